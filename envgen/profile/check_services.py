@@ -56,16 +56,11 @@ def check(report: BoundProfile) -> None:
 
 def _container(section: BoundProfile, service: Service) -> None:
     """Check for settings that exclude each other."""
-    health = service.health
     if service.network is not None and service.ports:
         hint = "remove one of them: the server's port is the machine's"
         section.problem("ports", f"has no effect with network: {service.network}", hint, at_key=True)
     if service.gpu and section.profile.gpu is GpuMode.NONE:
         section.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
-    if health is not None and health.http is not None and health.command:
-        section.problem("health", "names both http and command", "keep one of them", at_key=True, whole=True)
-    elif health is not None and health.http is None and not health.command:
-        section.problem("health", "names neither http nor command", "write http: /health", at_key=True, whole=True)
     if service.restart in ENDLESS and section.profile.unguarded:
         message = "a server that fills the memory that GPU and machine share would freeze the machine again and again"
         section.problem("restart", message, "leave memory.floor out, so that the guard ends it; or write on-failure:3")
@@ -115,8 +110,7 @@ def _model(section: BoundProfile, service: Service) -> None:
 def _ports(section: BoundProfile, service: Service) -> None:
     """Check that all keys with the server's port agree; the program's own port is right."""
     published = [port.container for port in service.ports]
-    health, ready = service.health, service.ready
-    asked = ready.port if ready is not None else None
+    asked = service.ready.port if service.ready is not None else None
     if asked is not None and asked not in published and service.network is None and not section.is_broken("ports"):
         hint = f'add "127.0.0.1:{asked}:{asked}" to its ports'
         section.problem("ready.port", f"port {asked} of the container is not published", hint)
@@ -126,8 +120,6 @@ def _ports(section: BoundProfile, service: Service) -> None:
     wrong = {}
     if published and listens not in published and key != "ready.port":
         wrong["ports"] = f"publishes port {', '.join(map(str, published))} of the container"
-    if health is not None and health.http is not None and health.port != listens:
-        wrong["health.port"] = f"asks port {health.port}"
     if asked is not None and asked != listens:
         wrong["ready.port"] = f"asks port {asked}"
     for where, what in wrong.items():

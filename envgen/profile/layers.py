@@ -1,7 +1,7 @@
 """The layers of a profile: defaults, the profiles that it extends, itself, the local file, overrides.
 
-Mappings merge deep, lists and scalars replace, ``null`` removes. Where an entry has alternatives (a source's origin, a
-health check), naming one removes the others.
+Mappings merge deep, lists and scalars replace, ``null`` removes. Naming one kind of a source's
+origin removes the others.
 """
 
 from __future__ import annotations
@@ -204,12 +204,6 @@ def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[s
             items.pop("pull", None)
         elif "pull" in named:
             items.pop("ref", None)
-    elif len(path) == 3 and path[0] == "services" and path[2] == "health":
-        if "http" in named:
-            items.pop("command", None)
-        elif "command" in named:
-            items.pop("http", None)
-            items.pop("port", None)
 
 
 def layered(
@@ -244,8 +238,7 @@ def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> Y
     items = {}
     for name in node.items.keys() & over.items.keys():
         own, above, at = node.items[name], over.items[name], (*path, name)
-        alternatives = len(at) == 3 and at[::2] in (("sources", "origin"), ("services", "health"))
-        nested = own.kind == above.kind == nodes.MAP and not alternatives
+        nested = own.kind == above.kind == nodes.MAP and (len(at) != 3 or at[::2] != ("sources", "origin"))
         items[name] = _of_its_own(own, above, at) if nested else own
     return node.with_items(items)
 

@@ -16,17 +16,15 @@ from envgen.profile.values import ByteSize, ContainerPath, Duration, GpuId, Host
 
 @dataclass(frozen=True)
 class Health:
-    """How Docker itself watches the service: ``command`` or ``http``."""
+    """How Docker itself watches the service. The port is ``Service.http_port``."""
 
-    http: str | None = key("A path that must answer 200, such as /health.", None, item=p.URL_PATH)
-    port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
-    command: tuple[str, ...] = key("A command that must end with 0, one word per item.", ())
+    http: str = key("A path that must answer 200, such as /health.", item=p.URL_PATH)
     interval: Duration = key("Time between checks.", Duration(10))
     timeout: Duration = key("A check that takes longer has failed.", Duration(10))
     retries: int = key("Failures in a row that make it unhealthy.", 3, low=1, high=100)
     start_period: Duration = key("Failures in this time don't count.", Duration(1800))
     complete: Duration = key(
-        "With http and ready.model: a server idle for this long must generate one token; 0s: never.",
+        "With ready.model: a server idle for this long must generate one token; 0s: never.",
         Duration(60),
     )
 
@@ -206,9 +204,9 @@ class Service:
         """The port in the container that is known to answer HTTP; None where unknown."""
         if self.ready is not None and self.ready.port is not None:
             return self.ready.port
-        if self.health is not None and self.health.http is not None:
-            return self.health.port
-        return self.own_port[1] if self.is_vllm_server and self.own_port else None
+        if self.own_port is not None and (self.is_vllm_server or self.health is not None):
+            return self.own_port[1]
+        return 8000 if self.health is not None else None
 
     @property
     def serves(self) -> bool:

@@ -234,9 +234,7 @@ def _service(profile: Profile, service: Service) -> Iterator[Row]:
         flag = next((key for name in RANKS for key in service.args if plain_name(key) == name), "tensor-parallel-size")
         message = f"{service.ranks} ranks need as many GPUs, and one machine has {gpus} for this service"
         yield ("args", flag), message, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
-    if health is not None and health.http is None:
-        yield from ((("health", key), "only a check with `http` uses it", "") for key in ("port", "complete"))
-    elif health is not None and (ready is None or ready.model is None):
+    if health is not None and (ready is None or ready.model is None):
         hint = "add ready.model: the name that /v1/models lists"
         yield ("health", "complete"), "no token is asked for without ready.model", hint
     if ready is not None:

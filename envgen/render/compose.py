@@ -7,7 +7,7 @@ from typing import Any
 
 from envgen.engine.values import SERVER
 from envgen.profile.model import GpuMode, Mode, Profile
-from envgen.profile.service import Cluster, Health, Ready, Service
+from envgen.profile.service import Cluster, Health, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
@@ -311,7 +311,7 @@ def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block])
         "deploy": _deploy(service, written_mode(profile)),
         # The whole list, where it has mounts of its own.
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else None,
-        "healthcheck": _health(service.health, service.ready) if service.health else None,
+        "healthcheck": _health(service, service.health) if service.health else None,
     })  # fmt: skip
 
 
@@ -323,13 +323,11 @@ def _user(profile: Profile, service: str) -> str | None:
     return "0:0" if user == "root" else user or None
 
 
-def _health(health: Health, ready: Ready | None) -> Block:
-    words = [names.WITH_START_UP, *health.command]
-    if health.http is not None:
-        words = [f"{names.HOME}/bin/envgen-health", "--port", str(health.port), "--path", health.http]
-        if ready and ready.model and health.complete.seconds:  # shorter than Docker's timeout
-            limit = str(max(1, health.timeout.seconds - 2))
-            words += ["--model", ready.model, "--idle", str(health.complete.seconds), "--limit", limit]
+def _health(service: Service, health: Health) -> Block:
+    words = [f"{names.HOME}/bin/envgen-health", "--port", str(service.http_port), "--path", health.http]
+    if service.ready and service.ready.model and health.complete.seconds:  # shorter than Docker's timeout
+        limit = str(max(1, health.timeout.seconds - 2))
+        words += ["--model", service.ready.model, "--idle", str(health.complete.seconds), "--limit", limit]
     return {
         "test": ["CMD", *words],
         "interval": str(health.interval),

@@ -156,7 +156,7 @@ def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> D
         "env": list(_env(profile, name)),
         "workingDir": (service.working_dir or profile.working_dir).path,
         **({"ports": ports} if ports else {}),
-        **(_probes(service.health) if leads and service.health is not None else {}),
+        **(_probes(service, service.health) if leads and service.health is not None else {}),
         "resources": {
             **({"requests": {"memory": str(memory.bytes)}} if memory is not None else {}),
             **({"limits": {"nvidia.com/gpu": gpus}} if gpus else {}),
@@ -216,12 +216,9 @@ def _ports(service: Service) -> list[int]:
     return list(dict.fromkeys(port.container for port in (service.ports or service.host_ports)))
 
 
-def _probes(health: Health) -> Doc:
-    if health.http is not None:
-        action: Doc = {"httpGet": {"path": health.http, "port": health.port}}
-    else:
-        action = {"exec": {"command": [names.WITH_START_UP, *map(_literal, health.command)]}}
+def _probes(service: Service, health: Health) -> Doc:
     period, timeout = (max(1, round(one.seconds)) for one in (health.interval, health.timeout))
+    action = {"httpGet": {"path": health.http, "port": service.http_port}}
     common = {**action, "periodSeconds": period, "timeoutSeconds": timeout}
     starting = max(1, -(-round(health.start_period.seconds) // period))
     return {

@@ -28,9 +28,8 @@ def port_on_host(service: Service) -> int | None:
     """The port of the machine that the service listens on itself; None if Docker forwards to it, or nothing asks it."""
     if service.network != "host" and service.cluster is None:
         return None
-    if service.ready is not None and service.ready.port:
-        return service.ready.port
-    return service.health.port if service.health is not None and service.health.http is not None else None
+    asked = service.health is not None or (service.ready is not None and service.ready.port)
+    return service.http_port if asked else None
 
 
 def stranger(engine: Engine, container: Container, python: str, port: int) -> str:

@@ -46,7 +46,7 @@ profiles:
           enforce-eager: true
           kv-cache-memory-bytes: 67108864
         ports: ["127.0.0.1:{port}:8000"]
-        health: {{http: /health, port: 8000, interval: 2s, start_period: 900s}}
+        health: {{http: /health, interval: 2s, start_period: 900s}}
         ready: {{model: tiny, port: 8000, timeout: 900s}}
 """
 

@@ -32,7 +32,7 @@ profiles:
       web:
         command: [sh, -c, "while :; do seq 1 1000; sleep 0.1; done"]
         ports: ["127.0.0.1:PORT:8000"]
-        health: {command: ["false"], interval: 1s, start_period: 600s}
+        health: {http: /, interval: 1s, start_period: 600s}
         ready: {timeout: TIMEOUT}
         restart: "no"
 """

@@ -41,7 +41,7 @@ BARE = (  # its image loses its Python; only without it does it eat
     "sleep 1; rm -rf /usr/lib/python3* /usr/local/lib/python3* $(readlink -f $(command -v python3)); "
     "command -v python3 || while sleep 0.1; do head -c 8m /dev/zero; done | tail"
 )
-HEALTH = "health: {command: ['false'], interval: 1s, start_period: 300s}"
+HEALTH = "health: {http: /, interval: 1s, start_period: 300s}"
 LIMITS = "services: {bound: {mem_limit: 512m}, bare: {mem_limit: 512m}}\n"
 
 

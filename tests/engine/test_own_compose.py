@@ -32,7 +32,7 @@ profiles:
       web:
         command: {SERVER}
         ports: ["127.0.0.1:{port}:8000"]
-        health: {{http: /, port: 8000, interval: 1s, complete: 0s}}
+        health: {{http: /, interval: 1s, complete: 0s}}
 """,
     )
     (made.root / "over.yaml").write_text("services: {web: {labels: {a: b}}}\n")

@@ -25,7 +25,6 @@ profiles:
     services:
       one:
         command: [sleep, infinity]
-        health: {{command: [sh, -c, 'test "$ENVGEN_STAND_IN_ENTRYPOINT" = ran'], interval: 1s, retries: 1}}
 """
 MARKS = (
     "ENVGEN_STAND_IN_ENTRYPOINT=ran",
@@ -63,10 +62,6 @@ def test_what_is_executed_later_has_it_too(started: Project) -> None:
     assert "ENVGEN_STAND_IN_ENTRYPOINT=ran" in cleanup_hint
     assert "LD_LIBRARY_PATH=/mine" in cleanup_hint
     assert next(line for line in lines if line.startswith("MAX_JOBS=")).removeprefix("MAX_JOBS=").isdigit()
-
-
-def test_health_checks_have_it_too(started: Project) -> None:
-    assert docker("inspect", "-f", "{{.State.Health.Status}}", container()) == "healthy"
 
 
 def test_the_banner_is_not_on_the_commands_own_output(started: Project) -> None:

@@ -72,20 +72,20 @@ profiles:
         command: [sh, -c, "echo up; exec sleep 1000"]
       crash:
         command: [sh, -c, "echo about to fail; echo 'CUDA out of memory. Tried to allocate' >&2; exit 3"]
-        health: {{command: ["false"], interval: 1s, start_period: 300s}}  # else it counts as running after a second
+        health: {{http: /, interval: 1s, start_period: 300s}}  # else it counts as running after a second
       late:
         command: [sh, -c, "sleep 2; echo late failure; exit 4"]
-        health: {{command: ["false"], interval: 1s, start_period: 300s}}
+        health: {{http: /, interval: 1s, start_period: 300s}}
       sick:
         command: [sh, -c, "echo sick; exec sleep 1000"]
-        health: {{command: ["false"], interval: 1s, retries: 1, start_period: 0s}}
+        health: {{http: /, interval: 1s, retries: 1, start_period: 0s}}
       starting:
         command: [sh, -c, "echo loading; exec sleep 1000"]
-        health: {{command: ["false"], interval: 1s, start_period: 600s}}
+        health: {{http: /, interval: 1s, start_period: 600s}}
       loop:
         command: [sh, -c, "echo again; exit 5"]
         restart: on-failure:50
-        health: {{command: ["true"], interval: 60s, start_period: 600s}}
+        health: {{http: /, interval: 60s, start_period: 600s}}
       missing:
         command: [envgen-no-such-program]
 """

@@ -146,10 +146,10 @@ dev("unknown key without a neighbour", "pip: {⟦zzz: 4}",
 dev("mapping expected", "build: ⟦[4]", ("expected a mapping, found a list", ""))
 dev("list expected", "secrets: ⟦HF_TOKEN", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))
 dev("list item", "secrets: [A, ⟦{b: c}]", ("expected text, found a mapping", ""))
-service("number expected", "health: {http: /h, port: ⟦four}", ("expected a whole number, found the text 'four'", ""))
-service("octal number", "health: {http: /h, port: ⟦010}", ("expected a whole number", ""))
-service("number out of range", "health: {http: /h, port: ⟦0}", ("0 is out of range (1 to 65535)", ""))
-service("huge number", "health: {http: /h, port: ⟦" + "9" * 5000 + "}", ("is too large", ""))
+service("number expected", "ready: {port: ⟦four}", ("expected a whole number, found the text 'four'", ""))
+service("octal number", "ready: {port: ⟦010}", ("expected a whole number", ""))
+service("number out of range", "ready: {port: ⟦0}", ("0 is out of range (1 to 65535)", ""))
+service("huge number", "ready: {port: ⟦" + "9" * 5000 + "}", ("is too large", ""))
 dev("boolean expected", "build: {ccache: ⟦yes}", ("expected true or false, found the text 'yes'", "YAML 1.2"))
 dev("text expected", "description: ⟦12", ("expected text, found a whole number (12)", 'quote it: "12"'))
 dev("enum", "gpu: ⟦al", ("expected one of auto, required, all, cdi, none; found the text 'al'", "did you mean `all`?"))
@@ -299,8 +299,7 @@ service("pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}",
     ("'x*' matches every line", "a part of the line"))
 service("pattern without a value", "ready: {expect: {moe: ⟦~}}", ("has no value", ""))
 service("name of a pattern", "ready: {expect: {⟦MoE: x}}", ("'MoE' is not a valid name", "small letters"))
-service("health both", "⟦health: {http: /h, command: [x]}", ("names both", "keep one"))
-service("health neither", "⟦health: {retries: 3}", ("names neither", "http: /health"))
+service("health neither", "⟦health: {retries: 3}", ("is required", "such as /health"))
 service("health path", "health: {http: ⟦health}", ("is not accepted here", "/health"))
 service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", "write 10s"))
 service("health duration", "health: {http: /h, interval: ⟦10 minutes}", ("is not a duration", ""))
@@ -426,12 +425,9 @@ dev("a token among the secrets", "secrets: [⟦hf_abcdefghijklmnopqrst]",
 # --- one port ---------------------------------------------------------------------------------------------------------
 
 SERVER = (
-    "services: {s: {command: [vllm, serve, m], args: {port: 9000}, ports: [%s], health: {%s}, ready: {port: %s}}}\n"
+    "services: {s: {command: [vllm, serve, m], args: {port: 9000}, ports: [%s], ready: {port: %s}}}\n"
 )
-dev("another port in health", SERVER % ('"1:9000"', "http: /h, port: ⟦8000", "9000"),
-    ("listens on 9000 (args.port)", "the same port"))
-dev("health's default port", SERVER.replace("health:", "⟦health:") % ('"1:9000"', "http: /h", "9000"),
-    ("asks port 8000", ""))
+dev("another port asked", SERVER % ('"1:9000", "1:8000"', "⟦8000"), ("listens on 9000 (args.port)", "the same port"))
 dev("another port published", "services: {s: {command: [vllm, serve, m, --port=9000], ports: ⟦['8000:8000']}}",
     ("publishes port 8000 of the container, but the server listens on 9000 (command)", ""))
 dev("vLLM's own port", "services: {s: {command: [vllm, serve, m], ports: ⟦['9000:9000']}}",

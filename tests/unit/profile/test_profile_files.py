@@ -197,18 +197,18 @@ LAYERS = (
     HEAD.replace("development", "production")
     + """\
     sources: {vllm: {package: vllm, distribution: vllm, mount: /w/vllm, origin: {wheel: vllm==1}}}
-    services: {web: {command: [x], args: {a: 1, b: 1}, health: {command: [x]}}}
+    services: {web: {command: [x], args: {a: 1, b: 1}}}
   child:
     extends: dev
     mode: development
     sources: {vllm: {origin: {checkout: ../vllm}}}
-    services: {web: {args: {a: 2}, health: {http: /health, port: 1}}}
+    services: {web: {args: {a: 2}}}
 """
 )
 
 
 def test_a_local_change_of_the_extended_profile_gives_way_to_the_profiles_own_words(tmp_path: Path) -> None:
-    over = "sources: {vllm: {origin: {wheel: vllm==2}}}, services: {web: {args: {a: 9, b: 9}, health: {command: [y]}}}"
+    over = "sources: {vllm: {origin: {wheel: vllm==2}}}, services: {web: {args: {a: 9, b: 9}}}"
     found = load_project(file=project(tmp_path, LAYERS, f"profiles: {{dev: {{{over}}}}}\n")).project.profiles
     assert str(found["dev"].sources["vllm"].origin.wheel) == "vllm==2"
     child = found["child"]
@@ -216,7 +216,6 @@ def test_a_local_change_of_the_extended_profile_gives_way_to_the_profiles_own_wo
     assert str(origin.checkout) == "../vllm" and origin.wheel is None
     assert str(child.sources["vllm"].binaries) == "vllm==2"  # its checkout lies on the wheel of `dev`
     assert dict(web.args) == {"a": "2", "b": "9"}
-    assert web.health is not None and web.health.http == "/health" and not web.health.command
     mine = "child: {sources: {vllm: {origin: {wheel: vllm==3}}}, mode: production}"
     found = load_project(file=project(tmp_path, LAYERS, f"profiles: {{dev: {{{over}}}, {mine}}}\n")).project.profiles
     assert str(found["child"].sources["vllm"].origin.wheel) == "vllm==3"

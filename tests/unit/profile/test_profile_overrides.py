@@ -141,9 +141,6 @@ def test_another_kind_of_origin_replaces_the_whole(file: Path) -> None:
     loaded = load_project(file=file, profile="prod", sets=["sources.vllm.origin.pull=7"])
     prod = loaded.project.profiles["prod"].sources["vllm"].origin
     assert (prod.git, prod.ref, prod.pull) == ("https://h/x", None, 7)
-    health = dev(file, "services.serve.health.command=[ok]").services["serve"].health
-    assert health is not None
-    assert (health.http, health.command) == (None, ("ok",))
 
 
 def test_overrides_change_the_profile_in_use_alone(file: Path) -> None:

@@ -45,9 +45,8 @@ def test_who_listens(found: Sockets, is_stranger: bool) -> None:
     ("service", "port"),
     [
         (Service(("x",), network="host", ready=Ready(port=1)), 1),
-        (Service(("x",), network="host", health=Health(http="/health", port=2)), 2),
+        (Service(("x",), network="host", health=Health("/health")), 8000),
         (Service(("x",), network="host"), None),
-        (Service(("x",), network="host", health=Health(command=("true",))), None),
         (Service(("x",), ports=(PortMapping(1, 1),), ready=Ready(port=1)), None),  # Docker forwards no other's
         (Service(("x",), cluster=Cluster(("a", "b")), ready=Ready(port=1)), 1),
     ],

@@ -68,7 +68,7 @@ def test_a_server_that_ends_after_its_answer_is_not_ready(after: Container, why:
     [
         (Service(("web",)), "", "no port is known to answer HTTP (ready.port)"),
         (Service(("web",), ready=Ready()), "", "no port is known to answer HTTP (ready.port)"),
-        (Service(("web",), health=Health(http="/health", port=81)), "", "port 81 is not published"),
+        (Service(("web",), health=Health("/health")), "", "port 8000 is not published"),
         (Service(("vllm", "serve", "/models/x")), "", "port 8000 is not published"),
     ],
 )
@@ -83,8 +83,8 @@ def test_nothing_to_ask(service: Service, url: str, why: str) -> None:
         (Service(("web",)), None),
         (Service(("web",), {"port": "9"}), None),  # of what protocol?
         (Service(("web",), ready=Ready(port=9)), 9),
-        (Service(("web",), health=Health(http="/", port=9)), 9),
-        (Service(("web",), health=Health(command=("true",))), None),
+        (Service(("web",), health=Health("/")), 8000),
+        (Service(("web",), {"port": "9"}, health=Health("/")), 9),
         (Service(("vllm", "serve", "/models/x")), 8000),
         (Service(("vllm", "serve", "/models/x"), {"port": "9"}), 9),
         (Service(("python3", "-m", "vllm.entrypoints.openai.api_server", "--port=9")), 9),
