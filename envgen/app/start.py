@@ -1,19 +1,15 @@
-"""Start one service: check, begin, finish. This file is for one machine; `cluster/start.py` is for several."""
+"""Start one service: check, launch, wait. This file is for one machine; `cluster/start.py` is for several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
 
 from envgen.app import failed, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
-from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.profile.model import GpuMode
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.launch import Launcher, Started, what_next
@@ -22,7 +18,6 @@ from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited
 from envgen.text import progress
 
-T = TypeVar("T")
 Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
 
 
@@ -40,12 +35,13 @@ class StartOptions:
 class Checked:
     """A service that passed the checks before a start.
 
-    ``differing``: settings that differ in the running container. ``notes``: for the user; they stop nothing.
+    ``running``: the container that runs already. ``differing``: its settings that differ. ``notes``: for the user; they
+    stop nothing.
     """
 
     deployment: Deployment
     service: str
-    found: preflight.Preflight
+    running: Container | None = None
     differing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -54,22 +50,15 @@ class Checked:
         """Where it starts, the head first."""
         return (self.deployment,)
 
-    @property
-    def loads_model(self) -> bool:
-        """Whether it puts a model on a GPU."""
-        service = self.deployment.profile.services[self.service]
-        uses_gpu = self.found.gpu is not GpuMode.NONE and service.gpu != ()
-        return uses_gpu and (service.is_vllm or service.ready is not None)
-
     def starts(self, options: StartOptions) -> bool:
         """Whether a container is started: False for a running one that is left alone."""
-        return not self.found.running or bool(self.differing) or options.recreate or options.again
+        return not self.running or bool(self.differing) or options.recreate or options.again
 
-    def begin(self, agree: Agree, options: StartOptions) -> ServiceStart:
-        """Start it without waiting. ``agree`` is asked before a running container is replaced."""
-        profile, running = self.deployment.profile, self.found.running
+    def start(self, agree: Agree, options: StartOptions) -> Started:
+        """Start it, and wait until it is ready. ``agree`` is asked before a running container is replaced."""
+        profile, running = self.deployment.profile, self.running
         chosen = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
-        progress(f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.found.gpu.value}")
+        progress(f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.deployment.gpu.value}")
         changes = self.deployment.own_changes(self.service) if self.starts(options) else []
         for note in (*self.notes, *([f"{profile.compose} changes {', '.join(changes)}"] if changes else [])):
             progress(f"  note: {note}")
@@ -92,75 +81,51 @@ class Checked:
         elif not agree(f"{self.service} is running. Replace it?"):
             raise recreate_refused(self.deployment.profile, self.service, self.differing)
 
-    def launch(self, options: StartOptions) -> ServiceStart:
-        """Create the container; wait in the background."""
+    def launch(self, options: StartOptions) -> Started:
+        """Create the container, and wait."""
         deployment, service = self.deployment, self.service
         launcher = Launcher(deployment, service, progress, options.recreate)
         on_failure = partial(failed.failed, deployment, service)
-        if self.found.running and not self.starts(options) and not preflight.is_development(deployment.profile):
-            begun = launcher.left_alone(self.found.running)
+        if self.running and not self.starts(options) and not preflight.is_development(deployment.profile):
+            begun = launcher.left_alone(self.running)
         else:
             begun = failed.begin(launcher, on_failure)
         try:
             with failed.cleaned_up(launcher, begun, on_failure):
                 launcher.install()
+                if not options.wait:
+                    return launcher.started(begun, Awaited(Readiness(True)))
+                return launcher.started(
+                    begun, launcher.wait(begun.container.id, options.timeout, already=begun.already)
+                )
         except KeyboardInterrupt:
-            self.note_left()
+            more = what_next(deployment.profile, service)
+            progress(f"\nno longer waiting; {service} is still starting: {more}")
             raise
-
-        waiting = partial(launcher.wait, begun.container.id, options.timeout, already=begun.already)
-        future = in_background(waiting) if options.wait else done(Awaited(Readiness(True)))
-
-        def finish() -> Started:
-            with failed.cleaned_up(launcher, begun, on_failure):
-                return launcher.started(begun, future.result())
-
-        return ServiceStart(self, future, finish)
-
-    def note_left(self) -> None:
-        """Print that the service keeps starting, and the commands for it."""
-        more = what_next(self.deployment.profile, self.service)
-        progress(f"\nno longer waiting; {self.service} is still starting: {more}")
 
     def stay(self, container: Container) -> None:
         """Watch the running service until it ends. ServiceError unless it was stopped on purpose."""
         Stay(self.deployment, self.service, container).watch()
 
 
-@dataclass(frozen=True)
-class ServiceStart:
-    """A service that is starting. ``future``: the waiting; ``finish`` returns how it ended, or raises."""
-
-    checked: Checked
-    future: Future[Any]
-    finish: Callable[[], Started]
-
-
 def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start on this engine needs. PreflightError with every problem."""
     deployment.rendered_files().require_name()
-    found = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
+    running, notes = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
     differing: tuple[str, ...] = ()
-    if found.running:
-        deployment, differing = compared(deployment, service, found.running)
-    return Checked(deployment, service, found, differing, notes_on(deployment, service, found))
+    if running:
+        deployment, differing = compared(deployment, service, running)
+    return Checked(deployment, service, running, differing, (*notes, *notes_on(deployment, service, running)))
 
 
-def notes_on(deployment: Deployment, service: str, found: preflight.Preflight) -> tuple[str, ...]:
+def notes_on(deployment: Deployment, service: str, running: Container | None) -> tuple[str, ...]:
     """Notes for the user that stop nothing."""
     profile, notes = deployment.profile, list[str]()
     for source, lacks in deployment.lacking_patches.items():
         apply = f"envgen patch apply {source} --profile {profile.name}"
         notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
-    notes += [*found.notes, *preflight.exposure(deployment.effective, service)]
+    notes += preflight.exposure(deployment.effective, service)
     unset = [name for name in profile.secrets if name not in deployment.shell]
-    if unset and not found.running:
+    if unset and not running:
         notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
     return tuple(notes)
-
-
-def done(value: T) -> Future[T]:
-    """A future that has its result."""
-    future = Future[T]()
-    future.set_result(value)
-    return future

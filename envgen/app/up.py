@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
 from dataclasses import replace
 from functools import partial
 
 from envgen.app import start
-from envgen.app.start import Agree, Checked, ServiceStart, StartOptions
+from envgen.app.start import Agree, Checked, StartOptions
 from envgen.deployment import Deployment, known_service
 from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
@@ -59,7 +58,7 @@ def check(deployment: Deployment, service: str) -> Checked:
 
 def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     """PreflightError if each of the services that start would fit into the memory, but not all of them."""
-    starting = [one for one in passed if not one.found.running and len(one.machines) == 1]
+    starting = [one for one in passed if not one.running and len(one.machines) == 1]
     needs = {
         one.service: need.bytes for one in starting if (need := deployment.profile.services[one.service].needs_memory)
     }
@@ -72,11 +71,11 @@ def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
 
 def predicted(checked: Checked) -> Checked:
     """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
-    if checked.found.running and not checked.differing:
+    if checked.running and not checked.differing:
         return checked
     from envgen.app.predict import ask_release  # not for a service that runs
 
-    replaced = checked.found.running is not None
+    replaced = checked.running is not None
     notes = ask_release(checked.deployment, checked.service, replaced=replaced)
     return replace(checked, notes=(*checked.notes, *notes))
 
@@ -106,44 +105,20 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
 def start_all(
     checked: Sequence[Checked], agree: Agree, options: StartOptions
 ) -> Iterator[tuple[Checked, Started]]:  # fmt: skip
-    """Start the services; yield each as soon as it is ready. ``agree`` is asked before a running one is replaced.
+    """Start one service after the other; yield each when it is ready. If one fails, the others still start.
 
-    Containers are created one after the other and become ready in parallel, except that models load onto a GPU one at
-    a time: vLLM measures the free memory. If one fails, the others still start. The error at the end names all that
-    failed.
+    ``agree`` is asked before a running one is replaced. The error at the end names all that failed.
     """
     failed: dict[str, EnvgenError] = {}
-    waiting: list[ServiceStart] = []
-
-    def ready(among: Sequence[ServiceStart]) -> Iterator[tuple[Checked, Started]]:
-        """Wait for at least one of ``among``; yield those that are done."""
-        futures.wait([one.future for one in among], return_when=futures.FIRST_COMPLETED)
-        for begun in [one for one in among if one.future.done()]:
-            waiting.remove(begun)
-            try:
-                yield begun.checked, begun.finish()
-            except EnvgenError as error:
-                fail(begun.checked, error)
-
-    def fail(lost: Checked, error: EnvgenError) -> None:
-        if len(checked) == 1 or isinstance(error, EngineError):
-            raise error
-        failed[lost.service] = error
-
-    try:
-        for following in checked:
-            while among := [one for one in waiting if following.loads_model and one.checked.loads_model]:
-                yield from ready(among)
-            try:
-                waiting.append(following.begin(agree, options))
-            except EnvgenError as error:
-                fail(following, error)
-        while waiting:
-            yield from ready(waiting)
-    except KeyboardInterrupt:
-        for begun in waiting:
-            begun.checked.note_left()
-        raise
+    for service in checked:
+        try:
+            started = service.start(agree, options)
+        except EnvgenError as error:
+            if len(checked) == 1 or isinstance(error, EngineError):
+                raise
+            failed[service.service] = error
+        else:
+            yield service, started
     if failed:
         # A running service that was left alone was not to be started, and may still have failed the checks.
         wanted = [

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from envgen.deployment import Deployment
@@ -48,17 +48,12 @@ class PreflightError(EnvgenError):
         self.only_lacking = only_lacking
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """What the checks found: the GPU mode to use, the container that already runs, and notes to print."""
-
-    gpu: GpuMode
-    running: Container | None
-    notes: tuple[str, ...] = ()
-
-
-def check(deployment: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple) -> Preflight:
+def check(
+    deployment: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple
+) -> tuple[Container | None, list[str]]:
     """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
+
+    Returns the container that already runs, and notes to print.
 
     ``weights``: what keeps the service from loading its model; asked only if the image exists and the service does not
     run. Nothing is started, pulled or written.
@@ -77,7 +72,7 @@ def check(deployment: Deployment, name: str, weights: Callable[[], Iterable[Prob
     notes = memory.notes(deployment, name) if deployment.is_local and not mine else []
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
-    return Preflight(deployment.gpu, mine[0] if mine else None, tuple(notes))
+    return mine[0] if mine else None, notes
 
 
 def require_unpaused(container: Container) -> None:

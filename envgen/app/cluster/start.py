@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
-from envgen.app.start import Checked, ServiceStart, StartOptions, done, notes_on
+from envgen.app.start import Checked, StartOptions, notes_on
 from envgen.deployment import Deployment, require_described
 from envgen.engine.values import Container
 from envgen.errors import Problem, RefusedError, named
 from envgen.serve import preflight
 from envgen.serve.differences import differences, keep_moment
+from envgen.serve.launch import Started
 from envgen.serve.preflight import PreflightError
 from envgen.text import progress
 
@@ -32,12 +33,11 @@ class CheckedCluster(Checked):
         """All machines as one."""
         return Group(self.ranks, self.service)
 
-    def launch(self, options: StartOptions) -> ServiceStart:
+    def launch(self, options: StartOptions) -> Started:
         """Start all ranks, and wait. What runs with other settings is stopped on all machines first."""
-        if self.found.running and (options.again or self.differing or options.recreate):
+        if self.running and (options.again or self.differing or options.recreate):
             self._take_down()
-        started = self.group.start(wait_for_it=options.wait, timeout=options.timeout)
-        return ServiceStart(self, done(started), lambda: started)
+        return self.group.start(wait_for_it=options.wait, timeout=options.timeout)
 
     def _take_down(self) -> None:
         """Stop it on all machines, and check what could not be checked while it ran."""
@@ -77,6 +77,6 @@ def check(deployment: Deployment, service: str) -> Checked:
     differing = [
         rank.named(line) for rank, one in running for line in differences(keep_moment(rank, one), service, one)
     ]
-    found = preflight.Preflight(ranks[0].gpu, running[0][1] if running else None)
-    notes = notes_on(ranks[0], service, found)
-    return CheckedCluster(ranks[0], service, found, tuple(differing), notes, ranks=tuple(ranks))
+    first = running[0][1] if running else None
+    notes = notes_on(ranks[0], service, first)
+    return CheckedCluster(ranks[0], service, first, tuple(differing), notes, ranks=tuple(ranks))

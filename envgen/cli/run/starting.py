@@ -63,7 +63,7 @@ def up(
 
 def _name_comparison(checked: Checked) -> None:
     """Print the command that compares the answers of a variant with those of what ran before."""
-    profile, running = checked.deployment.profile, checked.found.running
+    profile, running = checked.deployment.profile, checked.running
     before = running.labels.get(VARIANT_LABEL, "") if running else ""
     if profile.variant and before != profile.variant and profile.services[checked.service].is_vllm:
         from envgen.app.stage import PLAIN

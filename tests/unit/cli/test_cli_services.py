@@ -17,9 +17,8 @@ from envgen.app.start import Checked
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
-from envgen.profile.model import GpuMode
 from envgen.serve.differences import CONFIG_HASH
-from envgen.serve.preflight import Preflight, PreflightError
+from envgen.serve.preflight import PreflightError
 
 FILE = """
 version: 1
@@ -286,8 +285,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     def refuse(deployment: object, service: str, *, replaced: bool) -> NoReturn:
         raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
 
-    found = Preflight(GpuMode.AUTO, None)
-    monkeypatch.setattr("envgen.app.up.check", lambda deployment, name: Checked(deployment, name, found))
+    monkeypatch.setattr("envgen.app.up.check", Checked)
     monkeypatch.setattr("envgen.app.predict.ask_release", refuse)
     assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from tests_render_make import profile
 
-from envgen.app.start import Checked, ServiceStart, StartOptions, done
+from envgen.app.start import Checked, StartOptions
 from envgen.app.up import start_all
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
@@ -24,7 +24,6 @@ from envgen.profile.service import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
 from envgen.serve.ended import StartFailure
 from envgen.serve.launch import Started
-from envgen.serve.preflight import Preflight
 from envgen.serve.wait import Waiter
 
 RUNS = Container(
@@ -69,17 +68,17 @@ class Begun(Checked):
 
     fails: EnvgenError | None = None
 
-    def begin(self, _agree: Any, _options: StartOptions) -> ServiceStart:
+    def start(self, _agree: Any, _options: StartOptions) -> Started:
         if self.fails:
             raise self.fails
-        return ServiceStart(self, done(None), lambda: cast(Started, None))
+        return cast(Started, None)
 
 
 def begun(service: str, *, running: bool = False, fails: EnvgenError | None = None) -> Begun:
     found = profile(name="lab", services={service: Service(command=("x",))})
     runs = replace(RUNS, service=service) if running else None
     differing = ("image: a is now b",) if isinstance(fails, NotReplaced) else ()
-    return Begun(Deployment(found, Path()), service, Preflight(found.gpu, runs), differing, fails=fails)
+    return Begun(Deployment(found, Path()), service, runs, differing, fails=fails)
 
 
 def test_only_services_that_were_to_start_count_as_not_started() -> None:
