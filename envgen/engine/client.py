@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from envgen.engine import api, log, process, values
 from envgen.engine.endpoint import Endpoint, docker_program, find_endpoint
-from envgen.engine.host import CREATOR, THROWAWAY, Leftover, judge, this_process
+from envgen.engine.host import THROWAWAY, Leftover, judge
 from envgen.errors import EngineError
 
 # Marks the processes of an exec, so that all of them can be found and ended when its time is up.
@@ -378,7 +378,7 @@ class Engine:
             **dict.fromkeys(("OpenStdin", "StdinOnce", "AttachStdin"), stdin),
             **dict.fromkeys(("AttachStdout", "AttachStderr"), True),
             "Healthcheck": {"Test": ["NONE"]},
-            "Labels": {THROWAWAY: "1", CREATOR: this_process()},
+            "Labels": {THROWAWAY: "1"},
             "HostConfig": host,
         }
 
