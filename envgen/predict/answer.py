@@ -50,7 +50,6 @@ class _Release:
 class _Kv:
     dtype: str
     block_size: int | None
-    layout: str | None = None
 
 
 @dataclass(frozen=True)

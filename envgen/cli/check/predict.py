@@ -160,8 +160,7 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
             found.append((title, chosen["backend"] + request))
     found.append(("quantization", str(answer.get("quantization") or "")))
     if kv:
-        layout = f", layout {kv['layout']}" if kv.get("layout") else ""
-        found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}{layout}"))
+        found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}"))
     if model:
         origin = {"envgen": "envgen's own copy", "cache": "the Hugging Face cache"}.get(
             str(model.get("from")), str(model.get("place", ""))

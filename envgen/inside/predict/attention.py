@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import os
@@ -44,9 +43,6 @@ def ask_attention(config: Any, report: Doc) -> Doc:
         if name not in chosen:
             chosen.append(name)
     wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
-    with contextlib.suppress(Exception):
-        _, layout = named("layout")
-        report["kv"]["layout"] = layout()
     return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import logging
 import os
 import re
@@ -13,7 +15,7 @@ import sys
 import traceback
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from envgen.inside.predict.uses import THINGS, origins
+from envgen.inside.common import read_text
 
 Doc = Dict[str, Any]
 LINES = 400  # of the release's own log
@@ -123,14 +125,36 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
         answers["unasked"].append({"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why})
 
 
+# A function or class: its name, and the modules that have it in 0.14 to 0.33, the newest first.
+MOE = "vllm.model_executor.layers.fused_moe"
+THINGS: Dict[str, Tuple[str, ...]] = {
+    "parser": ("make_arg_parser", "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args",
+               "vllm.entrypoints.openai.cli_args"),
+    "parser class": ("FlexibleArgumentParser", "vllm.utils.argparse_utils"),
+    "arguments": ("AsyncEngineArgs", "vllm.engine.arg_utils"),
+    "attention": ("get_attn_backend", "vllm.v1.attention.selector"),
+    "attention backends": ("AttentionBackendEnum", "vllm.v1.attention.backends.registry"),
+    "experts": ("RoutedExperts", MOE + ".routed_experts"),
+    "older experts": ("FusedMoE", MOE),
+    "plain experts": ("UnquantizedFusedMoEMethod", MOE + ".unquantized_fused_moe_method"),
+    "experts config": ("FusedMoEConfig", MOE + ".config"),
+    "experts parallel": ("FusedMoEParallelConfig", MOE + ".config"),
+    "expert backends": ("MoEBackend", "vllm.config.kernel"),
+    "expert kernels": ("FusedMoEExperts", MOE + ".modular_kernel"),
+    "quantization flags": ("QuantizationConfigArgs", "vllm.config.quantization"),
+    "routing": ("RoutingMethodType", MOE + ".config"),
+    "activation": ("MoEActivation", MOE + ".activation"),
+    "model": ("initialize_model", "vllm.model_executor.model_loader.utils"),
+    "set config": ("set_current_vllm_config", "vllm.config"),
+    "reasoning-parser": ("ReasoningParserManager", "vllm.reasoning"),
+    "tool-call-parser": ("ToolParserManager", "vllm.tool_parsers"),
+}  # fmt: skip
+
+
 def named(what: str) -> Tuple[str, Any]:
-    """(place, function) of a thing of this release: see ``uses``. NotAskable, with what was not found, without it."""
-    thing, tried, reasons = THINGS[what], [], []
-    package = os.path.dirname(str(sys.modules["vllm"].__file__))
-    for place in origins(thing, package):
-        if place in tried:
-            continue
-        tried.append(place)
+    """(place, function) of one of THINGS. NotAskable, with what was not found, without it."""
+    name, reasons = THINGS[what][0], []
+    for place in itertools.chain(THINGS[what][1:], moved(name, os.path.dirname(str(sys.modules["vllm"].__file__)))):
         try:
             module = importlib.import_module(place)
         except Exception as problem:
@@ -138,11 +162,30 @@ def named(what: str) -> Tuple[str, Any]:
             if not gone:
                 reasons.append("import %s: %s: %s" % (place, type(problem).__name__, problem))
             continue
-        if hasattr(module, thing.name):
-            return "%s.%s" % (place, thing.name), getattr(module, thing.name)
+        if hasattr(module, name):
+            return "%s.%s" % (place, name), getattr(module, name)
     if reasons:
         raise NotAskable("; ".join(reasons))
-    raise NotAskable("this release has no %s: looked in what imports it, and in %s" % (thing.name, ", ".join(tried)))
+    raise NotAskable("this release has no %s: looked in %s" % (name, ", ".join(THINGS[what][1:])))
+
+
+def moved(name: str, package: str) -> Iterator[str]:
+    """The module of vLLM that defines one of THINGS, if only one does."""
+    if len(found := definitions(package).get(name, [])) == 1:
+        yield found[0]
+
+
+@functools.lru_cache(maxsize=None)
+def definitions(package: str) -> Dict[str, List[str]]:
+    """The name of each of THINGS -> the modules that define it, by their source."""
+    pattern = re.compile(r"^(?:def|class) (%s)\b" % "|".join(name for name, *_ in THINGS.values()), re.MULTILINE)
+    found: Dict[str, List[str]] = {}
+    for folder, _, files in os.walk(package):
+        for path in (os.path.join(folder, file) for file in files if file.endswith(".py")):
+            for name in set(pattern.findall(read_text(path, 4 << 20))):
+                place = os.path.relpath(path, os.path.dirname(package))[: -len(".py")]
+                found.setdefault(name, []).append(place.replace(os.sep, "."))
+    return found
 
 
 def accepted(function: Any, values: Doc) -> Doc:
