@@ -242,36 +242,10 @@ class WorkTree(GitRepository):
         ignored = set(self.git(["ls-files", "--cached", "--ignored", "--exclude-standard", "-z"]).names)
         return [name for name in names if name in ignored or _WRITTEN_BY_BUILDS.search(name)]
 
-    def submodules(self, revision: str) -> dict[str, tuple[str, str]]:
-        """path -> (its commit in ``revision``, its commit in the index), "" where there is none."""
-        commits: dict[str, tuple[str, str]] = {}
-        for entry in self.git(["ls-tree", "-r", "-z", "--full-tree", revision]).names if revision else ():
-            head, _, path = entry.partition("\t")
-            if head.startswith("160000 "):
-                commits[path] = (head.split()[2], "")
-        for entry in self.git(["ls-files", "--stage", "-z"]).names:
-            head, _, path = entry.partition("\t")
-            if head.startswith("160000 "):
-                commits[path] = (commits.get(path, ("", ""))[0], head.split()[1])
-        return commits
-
-    def differing(self, revision: str) -> list[str]:
-        """Paths that differ from ``revision``: edited, added, deleted, untracked; in submodules, too.
-
-        A submodule counts as one path where its own files cannot be compared.
-        """
-        paths = {*self.edited(revision), *self.untracked()}
-        for path, (then, now) in self.submodules(revision).items():
-            if not (self.folder / path / ".git").exists():
-                if then != now:
-                    paths.add(path)
-                continue
-            inner = WorkTree(self.folder / path)
-            if then and inner.commit(then):
-                paths |= {f"{path}/{name}" for name in inner.differing(then)}
-            else:
-                paths.add(path)
-        return sorted(paths)
+    def submodules(self) -> list[str]:
+        """The paths of the submodules in the index."""
+        entries = self.git(["ls-files", "--stage", "-z"]).names
+        return [entry.partition("\t")[2] for entry in entries if entry.startswith("160000 ")]
 
     @contextlib.contextmanager
     def index(self, tree: str = "") -> Iterator[dict[str, str]]:
@@ -301,7 +275,7 @@ class WorkTree(GitRepository):
     def _files(self) -> dict[str, str]:
         """The variable for an index without submodules: git would read the configuration of each."""
         if not self._without:
-            links = [path for path, (_, now) in self.submodules("").items() if now]
+            links = self.submodules()
             with self.index() as env:
                 if links:
                     self.git(["update-index", "--force-remove", "-z", "--stdin"], stdin=_listed(links), env=env)

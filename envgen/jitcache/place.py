@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from envgen.deployment import Deployment
-from envgen.engine.git import WorkTree
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.inside.jit.kernels import KIND, VARIABLE
@@ -24,7 +22,6 @@ from envgen.render.environment import service_env
 
 CACHE = FLASHINFER.name  # the key of the profile's `caches`
 [(BASE, BELOW)] = FLASHINFER.parents.items()
-SOURCE = "flashinfer"
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 _KEY = re.compile(r"-([0-9a-f]{12})")
 
@@ -181,21 +178,3 @@ def _normal(arch: CudaArch, twelve: str) -> CudaArch:
     if arch.suffix or arch.major < 9:
         return arch
     return CudaArch(arch.major, arch.minor, twelve if (arch.major, arch.minor) == (12, 0) else "a")
-
-
-def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...]:
-    """The paths, in the container, of files in the mounted checkout that differ from a revision, submodules included; a
-    submodule at another commit is one path."""
-    source = profile.sources.get(SOURCE)
-    if source is None or source.origin.checkout is None:
-        raise UsageError(
-            f"--changed needs a mounted checkout, and profile {profile.name} has none for {SOURCE}",
-            hint=f"set sources.{SOURCE}.origin to a checkout, or name the modules",
-        )
-    folder = Path(os.path.normpath(root / Path(source.origin.checkout.path).expanduser()))
-    if not folder.is_dir():
-        raise UsageError(f"checkout {folder} does not exist", hint=f"correct sources.{SOURCE}.origin.checkout")
-    tree = WorkTree(folder)
-    if not tree.commit(revision):
-        raise UsageError(f"{folder} has no revision {revision!r}", hint="name a branch, tag or commit of that checkout")
-    return tuple(posixpath.join(source.mount.path, name) for name in tree.differing(revision))

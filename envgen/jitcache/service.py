@@ -86,17 +86,14 @@ class JitCache:
         """Record what the modules were compiled from. ``since``: when envgen began to compile them (ns), or 0."""
         return self._judged(RecordedBaseline, query, "baseline", since=since)[1]
 
-    def clear(
-        self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None
-    ) -> Cleared:
-        """Clear the modules of a query, and b12x's kernels. Without patterns only with ``everything`` or ``causes``.
+    def clear(self, query: Query, *, everything: bool = False, dry_run: bool = False, stale: bool = False) -> Cleared:
+        """Clear the modules of a query, and b12x's kernels; without patterns those only with ``everything`` or
+        ``stale`` (only modules that are), and else what killed runs left.
 
-        ``causes`` (stale, changed): only modules to which one of them applies.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
-        wanted = None if causes is None else dict(causes)
         others = kernels_of_b12x(self.deployment.profile)
-        place, cleared = self._judged(Cleared, query, "clear", all=everything, dry_run=dry_run, causes=wanted, **others)
+        place, cleared = self._judged(Cleared, query, "clear", all=everything, dry_run=dry_run, stale=stale, **others)
         users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, users=users, unseen=unseen, restart=restart)
@@ -108,14 +105,12 @@ class JitCache:
         others = [module for module in modules if module not in proven]
         for shelf in {(module.version, module.arch) for module in others}:
             names = tuple(module.name for module in others if (module.version, module.arch) == shelf)
-            self._judged(
-                Cleared, Query(names, shelf[0], (shelf[1],)), "clear", place, all=False, dry_run=False, causes=None
-            )
+            self._judged(Cleared, Query(names, shelf[0], (shelf[1],)), "clear", place)
         return [module.name for module in proven], [module.name for module in others]
 
     def drop(self, place: AgentHost) -> None:
         """Clear all modules."""
-        self._judged(Cleared, NOTHING, "clear", place, all=True, dry_run=False, causes=None)
+        self._judged(Cleared, NOTHING, "clear", place, all=True)
 
     def _judged(
         self, kind: type[P], query: Query, operation: str, place: AgentHost | None = None, **more: Any

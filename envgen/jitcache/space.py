@@ -9,9 +9,9 @@ from typing import Any
 
 from envgen.deployment import Deployment
 from envgen.engine.values import ContainerMount
-from envgen.errors import EngineError, EnvgenError
+from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.jitcache.place import CACHE, cache_mount, exists, key_in, root_in, temporary_host
-from envgen.jitcache.service import ROOT_USER, TIMEOUT, JitCache
+from envgen.jitcache.service import NOTHING, ROOT_USER, TIMEOUT, JitCache
 from envgen.render.environment import service_env
 from envgen.render.locking import ALIKE
 from envgen.text import counted, progress
@@ -27,10 +27,8 @@ class NamespaceUse:
 
 @dataclass(frozen=True)
 class Removal:
-    """The agent's answer: what was (or would be) removed, errors, and measurements."""
+    """The agent's answer: what could not be removed, and measurements."""
 
-    count: int = 0
-    bytes: int = 0
     errors: tuple[str, ...] = ()
     spaces: tuple[NamespaceUse, ...] = ()
 
@@ -106,13 +104,12 @@ def carry(cache: JitCache, before: Space | None) -> None:
 
 def leftovers(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
     """Leftovers of killed clears in the profile's cache: volume or folder, bytes, and a function that removes them."""
-    place = cache.place()
-    if place is None:
+    try:
+        left = cache.clear(NOTHING, dry_run=True).leftovers
+    except NotFoundError:  # no cache yet
         return None
-    request = {"operation": "sweep", "root": place.root}
-    plan = cache.ask(Removal, place, {**request, "dry_run": True})
-    name = next(iter(place.sources), place.root)
-    return (name, plan.bytes, lambda: "; ".join(cache.ask(Removal, place, request).errors)) if plan.count else None
+    name = cache_mount(cache.deployment).source
+    return (name, left.bytes, lambda: "; ".join(cache.clear(NOTHING).errors)) if left.count else None
 
 
 def spaces(cache: JitCache) -> list[Space]:

@@ -155,7 +155,7 @@ def warm(
         return [], None
     if stale:
         show(f"clearing stale modules: {', '.join(stale)}")
-        cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
+        cache.clear(Query(tuple(stale), archs=archs), stale=True)
     since = time.time_ns()
     show(f"compiling in {place.shown}")
     run = _in(cache, place, show)

@@ -128,7 +128,7 @@ _TORCH = re.compile(r"torch\b(?![-_])")
 
 def key_parts(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, str]:
     """The parts of the key, by name. A mounted checkout counts by its path, since a new key for each edit would start
-    an empty cache; `cache why` and `clear --changed` handle edits."""
+    an empty cache; `cache why` and `clear --stale` handle edits."""
     base = lock.base if lock else None
     parts = {
         "base": f"{profile.base.image}" + (f"@{base.digest}" if base is not None else ""),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from jit_lab import CACHE, SITE, Envgen, Lab
@@ -99,32 +98,6 @@ def test_flags_and_the_spelling_of_cuda_home(lab: Lab, envgen: Envgen) -> None:
     why = envgen("why", "page", "--version", "0.7.2.post1")
     assert "cuda_home is spelled /usr/local/cuda in build.ninja and /usr/local/cuda-13.0 here" in why
     assert envgen.states() == {"0.5.3 page": "foreign", "0.5.3 vllm_comm": "foreign", "0.7.2.post1 page": "fresh?"}
-
-
-@pytest.mark.nightly
-def test_changed_takes_what_is_compiled_from_it(lab: Lab, envgen: Envgen, tmp_path: Path) -> None:
-    """The mounted checkout's own git says what differs; ninja's record says what that is part of."""
-    lab.start("checkout")
-    # The cache is the wheel's; a checkout compiles the same files from its own place.
-    checkout = tmp_path / "checkout"
-    docker("cp", f"{lab.container}:/workspace/flashinfer/.", str(checkout))
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(checkout))
-    commit = ("commit", "-q", "--allow-empty", "-m", "as released")
-    for words in (("init", "-q"), ("add", "-A", "csrc", "include"), commit):
-        subprocess.run([*git, *words], check=True, capture_output=True)
-    (checkout / ".gitignore").write_text("*\n")
-    ops = f"{CACHE}/0.5.3/121a/cached_ops"
-    lab.sh(
-        f"cd {ops} && sed -i 's,{SITE}/data/csrc,/workspace/flashinfer/csrc,' page/build.ninja vllm_comm/build.ninja"
-    )
-    assert "nothing to clear" in envgen("clear", "--changed")
-    with (checkout / "csrc/flashinfer_page_binding.cu").open("a") as file:
-        file.write("// edited\n")
-    printed = envgen("clear", "--changed", "--dry-run")
-    assert "would remove page (0.5.3/121a)" in printed
-    assert "compiled from /workspace/flashinfer/csrc/flashinfer_page_binding.cu" in printed
-    assert "vllm_comm" not in printed
-    assert "has no revision 'nope'" in envgen("clear", "--changed=nope", code=2)
 
 
 def test_warm_says_the_compilers_own_first_error(lab: Lab, envgen: Envgen) -> None:

@@ -29,12 +29,12 @@ def held_open(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
     return ExecResult(program.returncode, out, b"")
 
 
-@pytest.mark.parametrize("operation", ["list", "clear", "look", "spaces", "sweep", "baseline"])
+@pytest.mark.parametrize("operation", ["list", "clear", "look", "spaces", "baseline"])
 def test_each_operation_stands_alone(tmp_path: Path, operation: str) -> None:
     module = tmp_path / "0.7.2.post1/121a/cached_ops/page"
     module.mkdir(parents=True)
     (module / "build.ninja").write_text("build page.so: link\n")
-    request = {"operation": operation, "root": str(tmp_path), "patterns": ["page"], "dry_run": True, "causes": {},
+    request = {"operation": operation, "root": str(tmp_path), "patterns": ["page"], "dry_run": True,
                "python": sys.executable}  # fmt: skip
     answer = ask(held_open, sys.executable, AGENT, request, timeout=60)
     assert not isinstance(answer, NoAnswer), answer

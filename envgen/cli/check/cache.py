@@ -14,7 +14,7 @@ from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
 from envgen.errors import UsageError
-from envgen.jitcache.place import changed_files, make_query
+from envgen.jitcache.place import make_query
 from envgen.jitcache.place import other_caches as find_other_caches
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
@@ -93,21 +93,13 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 @patterns_argument
 @filter_options
 @click.option("--stale", is_flag=True, help="All modules that are proven stale.")
-@click.option(
-    "--changed",
-    metavar="REV",
-    is_flag=False,
-    flag_value="HEAD",
-    default=None,
-    help="All modules compiled from files of the mounted checkout that differ from REV (default: HEAD).",
-)
 @click.option("--all", "everything", is_flag=True, help="All modules that --version and --arch select.")
 @dry_run_option
 @click.option("-y", "--yes", is_flag=True, help="With --all, don't ask.")
 @reporting
 def clear(
     session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool,
-    changed: str | None, everything: bool, dry_run: bool, yes: bool,
+    everything: bool, dry_run: bool, yes: bool,
 ) -> int:  # fmt: skip
     """Remove compiled modules and their generated sources.
 
@@ -118,21 +110,16 @@ def clear(
       envgen cache clear fused_moe_120
       envgen cache clear 'fp4_gemm_*' --arch 12.1a --dry-run
       envgen cache clear --stale
-      envgen cache clear --changed=main
     """
-    by_cause = stale or changed is not None
     if everything and patterns:
         raise UsageError("--all takes no names", hint="remove the names, or --all")
-    if everything and by_cause:
-        raise UsageError("--all excludes --stale and --changed", hint="remove --all")
+    if everything and stale:
+        raise UsageError("--all excludes --stale", hint="remove --all")
     stars = [pattern for pattern in patterns if pattern and not pattern.strip("*")]
-    if stars or not (patterns or everything or by_cause):  # nothing means all modules but --all
+    if stars or not (patterns or everything or stale):  # nothing means all modules but --all
         what = f"{stars[0]!r} means every module" if stars else "no module named"
         raise UsageError(f"cache clear: {what}", hint="name modules as `envgen cache list` shows them, or add --all")
     query = make_query(patterns, version, arch)
-    causes: dict[str, Any] = {"stale": stale}
-    if changed is not None:
-        causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     cache = open_cache(session)
     cache.deployment.require_name()
     if everything:
@@ -140,7 +127,7 @@ def clear(
     if everything and not yes and not dry_run:
         lines = shown.cleared(cache.clear(query, everything=True, dry_run=True))
         confirm("cache clear --all", "Clear all of this?", lines)
-    done = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes if by_cause else None)
+    done = cache.clear(query, everything=everything, dry_run=dry_run, stale=stale)
     return answer(asdict(done), shown.cleared(done), bool(done.errors))
 
 

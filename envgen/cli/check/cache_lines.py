@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
 from envgen.jitcache.place import OtherCache
-from envgen.jitcache.service import describe_holders
+from envgen.jitcache.service import describe_holders, what_is_locked
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
@@ -72,7 +72,7 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         elif guesses:
             yield "? = a guess; `envgen cache why MODULE` has the reason"
     for batch in inventory.building:
-        yield f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}"
+        yield f"{what_is_locked(batch.lock)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:
         yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
     for one in inventory.tuning:
@@ -138,8 +138,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
     for target in cleared.modules:
         name = f"{visible(target.name)} ({_in(target.version, target.arch)})"
         if target.gone or cleared.dry_run:
-            why = f": {visible(target.why)}" if target.why else ""
-            yield f"{verb} {name}, {size(target.bytes)} in {counted(target.files, 'file')}{why}"
+            yield f"{verb} {name}, {size(target.bytes)} in {counted(target.files, 'file')}"
         if target.damaged:
             progress(f"{name}: its build.ninja is damaged; generated sources may remain")
     for item in cleared.generated:
@@ -155,8 +154,6 @@ def cleared(cleared: Cleared) -> Iterator[str]:
     yield f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}"
     if cleared.guesses:
         progress(f"kept (possibly stale): {_names(cleared.guesses)}; clear them by name")
-    for path in cleared.generators:
-        progress(f"changed, and it may concern more modules than those that it names: {visible(path)}")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
     # A process keeps the library that it has loaded until it is restarted.

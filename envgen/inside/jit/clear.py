@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envgen.inside.jit import kernels, tree
-from envgen.inside.jit.generators import makes
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
@@ -16,61 +15,25 @@ from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
 from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget
 
-# Causes to clear a module: stale, compiled from changed files
+
+def only_stale(cache: Shelves, request: dict[str, Any], choices: list[Choice], guesses: list[str]) -> list[Choice]:
+    """The choices with only those modules that are proven stale. A link is not a module."""
+    judge = Judge(cache, request, package_of())
+    for choice in choices:
+        for name, kind in list(choice.entries.items()):
+            module = describe(choice.shelf, name, kind, cache.problems) if kind == "folder" else None
+            if module is not None:
+                judge.judge(choice.shelf, module)
+            if module is None or not is_stale(module, guesses):
+                del choice.entries[name]
+                choice.others.append(name)
+    return [choice for choice in choices if choice.entries]
 
 
-class Causes:
-    """The causes of the request. ``why``: module -> the cause that applies."""
-
-    def __init__(self, cache: Shelves, request: dict[str, Any]) -> None:
-        self.given = given = request["causes"]
-        self.judge = Judge(cache, request, package_of())
-        self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
-        self.why: dict[str, str] = {}
-        self.guesses: list[str] = []
-        # A generator isn't an input of a module: those that it names go; which others it affects is unknown.
-        self.generators = [path for path in self.judge.generators() if self._is_changed(path)] if self.changed else []
-
-    def narrow(self, choices: list[Choice]) -> list[Choice]:
-        """The choices with only those modules to which a cause applies."""
-        for choice in choices:
-            reasons = {name: self._reason(choice.shelf, name, kind) for name, kind in choice.entries.items()}
-            self.why.update({choice.shelf.shown + "/" + name: why for name, why in reasons.items() if why})
-            choice.others += [name for name, why in reasons.items() if not why]
-            choice.entries = {name: kind for name, kind in choice.entries.items() if reasons[name]}
-        return [choice for choice in choices if choice.entries]
-
-    def takes(self, module: Module) -> bool:
-        """Whether kernels of b12x are stale, as one of the causes asks; a guess stays."""
-        stale = bool(self.given.get("stale")) and module.state == "stale"
-        self.guesses += [module.name] if stale and module.guess else []
-        return stale and not module.guess
-
-    def _reason(self, shelf: Shelf, name: str, kind: str) -> str:
-        # A link is not a module.
-        module = describe(shelf, name, kind, self.judge.cache.problems) if kind == "folder" else None
-        if module is None:
-            return ""
-        path = self._changed(shelf, name) if self.changed else ""
-        if path:
-            return "compiled from " + path
-        if self.given.get("stale"):
-            self.judge.judge(shelf, module)
-            if module.state == "stale" and not module.guess:
-                return "stale"
-            self.guesses += [name] if module.state == "stale" else []
-        return ""
-
-    def _changed(self, shelf: Shelf, name: str) -> str:
-        """The first of its inputs that has changed, or the generator that names it."""
-        inputs = self.judge.reader.read(shelf, name).inputs
-        source = next((path for path in inputs if self._is_changed(path)), "")
-        return source or next((path for path in self.generators if makes(path, name)), "")
-
-    def _is_changed(self, path: str) -> bool:
-        """Whether a path is changed, or below a changed folder (a submodule)."""
-        real = self.judge.files.real(path)
-        return any(real == changed or real.startswith(changed + "/") for changed in self.changed)
+def is_stale(module: Module, guesses: list[str]) -> bool:
+    """Whether a module is proven stale; one that may be is added to ``guesses``."""
+    guesses += [module.name] if module.state == "stale" and module.guess else []
+    return module.state == "stale" and not module.guess
 
 
 # A module is its folder, and the generated sources that its build.ninja compiles.
@@ -210,18 +173,17 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
 
 
 def run_clear(request: dict[str, Any]) -> dict[str, Any]:
-    """Clear the modules that the patterns match, or ``all``; ``dry_run``: change nothing."""
+    """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``: change nothing."""
     dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
-    by_cause = isinstance(request.get("causes"), dict)
-    errors: list[str] = []
+    stale, errors, guesses = bool(request.get("stale")), list[str](), list[str]()
     with asked(request) as cache, kernels.opened(request, cache.problems) as compiled:
         swept = sweep(cache.fd, errors, dry=dry)  # first: after a kill, the module may already be gone
-        everything = bool(request.get("all")) or (by_cause and not patterns)
+        everything = bool(request.get("all")) or (stale and not patterns)
         groups = kernels.find(compiled, request, cache.problems) if patterns or everything else []
         choices = choose(cache, patterns, everything, [group.module.name for group in groups])
-        causes = Causes(cache, request) if by_cause else None
-        choices = causes.narrow(choices) if causes else choices
-        groups = [group for group in groups if causes is None or causes.takes(group.module)]
+        if stale:
+            choices = only_stale(cache, request, choices, guesses)
+            groups = [group for group in groups if is_stale(group.module, guesses)]
         chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
         links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
@@ -244,13 +206,12 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             hold.release()
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
         freed += sum(target.bytes for target in cleared if target.gone or dry)
-        why = causes.why if causes else {}
         return asdict(Cleared(
             root=root_of(request),
             dry_run=dry,
             modules=tuple(
                 ModuleTarget(t.shelf.version, t.shelf.arch, t.name, t.measure.bytes, t.measure.files, t.damaged,
-                             tuple(inode for _, inode, _ in t.measure.libraries), t.gone, why.get(t.shown, ""))
+                             tuple(inode for _, inode, _ in t.measure.libraries), t.gone)
                 for t in targets
             ) + tuple(cleared),
             generated=tuple(
@@ -263,8 +224,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             unseen=unseen,
             problems=tuple(cache.problems),
             errors=tuple(errors),
-            guesses=tuple(causes.guesses if causes else ()),
-            generators=tuple(causes.generators if causes else ()),
+            guesses=tuple(guesses),
         ))  # fmt: skip
 
 

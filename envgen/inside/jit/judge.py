@@ -18,7 +18,7 @@ from envgen.inside.jit import kernels, tree
 from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
-from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
+from envgen.inside.jit.locks import BATCH, Held, LockId, acquire_inside, enter, holders, own_as, sweep
 from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
 from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBaseline
 
@@ -53,16 +53,16 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     return module
 
 
-def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, list[int]]:
+def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, LockId]:
     """Whether this lock of the shelf is held (None: unknown), and the device and inode of its file."""
     try:
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
-        return True, list(held.lock)
+        return True, held.lock
     except tree.Fault as fault:
         tree.note(problems, fault.message)
-        return None, []
-    return False, []
+        return None, (0, 0)
+    return False, (0, 0)
 
 
 # Baselines, the digests of a module's files: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
@@ -376,7 +376,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         judge = Judge(cache, request, package, thorough=thorough)
         compiled = [group.module for group in kernels.find(fd, request, cache.problems)]
         modules: list[dict[str, Any]] = []
-        building: list[dict[str, Any]] = []
+        building: list[tuple[str, LockId]] = []
         for choice in choose(cache, patterns, not patterns, [module.name for module in compiled]):
             shelf = choice.shelf
             for name, kind in choice.entries.items():
@@ -387,14 +387,14 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                         reason.files, reason.more = [], reason.more + len(reason.files)
                     modules.append(asdict(module))
             locked, lock = lock_of(shelf, BATCH, cache.problems)
-            if locked:
-                building.append({"version": shelf.version, "arch": shelf.arch, "locked": locked, "lock": lock})
-        held = [one for one in modules + building if one["locked"]]
-        known = holders([tuple(one["lock"]) for one in held])
+            building += [(shelf.shown + "/tmp/" + BATCH, lock)] if locked else []
+        held = [one for one in modules if one["locked"]]
+        known = holders([one["lock"] for one in held] + [lock for _, lock in building])
         for one in held:
-            one["holders"] = known[tuple(one["lock"])]
-        modules += map(asdict, compiled)
-        answer.update(modules=modules, building=building, leftovers=asdict(sweep(cache.fd, [], dry=True)),
+            one["holders"] = known[one["lock"]]
+        answer.update(modules=modules + [asdict(one) for one in compiled],
+                      building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
+                      leftovers=asdict(sweep(cache.fd, [], dry=True)),
                       package={"root": package.root, "version": package.version}, problems=cache.problems)  # fmt: skip
         return answer
 
@@ -410,10 +410,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
             for name in (name for name, kind in choice.entries.items() if kind == "folder"):
                 recipe = reader.read(choice.shelf, name)
                 why, changed = _record(cache, recipe, files, request, made_by)
-                count = 0 if why else len(recipe.inputs)
-                done.append(
-                    BaselineRecord(choice.shelf.version, choice.shelf.arch, name, not why, count, why, changed[:NAMED])
-                )
+                done.append(BaselineRecord(name, not why, why, changed[:NAMED]))
         return asdict(RecordedBaseline(root_of(request), tuple(done), tuple(cache.problems)))
 
 

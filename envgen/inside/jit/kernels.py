@@ -209,5 +209,4 @@ def remove(fd: int, kernels: Kernels, errors: List[str]) -> bool:
 
 def target(kernels: Kernels, gone: bool) -> ModuleTarget:
     module = kernels.module
-    why = "stale" if module.state == "stale" else ""
-    return ModuleTarget(module.version, module.arch, module.name, module.bytes, module.files, False, (), gone, why)
+    return ModuleTarget(module.version, module.arch, module.name, module.bytes, module.files, False, (), gone)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Callable, Dict
 
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
-from envgen.inside.jit.layout import check_name, open_cache, root_of
-from envgen.inside.jit.locks import discard, run_look, sweep
+from envgen.inside.jit.layout import check_name
+from envgen.inside.jit.locks import discard, run_look
 from envgen.inside.jit.tree import Fault, Measure, measure, opened
 
 Doc = Dict[str, Any]
-
-
-def run_sweep(request: Doc) -> Doc:
-    """Operation ``sweep``: delete (``dry_run``: measure) what killed runs left in the cache ``root``."""
-    errors: list[str] = []
-    cache = open_cache(root_of(request))
-    if cache is None:
-        return {"count": 0, "bytes": 0, "errors": errors}
-    with cache:
-        return {**asdict(sweep(cache.fd, errors, dry=bool(request.get("dry_run")))), "errors": errors}
 
 
 def run_spaces(request: Doc) -> Doc:
@@ -51,7 +40,6 @@ OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "look": run_look,
     "baseline": run_baseline,
     "spaces": run_spaces,
-    "sweep": run_sweep,
 }
 
 

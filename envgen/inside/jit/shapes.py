@@ -17,6 +17,14 @@ class Holder:
     where: str = ""
 
 
+@dataclass(frozen=True)
+class HeldLock:
+    """A lock that prevents a clear, by its path in the cache."""
+
+    lock: str
+    holders: list[Holder]
+
+
 @dataclass
 class Reason:
     """A reason for the state of a module. ``stale``: it makes it stale; else it is a note. ``files``: the first of its
@@ -50,7 +58,7 @@ class Module:
     built: bool = False
     modified: float = 0.0
     locked: bool | None = False
-    lock: list[int] = field(default_factory=list)
+    lock: tuple[int, ...] = ()
     holders: list[Holder] = field(default_factory=list)
     unread: int = 0
     state: str = "unknown"
@@ -74,11 +82,8 @@ class Module:
 class BaselineRecord:
     """One recorded baseline, or the reason for none, with the files that changed."""
 
-    version: str
-    arch: str
     name: str
     recorded: bool
-    files: int
     reason: str
     changed: list[str]
 
@@ -102,16 +107,6 @@ class RecordedBaseline:
 
 
 @dataclass(frozen=True)
-class Building:
-    """A running batch build (FlashInfer's build_jit_specs) of one version and architecture."""
-
-    version: str
-    arch: str
-    locked: bool | None
-    holders: list[Holder]
-
-
-@dataclass(frozen=True)
 class Leftovers:
     """Leftovers of killed clears, which the next clear deletes."""
 
@@ -132,12 +127,12 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything in the cache. ``place``: where the agent ran."""
+    """Everything in the cache. ``building``: locks of running batch builds; ``place``: where the agent ran."""
 
     root: str
     exists: bool
     modules: tuple[Module, ...]
-    building: tuple[Building, ...]
+    building: tuple[HeldLock, ...]
     leftovers: Leftovers
     problems: tuple[str, ...]
     package: ImportedPackage = ImportedPackage()
@@ -160,7 +155,6 @@ class ModuleTarget:
     damaged: bool
     libraries: tuple[int, ...]
     gone: bool
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +183,7 @@ class User:
 class Cleared:
     """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries.
 
-    ``guesses``: modules that are possibly stale, and stay; ``generators``: changed generators.
+    ``guesses``: modules that are possibly stale, and stay.
     """
 
     root: str
@@ -205,7 +199,6 @@ class Cleared:
     place: str = ""
     restart: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
-    generators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,14 +207,6 @@ class Users:
 
     users: tuple[User, ...]
     unseen: int
-
-
-@dataclass(frozen=True)
-class HeldLock:
-    """A lock that prevents a clear."""
-
-    lock: str
-    holders: list[Holder]
 
 
 @dataclass(frozen=True)

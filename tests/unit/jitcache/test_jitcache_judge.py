@@ -86,8 +86,8 @@ class Lab:
     def baseline(self, *patterns: str, **more: Any) -> RecordedBaseline:
         return bind(RecordedBaseline, self.ask("baseline", *patterns, **more))
 
-    def clear(self, *patterns: str, **causes: Any) -> Cleared:
-        return bind(Cleared, self.ask("clear", *patterns, causes=causes, all=False, dry_run=False))
+    def clear_stale(self) -> Cleared:
+        return bind(Cleared, self.ask("clear", stale=True))
 
     def header(self, name: str = "page.cuh") -> Path:
         return self.package / "data/include/flashinfer" / name
@@ -143,8 +143,7 @@ def test_trap_1_other_bytes_under_an_old_time(lab: Lab) -> None:
     forge(lab.header())
     assert states(lab) == {"page": ("stale", False), "rope": ("fresh", False)}
     assert kinds(lab.why("page")) == {"bytes": (str(lab.header()),)}
-    cleared = lab.clear(stale=True)
-    assert [(module.name, module.why, module.gone) for module in cleared.modules] == [("page", "stale", True)]
+    assert [(module.name, module.gone) for module in lab.clear_stale().modules] == [("page", True)]
     lab.compile("page")
     assert lab.why("page").baseline == "outdated"
     assert lab.list()["page"].guess
@@ -257,8 +256,8 @@ def test_the_same_bytes_again_are_fresh(lab: Lab) -> None:
     lab.header().write_text("// changed\n")
     lab.header().write_text(text)
     assert states(lab)["page"] == ("stale", True)
-    assert lab.clear(stale=True).modules == ()
-    assert lab.clear(stale=True).guesses == ("page",)
+    cleared = lab.clear_stale()
+    assert (cleared.modules, cleared.guesses) == ((), ("page",))
     (refused,) = lab.baseline("page").modules
     assert not refused.recorded
     assert refused.changed == [str(lab.header())]
@@ -303,7 +302,7 @@ def test_a_library_that_cannot_be_loaded_is_stale(lab: Lab, data: bytes, why: st
     replace_library(lab, data)
     assert states(lab)["page"] == ("stale", False)
     assert f"its library {why}" in [reason.message for reason in lab.why("page").reasons]
-    assert [m.name for m in lab.clear(stale=True).modules] == ["page"]
+    assert [m.name for m in lab.clear_stale().modules] == ["page"]
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo])
@@ -312,16 +311,6 @@ def test_a_library_that_is_no_file_is_never_fresh(lab: Lab, make: Callable[[Path
     library.unlink()
     make(library)
     assert states(lab)["page"][0] in ("stale", "partial")
-
-
-def test_changed_takes_what_includes_it(lab: Lab) -> None:
-    assert [m.name for m in lab.clear(changed=[str(lab.header())]).modules] == ["page"]
-    assert [m.name for m in lab.clear(changed=["/nowhere/x.cuh"]).modules] == []
-    (lab.folder / "linked").symlink_to("site")
-    through = str(lab.folder / "linked/flashinfer/data/include")  # a folder: everything below it
-    cleared = lab.clear(changed=[through])
-    assert [m.name for m in cleared.modules] == ["rope"]
-    assert cleared.modules[0].why.endswith("math.cuh")
 
 
 GENERATOR = 'def gen_page_module():\n    return gen_jit_spec("page", ["page.cu"], extra_cflags=FLAGS)\n'
@@ -344,11 +333,7 @@ def test_a_generator_that_changed(lab: Lab, place: str, recorded: bool) -> None:
     assert states(lab) == {"page": ("fresh" if again else "stale", True), "rope": ("fresh", True)}
     why = lab.why("rope")
     assert kinds(why)["generator"] == (str(generator),) and not any(reason.stale for reason in why.reasons)
-    assert lab.clear(stale=True).guesses == (() if again else ("page",))
-    cleared = lab.clear(changed=[str(generator)])
-    assert [(m.name, m.why) for m in cleared.modules] == [("page", f"compiled from {generator}")]
-    assert cleared.generators == (str(generator),)
-    assert lab.clear(changed=[str(lab.package / "core.py")]).generators == ()
+    assert lab.clear_stale().guesses == (() if again else ("page",))
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -377,7 +362,7 @@ def test_a_damaged_record_is_reported_and_not_used(lab: Lab) -> None:
     assert found.state == "unknown"
     (outcome,) = lab.baseline("page").modules
     assert not outcome.recorded
-    assert lab.clear(stale=True).modules == ()
+    assert lab.clear_stale().modules == ()
 
 
 @pytest.mark.parametrize(
@@ -415,7 +400,7 @@ def test_debug_kernels_have_a_state_of_their_own(lab: Lab, debug: str) -> None:
     # Verbose without debug kernels, as docs/serving.md has it.
     lab.environ = {**plain, "FLASHINFER_JIT_VERBOSE": "1", "FLASHINFER_JIT_DEBUG": "0"}
     assert "nothing asks" in lab.why("page").reasons[0].message
-    assert lab.clear(stale=True).modules == ()
+    assert lab.clear_stale().modules == ()
 
 
 def test_switches_that_compile_everything_again_are_announced(lab: Lab) -> None:

@@ -134,7 +134,7 @@ def test_another_cute_dsl_is_named_with_both_versions(lab: Lab, monkeypatch: pyt
 def test_without_the_mounts_of_a_service_another_b12x_is_a_guess(lab: Lab) -> None:
     edit(lab)
     assert lab.list(blind=True, mounted=True)[MERGE].guess and not lab.list(blind=True)[MERGE].guess
-    assert set(lab.clear(causes={"stale": True}, blind=True, mounted=True)["guesses"]) == {MERGE, MOE}
+    assert set(lab.clear(stale=True, blind=True, mounted=True)["guesses"]) == {MERGE, MOE}
 
 
 def gone(before: dict[str, tuple[str, bytes]], lab: Lab) -> set[str]:
@@ -152,7 +152,7 @@ def test_one_operation_is_cleared_and_nothing_else(lab: Lab) -> None:
 
 def test_what_is_stale_goes_with_what_flashinfer_has(lab: Lab) -> None:
     lab.kernel(MOE)  # by the real b12x, which is not this one
-    assert [(one["name"], one["why"]) for one in lab.clear(causes={"stale": True})["modules"]] == [(MOE, "stale")]
+    assert [one["name"] for one in lab.clear(stale=True)["modules"]] == [MOE]
     assert MERGE in lab.list()
     assert len(lab.clear(all=True)["modules"]) > 5 and lab.list() == {}
 

@@ -86,7 +86,7 @@ def test_the_lock_decides_where_it_says_more(tmp_path: Path) -> None:
 
 
 def test_a_checkout_counts_by_its_place(tmp_path: Path) -> None:
-    """Its edits are what `why` and `clear --changed` are for: a key for each would start an empty cache each time."""
+    """Its edits are what `why` and `clear --stale` are for: a key for each would start an empty cache each time."""
     deployment = profile(tmp_path, "mode=development", "sources.flashinfer.origin={checkout: ../one}")
     there = profile(tmp_path, "mode=development", "sources.flashinfer.origin={checkout: ../two}")
     assert key_parts(deployment, None, {})["flashinfer"] == "checkout at /workspace/flashinfer"
