@@ -24,13 +24,10 @@ from envgen.profile.service import Cluster, Service
 from envgen.text import shell_line, size
 
 LINK_BYTES = 1 << 20  # a hundred packets of the largest MTU
-# Each machine creates its own; they are not compared.
-LEFT_OUT = ("build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen")
 COPY = "a copy of the first machine's: docs/two-machines.md"
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
 RANK = "dev.envgen.cluster"  # the label of a rank
-GID = "NCCL_IB_GID_INDEX"
 # Packages that must be the same on all machines: ranks exchange their data.
 COMPARED = (
     "vllm",
@@ -48,12 +45,13 @@ def finding(
     severity: Severity, who: Sequence[str], message: str, expected: str = "", fix: str = "", *, is_line: bool = False
 ) -> Finding:
     """A finding about the machines ``who``. ``fix``: a command, or (``is_line``) a line for the project file."""
-    evidence = {"case": {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, ""), "nodes": list(who)}
-    made = Finding(severity, message, check="nodes.fit", where=Where.NODES, evidence=evidence)
-    return made if severity is Severity.OK else replace(
-        made, seen=message, expected=expected or "the same on all machines",
-        remedy=Remedy(fix, is_line) if fix else None,
-    )  # fmt: skip
+    case = {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, "")
+    if severity is Severity.OK:
+        title, expected = f"{who[0]}: {message}" if len(who) == 1 else message, ""
+    else:
+        title, expected = f"{'+'.join(who)}: {message}" if who else message, expected or "the same on all machines"
+    return Finding(severity, title, "", expected, Remedy(fix, is_line) if fix else None,
+                   {"case": case, "nodes": list(who)}, "nodes.fit", Where.NODES)  # fmt: skip
 
 
 @dataclass
@@ -76,7 +74,7 @@ class NodeFacts:
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
     refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
-    folders: dict[str, str] = field(default_factory=dict)  # on the machine: "model", and each checkout
+    model: str = ""  # the folder of the model on the machine
     head: NodeFacts | None = None  # the first machine, for all others
 
     def copy_of_image(self) -> str:
@@ -84,18 +82,25 @@ class NodeFacts:
         head = _docker(self.head.machine) if self.head else "docker"
         return f"{head} save {self.image_name} | {_docker(self.machine)} load"
 
-    def copy_of(self, what: str) -> str:
-        """The command, typed on the head, that copies a folder from there; "" where ssh does not lead to it."""
-        source, target = self.head.folders.get(what) if self.head else "", self.folders.get(what)
-        host = self.engine.endpoint.host if self.engine else ""
-        if not source or not target or not host.startswith("ssh://"):
+    def copy_of_model(self) -> str:
+        """The command, typed on the head, that copies the model from there; "" where ssh does not lead to it."""
+        source, host = self.head.model if self.head else "", self.engine.endpoint.host if self.engine else ""
+        if not source or not self.model or not host.startswith("ssh://"):
             return ""
         address = SshAddress.parse(host)
-        words = ["rsync", "-a", "--checksum", "--mkpath", *(["-e", f"ssh -p {address.port}"] if address.port else [])]
-        if what != "model":  # a checkout; what is replaced or removed there is kept beside it
-            words += ["--delete", "--backup", f"--backup-dir={target}.before", *(f"--exclude={it}" for it in LEFT_OUT)]
-        user = f"{address.user}@" if address.user else ""
-        return shell_line([*words, f"{source}/", f"{user}{address.host}:{target}/"])
+        port = ["-e", f"ssh -p {address.port}"] if address.port else []
+        login = f"{address.user}@{address.host}" if address.user else address.host
+        return shell_line(["rsync", "-a", "--checksum", "--mkpath", *port, f"{source}/", f"{login}:{self.model}/"])
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Its network interface; empty where there is none."""
+        return dict(self.facts["interfaces"].get(self.machine.interface) or {})
+
+    def rail(self, place: int) -> str:
+        """The networks of its RDMA device at this place."""
+        port = self.facts["rdma"].get(self.machine.rdma[place]) or {"gids": ()}
+        return ", ".join(sorted({network for _, _, network in port["gids"]}))
 
     def ok(self, message: str) -> Finding:
         return finding(Severity.OK, (self.name,), message)
@@ -112,15 +117,13 @@ def _docker(machine: Machine) -> str:
 
 
 def completed(result: Finding, profile: Profile, service: str) -> Finding:
-    """The finding with the service and its machines as the title, and a remedy for this profile: to check again, where
-    it has none."""
-    who = result.evidence["nodes"]
+    """The finding with its service and, where it has no remedy, the command that checks again."""
     if result.severity is Severity.OK:
-        return replace(result, title=f"{who[0]}: {result.title}") if len(who) == 1 else result
+        return result
     remedy = result.remedy or Remedy(f"envgen nodes check {service}")
     if re.match(r"(DOCKER_CONTEXT=\S+ )?envgen ", remedy.text):
         remedy = replace(remedy, text=f"{remedy.text} {profile.chosen}")
-    return replace(result, title=f"{service} on {' and '.join(who) or 'its machines'}", remedy=remedy)
+    return replace(result, seen=f"service {service}", remedy=remedy)
 
 
 def hint_of(result: Finding) -> str:
@@ -143,7 +146,7 @@ def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
     if node.trouble:
         return [*findings, node.fail(node.trouble, node.hint)]
     try:
-        findings += _facts(node, profile, service, cluster)
+        findings += [_network(node), *_rdma(node), *_room(node, profile, service, cluster)]
     except MISSHAPEN as error:
         findings.append(node.fail(f"its answer cannot be read: {type(error).__name__}"))
     return findings
@@ -152,15 +155,9 @@ def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
 def has_address(node: NodeFacts) -> bool:
     """Whether its interface has the address in `nodes`."""
     try:
-        return bool(node.facts["interfaces"][node.machine.interface]["address"] == node.machine.address)
+        return bool(node.card["address"] == node.machine.address)
     except MISSHAPEN:
-        return False  # _facts says what is wrong
-
-
-def _facts(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
-    yield _network(node)
-    yield from _rdma(node, profile, service)
-    yield from _room(node, profile, service, cluster)
+        return False  # _network says what is wrong
 
 
 def _network(node: NodeFacts) -> Finding:
@@ -180,13 +177,9 @@ def _network(node: NodeFacts) -> Finding:
     return node.ok(f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}")
 
 
-def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Finding]:
+def _rdma(node: NodeFacts) -> Iterator[Finding]:
     """The RDMA devices, their addresses, and the memory that a container may lock for them."""
     machine, facts = node.machine, node.facts
-    env = dict[str, str]()
-    for group in profile.env.values():
-        env |= group
-    index = (env | dict(service.env)).get(GID, "")
     for device in machine.rdma:
         port = facts["rdma"].get(device)
         if port is None:
@@ -195,14 +188,9 @@ def _rdma(node: NodeFacts, profile: Profile, service: Service) -> Iterator[Findi
             yield node.fail(f"{device} is {port['state'] or 'in no state'}", "check the cable")
         elif not port["gids"]:
             yield node.fail(f"{device} has no IPv4 address for RoCE v2", "give its interface an address")
-        elif index and index not in [str(number) for number, _, _ in port["gids"]]:
-            message = f"{device} has no IPv4 address for RoCE v2 at GID {index} ({GID}), but at {port['gids'][0][0]}"
-            hint = f"leave {GID} out: NCCL finds the right node, and it moves when a link comes back"
-            yield node.fail(message, hint)
         else:
             gids = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
-            pcie = f", PCIe {port['pcie']}" if port.get("pcie") else ""
-            yield node.ok(f"{device} is active, {port['rate']}{pcie}, {gids}")
+            yield node.ok(f"{device} is active, {port['rate']}, {gids}")
     held = facts["handover"] if re.match(r"([7-9]|\d\d)\.", facts["kernel"]) else 0
     if machine.rdma and held > CMA:
         message = (
@@ -249,12 +237,10 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
         yield node.fail(message, "a GPU for each rank", line, is_line=True)
     for mount in node.absent:
         message = f"{mount.source}, which is mounted at {mount.target}, does not exist"
-        source = next((name for name, it in profile.mounted_sources.items() if str(it.mount) == mount.target), "")
-        fix = node.copy_of(source) if node.rank else ""
-        yield node.fail(message, "the folder that the profile mounts", fix)
+        yield node.fail(message, "the folder that the profile mounts")
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
-        fix = node.copy_of("model") if node.rank else "envgen model pull"
+        fix = node.copy_of_model() if node.rank else "envgen model pull"
         yield node.fail("the model is not there", COPY if node.rank else "the weights of the service", fix)
 
 
@@ -275,31 +261,24 @@ def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
 
 
 def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service) -> list[Finding]:
-    same, doubt = partial(_same, nodes), partial(_same, nodes, severity=Severity.WARNING)
+    same = partial(_same, nodes)
     findings = [
         _same_image(nodes),
         same("the machine's architecture", lambda node: node.arch),
         same("the GPU's driver", lambda node: node.facts["driver"]),
         same("the kernel", lambda node: node.facts["kernel"]),
-        same("the interface's MTU", _mtu, "set the same MTU at both ends"),
-        doubt("the link's speed (Mbit/s)", _speed, "is a cable not plugged in well, or of another kind?"),
+        same("the interface's MTU", lambda node: node.card.get("mtu"), "set the same MTU at both ends"),
         same("the number of RDMA devices", lambda node: len(node.machine.rdma), "NCCL pairs them by position"),
     ]
     for place in range(min(len(node.machine.rdma) for node in nodes)):
-        if all(_rail(node, place) for node in nodes):
+        if all(node.rail(place) for node in nodes):
             hint = "NCCL pairs them by position: name them in the same order"
-            findings.append(same(f"the network of RDMA device {place + 1}", partial(_rail, place=place), hint))
-            hint = "a BIOS from before April 2026 gives the second device two lanes: fwupdmgr update"
-            if all(_port(place, "pcie", node) != "unknown" for node in nodes):
-                findings.append(doubt(f"the PCIe link of RDMA device {place + 1}", partial(_port, place, "pcie"), hint))
+            findings.append(same(f"the network of RDMA device {place + 1}", partial(NodeFacts.rail, place=place), hint))
     for name in nodes[0].facts["checkouts"]:
         if all(node.facts["checkouts"][name] for node in nodes):
-            of = partial(_fact, kind="checkouts", name=name)
-            other = next((node for node in nodes if of(node) != of(nodes[0])), nodes[0])
-            findings.append(same(f"the checkout {name}", of, COPY, other.copy_of(name), shown=False))
-    for package in COMPARED:
-        if any(package in node.facts["versions"] for node in nodes):
-            findings.append(same(package, partial(_fact, kind="versions", name=package)))
+            findings.append(same(f"the checkout {name}", partial(_fact, "checkouts", name), COPY, shown=False))
+    packages = (name for name in COMPARED if any(name in node.facts["versions"] for node in nodes))
+    findings += [same(name, partial(_fact, "versions", name)) for name in packages]
     if all(node.facts.get("model") for node in nodes):
         findings += _same_model(nodes, who)
     elif service.model is not None or len(service.command) > 2:
@@ -310,30 +289,8 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
     return findings
 
 
-def _fact(node: NodeFacts, kind: str, name: str) -> object:
+def _fact(kind: str, name: str, node: NodeFacts) -> object:
     return node.facts[kind].get(name)
-
-
-def _port(place: int, what: str, node: NodeFacts) -> str:
-    """A fact of a machine's RDMA device; "unknown" where the machine does not tell."""
-    return str((node.facts["rdma"].get(node.machine.rdma[place]) or {}).get(what) or "unknown")
-
-
-def _rail(node: NodeFacts, place: int) -> str:
-    """The networks of a machine's RDMA device."""
-    port = node.facts["rdma"].get(node.machine.rdma[place]) or {"gids": ()}
-    return ", ".join(sorted({network for _, _, network in port["gids"]}))
-
-
-def _speed(node: NodeFacts) -> str:
-    """The negotiated speed of the interface, in Mbit/s."""
-    card = node.facts["interfaces"].get(node.machine.interface) or {}
-    return str(card.get("mbit") or "unknown")
-
-
-def _mtu(node: NodeFacts) -> str:
-    card = node.facts["interfaces"].get(node.machine.interface) or {}
-    return str(card.get("mtu", "unknown"))
 
 
 def _same(
@@ -344,15 +301,13 @@ def _same(
     fix: str = "",
     *,
     shown: bool = True,
-    severity: Severity = Severity.ERROR,
 ) -> Finding:
     values = {node.name: str(of(node)) for node in nodes}
     who = tuple(values)
     if len(set(values.values())) == 1:
         return finding(Severity.OK, who, f"{what} is the same" + f": {values[who[0]]}" * shown)
-    differing = ": " + "; ".join(f"{name}: {value}" for name, value in values.items())
-    message = f"{what} differs" + (differing if shown else f" between {' and '.join(who)}")
-    return finding(severity, who, message, hint, fix)
+    message = f"{what} differs" + (": " + "; ".join(f"{name}: {it}" for name, it in values.items())) * shown
+    return finding(Severity.ERROR, who, message, hint, fix)
 
 
 def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
@@ -372,32 +327,24 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
-            findings.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of("model")))
+            findings.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of_model()))
     return findings or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples")]
 
 
 def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, received: Any) -> Finding:
     """Judge TCP connections by the answers of both ends. ``meeting``: the port where the ranks meet, or 0."""
-    what = (source.name, target.name)
     link = f"{source.name} -> {target.name} ({target.machine.address})"
-    firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
+    failed = partial(finding, Severity.ERROR, (source.name, target.name))
     if isinstance(answer, run.NoAnswer):
-        return finding(Severity.ERROR, what, f"{link}: {answer}")
+        return failed(f"{link}: {answer}")
     if "error" in answer:
         reason = received.get("error") if isinstance(received, dict) and "peer" not in received else None
         note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
         port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
-        return finding(Severity.ERROR, what, f"{link}: {port} cannot be reached: {note}", firewall)
-    try:
-        got = int(answer["bytes"])
-        packet = int(received.get("packet", 0)) if isinstance(received, dict) else 0
-        mtu = int(target.facts["interfaces"][target.machine.interface]["mtu"])
-    except MISSHAPEN as error:
-        return finding(Severity.ERROR, what, f"{link}: the answer cannot be read: {type(error).__name__}")
-    if got < LINK_BYTES:
+        firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
+        return failed(f"{link}: {port} cannot be reached: {note}", firewall)
+    got = answer.get("bytes")
+    if got != LINK_BYTES:
         hint = "do both interfaces and the switch between them have the same MTU?"
-        return finding(Severity.ERROR, what, f"{link}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
-    if 0 < packet < mtu:
-        hint = "something between the two has a smaller MTU: set the same one at all ends"
-        return finding(Severity.ERROR, what, f"{link}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
-    return finding(Severity.OK, what, f"{link}: connected, packets of {packet} bytes")
+        return failed(f"{link}: only {got!r} of {LINK_BYTES} bytes arrived", hint)
+    return finding(Severity.OK, (source.name, target.name), f"{link}: connected, and {size(got)} arrived")

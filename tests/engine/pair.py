@@ -139,7 +139,7 @@ class Pair:
 
 
 def failed(found: list[dict[str, Any]]) -> list[str]:
-    return [f"{'+'.join(one['evidence']['nodes'])}: {one['seen']}" for one in found if one["severity"] == "error"]
+    return [one["title"] for one in found if one["severity"] == "error"]
 
 
 def small_image(source: str, name: str, target: Path, server: str = "", project: Path | None = None, *env: str) -> None:

@@ -31,7 +31,7 @@ def test_the_port_that_cannot_be_reached_is_named_though_another_can() -> None:
         assert (found["port"], found["error"]) == (blocked, "Connection refused")
         assert node.answer({**common, "ask": "connect", "ports": [open_], "seconds": 60})["bytes"] == 1 << 20
         received = listening.result()
-        assert received["peer"] == "127.0.0.1" and received["packet"] > 1000
+        assert received["peer"] == "127.0.0.1"
 
 
 def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.Mon
     (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
     monkeypatch.setattr(node, "RDMA", str(tmp_path))
     found = {
-        "state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)", "pcie": "", "gids": [[3, "127.0.1.2", "127.0.0.0"]]
+        "state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)", "gids": [[3, "127.0.1.2", "127.0.0.0"]]
     }  # fmt: skip
     assert node.rdma_port("rocep1s0f1") == found
     (port / "gid_attrs/ndevs/3").write_text("gone\n")

@@ -80,10 +80,9 @@ class Group:
         if not watch.first.done():
             try:
                 awaited = ready.result()
-                unshown = [(one.deployment.node, name) for one in watch.ranks for name in watch.read(one)]
+                for rank in watch.ranks:
+                    watch.read(rank)
                 if not watch.first.done():
-                    for node, name in unshown:
-                        progress(f"  note: {node}: its log does not show ready.expect.{name}; the head's does")
                     return awaited
             except StartFailure as failure:
                 if started.already and failure.container and failure.container.running:

@@ -88,7 +88,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.runs = any(one.service == name for one in mine)
         node.gpus = tuple(one for one in running if one.gpu and not (one in mine and one.service == name))
         mounts = [replace(mount, read_only=True) for mount in deployment.mounts(name)]
-        node.folders = _folders(profile, service, mounts)
+        node.model = _folder_of_model(profile, service, mounts)
         if certificates := deployment.own_files.get("network.ca_certificates"):
             mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
         meeting = [service.cluster.port] if service.cluster else []
@@ -135,18 +135,14 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
     return {"folder": path} if path.startswith("/") else None
 
 
-def _folders(profile: Profile, service: Service, mounts: Sequence[ContainerMount]) -> dict[str, str]:
-    """The machine's own folders of the model and of each checkout, where they are mounted from folders."""
+def _folder_of_model(profile: Profile, service: Service, mounts: Sequence[ContainerMount]) -> str:
+    """The machine's own folder of the model, where it is in a mounted one; else ""."""
     model = model_of(profile, service) or {}
-    paths = {"model": model.get("folder", "")} | {name: one.mount.path for name, one in profile.mounted_sources.items()}
+    path = model.get("folder", "")
     if "repo" in model:
-        paths["model"] = f"{model['home']}/hub/models--{model['repo'].replace('/', '--')}"
-    return {
-        what: mount.source + path.removeprefix(mount.target)
-        for what, path in paths.items()
-        for mount in mounts
-        if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/")
-    }
+        path = f"{model['home']}/hub/models--{model['repo'].replace('/', '--')}"
+    binds = (mount for mount in mounts if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/"))
+    return next((mount.source + path.removeprefix(mount.target) for mount in binds), "")
 
 
 def check(deployment: Deployment, name: str, *, reached: Sequence[Deployment] = ()) -> list[Finding]:
@@ -198,4 +194,4 @@ def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: in
 def problems(deployment: Deployment, name: str, reached: Sequence[Deployment]) -> list[Problem]:
     """What keeps ``name`` from being started on its machines. ``reached``: those that are connected already."""
     failed = (one for one in check(deployment, name, reached=reached) if one.severity is Severity.ERROR)
-    return [Problem(f"{'+'.join(one.evidence['nodes'])}: {one.seen}", None, hint_of(one)) for one in failed]
+    return [Problem(one.title, None, hint_of(one)) for one in failed]

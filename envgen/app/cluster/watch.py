@@ -65,11 +65,11 @@ class Watch:
         self._offline = False
 
     def add(self, deployment: Deployment, container: Container, ready: Ready | None = None) -> None:
-        """Watch another container. ``ready``: what its log must and must not show."""
+        """Watch another container. ``ready``: what its log must not show; what it must is asked of the head's."""
         rank = WatchedRank(deployment, container, deployment.engine, time.monotonic(), wrote=time.monotonic())
         if ready is not None:
             over_tcp = OVER_TCP if deployment.profile.nodes[deployment.node].rdma else {}
-            rank.evidence = Evidence(ready.expect, {**ready.forbid, **over_tcp})
+            rank.evidence = Evidence({}, {**ready.forbid, **over_tcp})
         self.ranks.append(rank)
         in_background(lambda: self._guarded(lambda: self._follow(rank)))
 
@@ -111,17 +111,17 @@ class Watch:
         except (EngineError, KeyError):
             return
 
-    def read(self, rank: WatchedRank) -> tuple[str, ...]:
-        """Read new lines of a rank's log. Returns what it has not shown yet."""
+    def read(self, rank: WatchedRank) -> None:
+        """Read new lines of a rank's log."""
         if rank.evidence is None:
-            return ()
+            return
         node = rank.deployment.node
         with rank.reading:
             rank.reader = rank.reader or LogReader(rank.engine, rank.container.id, rank.container.started_at)
             try:
                 lines = rank.reader.new_lines()
             except EngineError:
-                return rank.evidence.missing  # _follow handles it
+                return  # _follow handles it
             for line in lines:
                 rank.evidence.feed(line)
                 rank.last = line
@@ -135,7 +135,6 @@ class Watch:
             what = "that NCCL uses TCP, not RDMA" if name in OVER_TCP else f"what ready.forbid.{name} names"
             reason = f"its log shows {what}: {log_text(line)[:200]!r}"
             self.report(rank, StartFailure(reason, rank.container, says_all=True))
-        return rank.evidence.missing
 
     def report(self, rank: WatchedRank, failure: StartFailure) -> None:
         """Report a failed rank. If another one ended before it, ``first`` gets that one."""

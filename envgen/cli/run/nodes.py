@@ -69,9 +69,7 @@ def check(session: Session, service: str | None) -> int:
 def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
     colour = wants_colour(sys.stdout, os.environ)
     for finding in found:
-        who, is_bad = finding.evidence["nodes"], finding.severity is not Severity.OK
-        title = f"{who[0]}: {finding.seen}" if is_bad and len(who) == 1 else finding.seen or finding.title
-        yield from map(Styled, lines_of(replace(finding, title=title, seen=""), "the project file", colour))
+        yield from map(Styled, lines_of(replace(finding, seen=""), "the project file", colour))
     counts = Counter(finding.severity for finding in found)
     failed, warned, passed = (counts[level] for level in (Severity.ERROR, Severity.WARNING, Severity.OK))
     yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"

@@ -31,8 +31,8 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     )
     ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
-    assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
+    assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("one+two: slow", "service serve")
     assert warning.remedy == Remedy("envgen nodes check serve --profile prod")
-    assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
+    assert error.severity is Severity.ERROR and error.title == "two: the image x is not there"
     assert error.remedy == Remedy("docker save x | docker --context two load")
     assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []

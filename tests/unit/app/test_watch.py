@@ -138,9 +138,9 @@ TCP = "vm:53:53 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Sock
 def test_what_the_log_of_one_machine_must_not_show(
     idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, rdma: tuple[str, ...], reason: str
 ) -> None:
-    ready = Ready(expect={"moe": "Using CUTLASS"}, forbid={"marlin": "Using Marlin"})
+    ready = Ready(forbid={"marlin": "Using Marlin"})
     one = reading(idle, monkeypatch, f"starting\n{log}\n", ready, *rdma)
-    assert idle.read(one) == ("moe",)
+    idle.read(one)
     assert idle.first.done() == bool(reason)
     if reason:
         assert idle.first.result()[0] is one and f"its log shows {reason}" in idle.first.result()[1].reason
@@ -152,5 +152,5 @@ def test_a_silent_worker_is_named_with_its_last_line(idle: Watch, monkeypatch: p
     one = reading(idle, monkeypatch, "world_size=2 rank=1 backend=gloo\n", Ready())
     for ago in (0, 60, 121, 60):
         one.wrote -= ago
-        assert idle.read(one) == ()
+        idle.read(one)
     assert printed == ["  b: has written nothing for 120 s; last: world_size=2 rank=1 backend=gloo"]
