@@ -66,11 +66,9 @@ class Session:
         hide(hidden_values(os.environ, profile.secrets))
         return replace(profile, options=self._options)
 
-    def warnings(self, *, local: bool = True, whole: bool = False) -> tuple[Problem, ...]:
-        """Settings of the chosen profile (``whole``: of all profiles) without effect."""
-        loaded = self.loaded(local=local)
-        names = list(loaded.trees) if whole else [self.profile(local=local).name]
-        return unused.warnings(loaded, names, os.environ if local else unused.NONE)
+    def warnings(self, *, local: bool = True) -> tuple[Problem, ...]:
+        """Settings of the chosen profile without effect."""
+        return unused.warnings(self.loaded(local=local), os.environ if local else unused.NONE)
 
     @property
     def _options(self) -> tuple[str, ...]:

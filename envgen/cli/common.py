@@ -100,9 +100,9 @@ def reporting(function: F) -> F:
     return project_options(json_option(function))
 
 
-def warn_of_unused(session: Session, *, local: bool = True, whole: bool = False) -> None:
+def warn_of_unused(session: Session, *, local: bool = True) -> None:
     """Print a warning for each setting without effect (``Session.warnings``), to stderr."""
-    for problem in session.warnings(local=local, whole=whole):
+    for problem in session.warnings(local=local):
         progress(f"warning: {replace(problem, place=problem.place and replace(problem.place, text=''))}")
 
 

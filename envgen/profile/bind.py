@@ -35,9 +35,8 @@ LOCAL_HINT = "{} belongs in envgen.local.yaml, an ENVGEN_... variable or --set"
 class Binding:
     """Collects problems, and which paths are broken, while one profile is bound."""
 
-    def __init__(self, *, partial: bool = False, overlay: bool = False) -> None:
+    def __init__(self, *, partial: bool = False) -> None:
         self.partial = partial  # what it extends is unknown, so a key that is not there may not be missing
-        self.overlay = overlay  # it is merged into a profile later, where null removes a value
         self.problems: list[Problem] = []
         self.broken: set[str] = set()
 
@@ -92,7 +91,7 @@ class Binding:
 
     def _variant(self, node: YamlNode, path: str) -> Variant:
         """The variant at ``node``, in which nothing is required."""
-        inner = Binding(partial=True, overlay=True)
+        inner = Binding(partial=True)
         bound: Variant = inner.record(Variant, node, path, changes=MappingProxyType({}))
         self.problems += inner.problems
         if inner.problems:
@@ -195,7 +194,7 @@ class Binding:
             elif _begun_by_override(inner, child):
                 others = [other for other in node.items if other != name]
                 self.report("does not exist; overrides can't add it", child.key_place(where), near(name, others))
-            elif child.kind != nodes.NULL or (texts and not self.overlay):
+            elif child.kind != nodes.NULL:
                 value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
                 if value is not _WRONG:
                     values[name] = value

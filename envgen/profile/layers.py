@@ -356,9 +356,11 @@ def _copy(node: YamlNode, text: str) -> YamlNode:
 
 
 def overridden(tree: YamlNode, overrides: Iterable[Override]) -> YamlNode:
-    """``tree`` with ``overrides`` laid over it, in order."""
+    """``tree`` with ``overrides`` laid over it, in order. A null in a mapping that is not there makes none."""
     for override in overrides:
-        tree = merge(tree, spelled_out(as_tree(spell(tree, override), override.node)))
+        path = spell(tree, override)
+        if override.node.kind != nodes.NULL or tree.at(path[:-1]) is not None:
+            tree = merge(tree, spelled_out(as_tree(path, override.node)))
     return tree
 
 

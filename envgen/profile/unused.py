@@ -1,19 +1,18 @@
 """Settings without effect: values of a file, a variable or an option that no output has, each with the reason.
 
-The profile in use is judged, with its chosen variant. A value that another profile shares and uses is no mistake.
+The profile in use is judged, with its chosen variant; of its values, those that no other profile shares.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.caches import FLASHINFER
-from envgen.profile.checks import GATE
 from envgen.profile.flags import RANKS, plain_name, takes_no_prompt
 from envgen.profile.load import Loaded, with_variant
 from envgen.profile.model import GpuMode, Origin, Profile, Source
@@ -27,22 +26,18 @@ NONE: Mapping[str, str] = MappingProxyType({})
 ELSEWHERE = re.compile(
     r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
-_PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 Row = tuple[Path_, str, str]  # the path of a value without effect, the reason, and what to do
 
 
-def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
-    """A warning for each setting of the profiles ``names`` without effect, in the order of the files.
+def warnings(loaded: Loaded, environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
+    """A warning for each setting of the profile in use without effect, in the order of the files.
 
-    ``environ``: the variables that were laid over the profile in use.
+    ``environ``: the variables that were laid over it.
     """
-    problems = unread(environ)
-    for name in names:
-        problems += [*_unused(loaded, name), *_namespaces(loaded, name)]
-        if name == loaded.chosen:
-            problems += _idle(loaded, {problem.place.file for problem in problems if problem.place})
+    problems = [*unread(environ), *_unused(loaded)]
+    problems += _idle(loaded, {problem.place.file for problem in problems if problem.place})
 
     def rank(problem: Problem) -> tuple[str, int, int]:
         place = problem.place or Place("")
@@ -51,53 +46,30 @@ def warnings(loaded: Loaded, names: Iterable[str], environ: Mapping[str, str] = 
     return tuple(dict.fromkeys(sorted(problems, key=rank)))
 
 
-def _unused(loaded: Loaded, name: str) -> list[Problem]:
-    """A value of the files that others share counts where all that have it don't use it."""
-    tree, profile = loaded.trees[name], loaded.project.profiles[name]
-    others = [other for key, other in loaded.trees.items() if key != name]
-    idle = [{path for path, _, _ in _rows(loaded.project.profiles[key], loaded.trees[key])}
-            for key in loaded.trees if key != name]  # fmt: skip
+def _unused(loaded: Loaded) -> list[Problem]:
+    tree, profile = loaded.trees[loaded.chosen], loaded.project.profiles[loaded.chosen]
     problems = dict[Path_, Problem]()
     for path, message, hint in _rows(profile, tree):
         node = tree.at(path)
         if node is None or node.source.layer == DEFAULT or path in problems:
             continue
-        shared = any(_has(other, path, node) and path not in unused for other, unused in zip(others, idle, strict=True))
         of_files = node.source.layer not in (ENVIRONMENT, SET, VARIANT)
-        if of_files and (profile.variant or shared or _in_a_variant(tree, path)):
+        if of_files and (profile.variant or _serves_others(loaded, path, node)):
             continue
         above = ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
-        key = re.sub(r"^secrets\.(\d+)$", r"secrets[\1]", join_path((*above, *path)))
-        problems[path] = Problem(message, node.key_place(key), hint)
+        problems[path] = Problem(message, node.key_place(join_path((*above, *path))), hint)
     return list(problems.values())
 
 
-def _namespaces(loaded: Loaded, name: str) -> Iterator[Problem]:
-    """Checkouts that Python takes for an empty namespace package in the working directory, above their packages."""
-    profile, tree = loaded.project.profiles[name], loaded.trees[name]
-    places = {profile.working_dir, *(one.working_dir for one in profile.services.values() if one.working_dir)}
-    wanted = [str(one.mount) for one in profile.mounted_sources.values()]
-    for key, source in profile.mounted_sources.items():
-        above, _, folder = source.mount.path.rpartition("/")
-        node = tree.at(("sources", key))
-        if folder == source.package and above in map(str, places) and source.mount not in profile.python_path and node:
-            message = f"in {above}, `import {source.package}` may give an empty namespace package, the folder {folder}"
-            hint = f"write `python_path: [{', '.join([*map(str, profile.python_path), *wanted])}]`"
-            yield Problem(message, node.key_place(f"sources.{key}"), hint)
-
-
-def _in_a_variant(tree: YamlNode, path: Path_) -> bool:
-    """Whether a variant, which may use the value at ``path``, changes its service."""
-    variants = tree.items["variants"].elements if "variants" in tree.items else ()
-    return path[0] == "services" and any(variant.at(path[:2]) is not None for variant in variants)
-
-
-def _has(tree: YamlNode, path: Path_, node: YamlNode) -> bool:
-    """Whether ``tree`` has the value of the same place of a file."""
-    other = tree.at(path)
-    return other is not None and (other.source.label, other.line, other.column, other.text) == (
-        node.source.label, node.line, node.column, node.text,
-    )  # fmt: skip
+def _serves_others(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
+    """Whether another profile has the value of the same place, or a variant, which may use it, changes its service."""
+    trees = [other.at(path) for name, other in loaded.trees.items() if name != loaded.chosen]
+    same = (node.source.label, node.line, node.column)
+    if any(other is not None and (other.source.label, other.line, other.column) == same for other in trees):
+        return True
+    variants = loaded.trees[loaded.chosen].at(("variants",))
+    changed = [one.at(path[:2]) for one in variants.elements] if variants is not None else []
+    return path[0] == "services" and any(one is not None for one in changed)
 
 
 def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
@@ -110,45 +82,29 @@ def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
         message, hint = "it changes nothing: what it sets is what the profile has", "remove it, or correct its values"
         yield Problem(message, node.key_place(f"variants.{profile.variant}") if node else None, hint)
     below = (with_variant(before, profile.variant) if profile.variant else None) or before
-    sets = [one for one in loaded.overrides if not one.from_environment]
-    for one in sets:
+    for one in loaded.overrides:
         others = [other for other in loaded.overrides if other is not one]
-        if one.node.source.label not in warned and loaded.bound(layers.overridden(below, others)) == profile:
-            later = [other for other in sets[sets.index(one) + 1 :] if other.path == one.path]
-            why = "a later --set replaces it" if later else "the profile has this value without it"
-            yield Problem(f"changes nothing: {why}", Place(one.node.source.label))
+        label = one.node.source.label
+        if one.from_environment or label in warned or loaded.bound(layers.overridden(below, others)) != profile:
+            continue
+        yield Problem("changes nothing: the profile is the same without it", Place(label))
 
 
-def unread(environ: Mapping[str, str]) -> list[Problem]:
+def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
     """A warning for each ENVGEN_... variable that is neither a key nor a variable of envgen's own."""
-    found = []
     for variable in sorted(environ):
-        parts = variable.removeprefix(layers.PREFIX).split("__")
-        known = len(parts) > 1 or parts[0].lower() in fields_of(Profile)
+        words = variable.removeprefix(layers.PREFIX).lower()
+        known = "__" in words or words in fields_of(Profile) or variable in layers.RESERVED
         if not variable.startswith(layers.PREFIX) or known or not environ[variable].strip():
             continue
-        if variable in layers.RESERVED or ELSEWHERE.fullmatch(variable):
+        if ELSEWHERE.fullmatch(variable):
             continue
-        found.append(Problem("nothing reads this variable", Place(variable), _meant(variable)))
-    return found
-
-
-def _meant(variable: str) -> str:
-    """The hint for a variable that nothing reads: a key with one underscore instead of two, or a similar name."""
-    words = variable.removeprefix(layers.PREFIX).lower()
-    if variable in GATE:
-        return (
-            f"compile-gate reads it in the container: write it into a group of `env`, or --set env.gate.{variable}=..."
-        )
-    for key in fields_of(Profile):
-        if words.startswith(f"{key}_") and words != f"{key}_":
-            return f"two underscores separate the parts: {layers.PREFIX}{key.upper()}__{words[len(key) + 1 :].upper()}"
-    if words in ("variant", "timeout", "service", "node"):
-        return f"write --{words} on the command line"
-    if words in ("name", "default_profile", "version", "extends"):
-        return "this key has no variable: write it into the file"
-    similar = difflib.get_close_matches(variable, sorted(layers.RESERVED), 1)
-    return f"did you mean {similar[0]}?" if similar else ""
+        key = next((key for key in fields_of(Profile) if words.startswith(f"{key}_") and words != f"{key}_"), "")
+        whole = f"{layers.PREFIX}{key.upper()}__{words[len(key) + 1 :].upper()}"
+        similar = difflib.get_close_matches(variable, sorted(layers.RESERVED), 1)
+        hint = f"did you mean {similar[0]}?" if similar else ""
+        hint = f"two underscores separate the parts: {whole}" if key else hint
+        yield Problem("nothing reads this variable", Place(variable), hint)
 
 
 # --- values of one profile without effect ---------------------------------------------------------------------------
@@ -158,6 +114,7 @@ def _rows(profile: Profile, tree: YamlNode) -> Iterator[Row]:
     yield from _nulls(tree, ())
     yield from _image(profile)
     yield from _bygone(profile)
+    yield from _namespaces(profile)
     for name, source in profile.sources.items():
         yield from (((*("sources", name), *path), message, hint) for path, message, hint in _source(source))
     for name, service in profile.services.items():
@@ -172,7 +129,7 @@ def _nulls(node: YamlNode, path: Path_) -> Iterator[Row]:
         if name == "binaries" and path[:1] == ("sources",):  # it has a default: the wheel of the extended profile
             continue
         if child.kind == NULL and child.source.layer in (PROJECT, SET) and path[:1] != ("variants",):
-            yield (*path, name), "null removes nothing: no weaker layer sets it", "remove this line"
+            yield (*path, name), "null removes nothing: no weaker layer sets it", 'remove it; an empty text is ""'
         yield from _nulls(child, (*path, name))
 
 
@@ -184,9 +141,17 @@ def _image(profile: Profile) -> Iterator[Row]:
     if not any(source.origin.is_built for source in profile.sources.values()):
         hint = "a cache named `ccache` is for what services compile"
         yield ("build", "ccache"), "no source of this profile is built in its image", hint
-    for number, name in enumerate(profile.secrets):
-        if name.upper() in _PROXY:
-            yield ("secrets", str(number)), f"services get {name} of your shell anyway", "leave it out"
+
+
+def _namespaces(profile: Profile) -> Iterator[Row]:
+    """Checkouts that Python takes for an empty namespace package in the working directory, above their packages."""
+    places = {profile.working_dir, *(one.working_dir for one in profile.services.values() if one.working_dir)}
+    wanted = ", ".join(map(str, (*profile.python_path, *(one.mount for one in profile.mounted_sources.values()))))
+    for name, source in profile.mounted_sources.items():
+        above, _, folder = source.mount.path.rpartition("/")
+        if folder == source.package and above in map(str, places) and source.mount not in profile.python_path:
+            message = f"in {above}, `import {source.package}` may give an empty namespace package, the folder {folder}"
+            yield ("sources", name, "origin", "checkout"), message, f"write `python_path: [{wanted}]`"
 
 
 def _source(source: Source) -> Iterator[Row]:
@@ -256,8 +221,6 @@ _SHM = ("with ipc: host, /dev/shm is the machine's", "leave one of the two out")
 def _machine(profile: Profile) -> Iterator[Row]:
     if profile.ipc == "host":
         yield ("shm_size",), *_SHM
-    elif profile.services and all(service.shm_size is not None for service in profile.services.values()):
-        yield ("shm_size",), "each service has a shm_size of its own", ""
     for name in (name for name in profile.caches if name != FLASHINFER.name):
         yield ("caches", name, "namespace"), "only the cache `flashinfer` has namespaces", ""
         yield ("caches", name, "warm"), "only kernels of the cache `flashinfer` are compiled ahead", ""

@@ -261,7 +261,6 @@ service("PATH without envgen's commands", "env: {PATH: ⟦/app:/usr/bin}",
     ("without /opt/envgen/bin", "PATH: /opt/envgen/bin:/app:/usr/bin"))
 service("derived in a service", "env: {⟦MAX_JOBS: 4}", ("envgen sets MAX_JOBS", ""))
 dev("variable name", "env: {g: {⟦A-B: 1}}", ("'A-B' is not a valid name", "letters, digits and underscores"))
-dev("variable without value", "env: {g: {A: ⟦~}}", ("has no value", 'write ""'))
 dev("variable with a list", "env: {g: {A: ⟦[1]}}", ("expected text, found a list", "quote it"))
 dev("group as text", "env: {⟦g: x}", ("is not a group of variables", "{common: {g: x}}"))
 dev("variables without a group", "env: {⟦VLLM_X: 1, HF_X: 0.70}",
@@ -297,7 +296,6 @@ service("pattern of the log", "ready: {expect: {moe: ⟦'(Marlin'}}",
     ("is not a regular expression: missing )", "a backslash"))
 service("pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}",
     ("'x*' matches every line", "a part of the line"))
-service("pattern without a value", "ready: {expect: {moe: ⟦~}}", ("has no value", ""))
 service("name of a pattern", "ready: {expect: {⟦MoE: x}}", ("'MoE' is not a valid name", "small letters"))
 service("health neither", "⟦health: {retries: 3}", ("is required", "such as /health"))
 service("health path", "health: {http: ⟦health}", ("is not accepted here", "/health"))

@@ -46,7 +46,7 @@ def command(session: Session, check: bool, stdout: bool) -> int:
         raise UsageError("--set has no effect on committed files", hint="use it with --stdout and -p PROFILE")
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
-    warn_of_unused(session, local=False, whole=chosen is None)
+    warn_of_unused(session, local=False)
     tell(project, [chosen] if chosen else list(project.profiles.values()))
     for profile in [chosen] if chosen else project.profiles.values():
         own_file(profile, root)

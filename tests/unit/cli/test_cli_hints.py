@@ -204,7 +204,7 @@ def test_every_project_file_that_is_shown_loads_and_renders(name: str, text: str
         (tmp_path / "patches" / series).mkdir(parents=True)
         (tmp_path / "patches" / series / "series").write_text("a.patch\n")
         (tmp_path / "patches" / series / "a.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
-    assert "version" not in found or warnings(loaded, profiles) == ()
+    assert "version" not in found or warnings(loaded) == ()
     for variant in {"", *(name for profile in profiles.values() for name in profile.variants)}:
         project = load_project(file=file, variant=variant).project
         assert all(render_profile(profile, root=tmp_path).files for profile in project.profiles.values())

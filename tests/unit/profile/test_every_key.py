@@ -89,7 +89,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "sources.vllm.install.dependencies": (True, False),
     "python_path": (["/opt/a"], ["/opt/b"]),
     "env.loud.A": ("1", "2"),
-    "secrets": (["HF_TOKEN"], ["https_proxy"]),
+    "secrets": (["HF_TOKEN"], ["OTHER"]),
     "caches.flashinfer.path": ("/root/.cache/flashinfer", "/opt/fi"),
     "caches.flashinfer.host": ("~/.cache/fi", "~/.cache/fi2"),
     "caches.flashinfer.namespace": (True, False),
@@ -357,7 +357,7 @@ def silent(key: str, value: Any, before: Loaded, after: Loaded) -> str:
     _, applies = READ_LATER.get(key, ("", None))
     if applies is not None and applies(after.project.profiles["p"].services["serve"]):
         return ""
-    keys = [problem.place.key for problem in warnings(after, ["p"]) if problem.place is not None]
+    keys = [problem.place.key for problem in warnings(after) if problem.place is not None]
     keys = [told.removeprefix("variants.v.").split("[")[0] for told in keys if told]
     return "" if any(f"{key}.".startswith(f"{told}.") for told in keys) else f"warned of {keys}"
 

@@ -32,8 +32,8 @@ def run(name: str, variant: str) -> Profile:
     ["envgen.yaml", "examples/from-source/envgen.yaml", "examples/quickstart/envgen.yaml", "examples/loop/envgen.yaml"],
 )
 def test_no_setting_reaches_nobody(file: str) -> None:
-    loaded = load_project(file=TOP / file, local=False)
-    assert warnings(loaded, loaded.trees) == ()
+    for name in load_project(file=TOP / file, local=False).trees:
+        assert warnings(load_project(file=TOP / file, local=False, profile=name)) == ()
 
 
 def test_prod_starts_without_network() -> None:
