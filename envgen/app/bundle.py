@@ -70,8 +70,9 @@ def save(
     ``machines``: those of the service, the head first. ``culprit``: the one that failed first. If the bundle can't be
     written, that is printed and the path is "": the failure itself matters more.
     """
-    root, facts = machines[0].root, {name: value for name, value in vars(failure).items() if name != "container"}
-    members = {"findings.json": as_json({**facts, "service": service, "cause": cause, "culprit": culprit})}
+    root, profile = machines[0].root, machines[0].profile.name
+    facts = {name: value for name, value in vars(failure).items() if name != "container"}
+    facts |= {"profile": profile, "service": service, "cause": cause, "culprit": culprit}
 
     def of(deployment: Deployment) -> Collected:
         if deployment.node != culprit:
@@ -83,10 +84,9 @@ def save(
         return collect(deployment, service, doctor, failure.container)
 
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    names = (f"{stamp}-{service}{f'-{number}' if number > 1 else ''}.tar.gz" for number in range(1, 1000))
+    target = state_dir(root, FOLDER) / f"{stamp}-{service}.tar.gz"
     try:
-        target = next(path for name in names if not (path := state_dir(root, FOLDER) / name).exists())
-        write(target, members, {one.node: partial(of, one) for one in machines}, within=root)
+        write(target, {"findings.json": as_json(facts)}, {one.node: partial(of, one) for one in machines}, within=root)
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {reason_of(error)}")
         return ""

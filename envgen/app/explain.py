@@ -34,26 +34,23 @@ _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Log:
-    """An open log. ``known``: what is known beside it; ``kind``: build, serve or None; ``reason``: a crash bundle's."""
+    """An open log. ``known``: what is known beside it; ``kind``: build, serve or None; ``about``: a crash bundle's
+    findings."""
 
+    name: str
     file: BinaryIO
     known: Circumstances = UNKNOWN
     kind: str | None = None
-    reason: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PastFailure:
-    """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a sentence about it.
-
-    ``log``: the name of its log, which ``open`` opens.
-    """
+    """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a sentence about it."""
 
     kind: str
     when: float
     text: str
-    log: str
     open: Callable[[], Log]
     service: str = ""
 
@@ -79,19 +76,16 @@ def builds(root: Path) -> Iterator[PastFailure]:
             codes = _ENDED.findall(end)
             if not end.endswith(b"\ncancelled\n") and (not codes or int(codes[-1])):
                 how = f"failed with {int(codes[-1])}" if codes else "has not ended"
-                yield PastFailure(
-                    "build", seen.st_mtime, f"the build {how}", str(path), partial(open_log, path, "build")
-                )
+                yield PastFailure("build", seen.st_mtime, f"the build {how}", partial(open_log, path, "build"))
 
 
 def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
     """Starts that failed: their crash bundles."""
     for path, seen in _files(root, "crash", "*.tar.gz"):
         named = _BUNDLE.match(path.name)
-        # Of two in one second, the later one ends with -2: then its content has the name of the service.
-        if named and service in (None, named["service"], re.sub(r"-\d{1,3}$", "", named["service"])):
-            text, opens = f"{named['service']} failed", partial(open_log, path)
-            yield PastFailure("start", seen.st_mtime, text, str(path), opens, named["service"])
+        if named and service in (None, named["service"]):
+            opens, name = partial(open_log, path), named["service"]
+            yield PastFailure("start", seen.st_mtime, f"{name} failed", opens, name)
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
@@ -109,49 +103,34 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
             end = last_end(deployment.engine, container)
             if end is not None and not end.asked:
                 when, opens = float(instant(end.at) or 0), partial(of_container, deployment, container)
-                yield PastFailure("service", when, str(end), name_of(container), opens, container.service)
+                yield PastFailure("service", when, str(end), opens, container.service)
 
 
-def container_of_service(deployment: Deployment, service: str) -> Container | None:
-    """The container of a service, if there is one."""
+def log_of(deployment: Deployment, service: str) -> Log | None:
+    """The log of a service's container, if there is one."""
     with contextlib.suppress(EngineError):
-        return next((c for c in deployment.containers((service,), all=True) if not c.one_off), None)
+        found = (one for one in deployment.containers((service,), all=True) if not one.one_off)
+        return next((of_container(deployment, container) for container in found), None)
     return None
-
-
-def name_of(container: Container) -> str:
-    """The name of a container's log."""
-    return f"log of {container.name}"
 
 
 def of_container(deployment: Deployment, container: Container) -> Log:
     """The log of a container, and how it ended."""
-    text = deployment.engine.logs(container.id)
-    return Log(io.BytesIO(text.encode("utf-8", "replace")), known_of(deployment, container), "serve")
+    text = io.BytesIO(deployment.engine.logs(container.id).encode("utf-8", "replace"))
+    return Log(f"log of {container.name}", text, known_of(deployment, container), "serve")
 
 
 def open_log(path: Path, kind: str | None = None) -> Log:
     """Open a log, a crash bundle, or a pipe (``explain <(docker logs serve)``). UsageError if it can't be read."""
     try:
-        file = _open(path)
-        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else Log(file, kind=kind)
+        if path.exists() and not (path.is_file() or path.is_fifo()):
+            raise NotAFile(path, "is not a log file")
+        file = path.open("rb")
+        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else Log(str(path), file, kind=kind)
     except (OSError, EOFError, tarfile.TarError, zlib.error) as problem:
         why = reason_of(problem) if isinstance(problem, OSError) else str(problem)
         hint = "name a log file, a crash bundle or a service, or `-` for stdin"
         raise UsageError(f"{path} can't be read: {why}", hint=hint) from None
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a file or a pipe. A FIFO without a writer is empty; nothing waits."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
-    mode = os.fstat(file.fileno()).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-        file.close()
-        raise NotAFile(path, "is not a log file")
-    os.set_blocking(file.fileno(), True)
-    if stat.S_ISREG(mode):
-        file.peek(1)  # some of /proc can be opened, and not read
-    return file
 
 
 def _of_bundle(path: Path, file: BinaryIO) -> Log:
@@ -166,14 +145,12 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     if not logs:
         raise UsageError(f"{path} has no server.log", hint="name a crash bundle of `envgen up`, or a log file")
     findings = _document(members, "findings.json")
-    culprit = f"{findings.get('culprit') or ''}/"
-    folder = culprit if f"{culprit}server.log" in logs else logs[0].removesuffix("server.log")
-    container, seen = None, _document(members, f"{folder}container.json")
+    own = f"{findings.get('culprit') or ''}/server.log"
+    log = own if own in logs else logs[0]
+    container, seen = None, _document(members, f"{log.removesuffix('server.log')}container.json")
     with contextlib.suppress(*MISSHAPEN):
         container = container_of(seen) if seen else None
-    known = circumstances(container)
-    reason = " ".join(str(findings.get("reason") or "").split())
-    return Log(io.BytesIO(members[f"{folder}server.log"]), known, "serve", reason, findings)
+    return Log(str(path), io.BytesIO(members[log]), circumstances(container), "serve", findings)
 
 
 def _document(members: Mapping[str, bytes], name: str) -> dict[str, Any]:

@@ -23,7 +23,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +148,6 @@ def rules_for(kind: str | None) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules() if kind is None or kind in rule.kinds)
 
 
-BATCH = 2000  # lines that are searched at once
 LONGEST = 1 << 20  # the rest of a longer line is ignored
 SHOWN = 400  # characters of a line that are shown as evidence
 
@@ -197,71 +195,9 @@ class Circumstances:
 
 _OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
-# A line of a build: BuildKit numbers its steps. (has, expression)
+# A line of a build: BuildKit numbers its steps.
 _OF_BUILD = re.compile(r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|\$ docker buildx )", re.MULTILINE)
-
-
-class Classifier:
-    """Finds known causes in a log that is read in parts. ``kind``: build or serve; None: all rules.
-
-    Each rule's text is searched in many lines at once, some hundred times faster than line by line; only lines with the
-    text are matched. Each rule matches once, at its first line.
-    """
-
-    def __init__(self, kind: str | None = None) -> None:
-        self._kind = kind
-        self._rules = rules_for(kind)
-        self._waiting = [(rule, pattern) for rule in self._rules for pattern in rule.patterns]
-        self._beside = [(rule.rule, pattern) for rule in self._rules for pattern in rule.beside]
-        self._lacking = [(rule.rule, name, pattern) for rule in self._rules for name, pattern in rule.facts.items()]
-        self._found: dict[str, tuple[Rule, str, int]] = {}  # rule, evidence, line
-        self._facts: dict[str, dict[str, str]] = {}
-        self._accompanied: set[str] = set()
-        self.build = kind == "build"
-
-    def read(self, batch: Sequence[str], before: int) -> None:
-        """Search a batch of lines; ``before``: the number of lines before it."""
-        batch = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in batch]
-        block = "\n".join(batch)
-        low = block.lower()
-        if len(low) != len(block):  # a few letters change their length in lower case
-            low = block = "".join(c if len(c.lower()) != 1 else c.lower() for c in block)
-        self.build |= self._kind is None and before == 0 and _OF_BUILD.search(block) is not None
-        news = set()
-        for rule, pattern in self._waiting:
-            if match := _search(pattern, block, low, rule.never, not (rule.notice or rule.weak or rule.mild)):
-                begin, text, named = match
-                line = before + low.count("\n", 0, begin) + 1
-                # Several patterns of a rule may match: the earliest line is the evidence.
-                if rule.rule not in self._found or line < self._found[rule.rule][2]:
-                    self._found[rule.rule] = rule, text, line
-                    self._facts.setdefault(rule.rule, {}).update(named)
-                    news.add(rule.rule)
-        if news:
-            self._waiting = [(rule, pattern) for rule, pattern in self._waiting if rule.rule not in news]
-        for name, pattern in self._beside:
-            if name not in self._accompanied and _search(pattern, block, low):
-                self._accompanied.add(name)
-        for name, fact, pattern in self._lacking:
-            if fact not in self._facts.get(name, ()) and (match := _search(pattern, block, low)):
-                self._facts.setdefault(name, {}).update(match[2])
-
-    def found(self, known: Circumstances = UNKNOWN) -> tuple[Explanation, ...]:
-        """The causes: failures before notices, then by rank."""
-        rows = sorted(self._found.values(), key=lambda row: row[0].rank)
-        rows = [row for row in rows if fits(row[0], known.tags) and not (self.build and "build" not in row[0].kinds)]
-        rows = [row for row in rows if not row[0].beside or row[0].rule in self._accompanied]
-        failed = known.failed or any(not rule.notice and not rule.weak for rule, _, _ in rows)
-        taken, shown = set[int](), list[Explanation]()
-        certain = any(not rule.notice and not rule.weak and not rule.general for rule, _, _ in rows)
-        for rule, evidence, line in rows:
-            is_failure = not rule.notice and (failed or not rule.weak)
-            if line in taken or (rule.general and certain):  # what is certain explains the line, or the log
-                continue
-            taken.add(line)
-            facts = {**known.facts, **self._facts.get(rule.rule, {})}
-            shown.append(_explanation(rule, evidence, line, facts, failure=is_failure))
-        return tuple(sorted(shown, key=lambda one: (not one.failure, one.rank)))
+BEGINNING = 2000  # lines, in which a build shows what it is
 
 
 def fits(rule: Rule, tags: Collection[str]) -> bool:
@@ -269,40 +205,77 @@ def fits(rule: Rule, tags: Collection[str]) -> bool:
     return not rule.only or _OPPOSITE[rule.only] not in tags
 
 
+class _Text:
+    """A log that is searched as a whole, some hundred times faster than line by line."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        cut = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
+        self.whole, self.low = "\n".join(cut), "\n".join(map(_lower, cut))
+        self.of_build = _OF_BUILD.search("\n".join(cut[:BEGINNING])) is not None
+
+    def search(
+        self, pattern: RulePattern, never: Sequence[str] = (), strict: bool = False
+    ) -> tuple[int, str, dict[str, str]] | None:
+        """The first line that matches: where it begins, its text, and the named groups.
+
+        ``strict``: not one that was logged below an error.
+        """
+        low, end = self.low, 0
+        while (at := low.find(pattern.has, end)) >= 0:
+            begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
+            end = len(low) if end < 0 else end
+            line, text = low[begin:end], self.whole[begin:end]
+            skipped = any(words in line for words in never) or ("raise " in line and _SOURCE.search(line))
+            skipped = skipped or (strict and _MILD.search(line))
+            place = -1 if skipped else pattern.find(line)
+            if place >= 0:
+                first = max(0, min(place - 60, len(line) - SHOWN))  # of a long line, the part around the match
+                first = line.find(" ", first, place) + 1 or first if first else 0
+                match = pattern.expression.search(text) if pattern.expression else None
+                named = {name: value for name, value in match.groupdict().items() if value} if match else {}
+                return begin, text[first : first + SHOWN].strip(), named
+        return None
+
+    def line_at(self, place: int) -> int:
+        """The number of the line that begins there."""
+        return self.low.count("\n", 0, place) + 1
+
+
+def _lower(line: str) -> str:
+    """In lower case, and as long as before: a few letters change their length."""
+    low = line.lower()
+    return low if len(low) == len(line) else "".join(c if len(c.lower()) != 1 else c.lower() for c in line)
+
+
 def classify(
-    lines: Iterable[str], *, kind: str | None = None, known: Circumstances = UNKNOWN
+    lines: Iterable[str], *, kind: str | None = None, known: Circumstances = UNKNOWN, before: int = 0
 ) -> tuple[Explanation, ...]:
-    """The known causes in a log: failures before notices, then by rank.
+    """The known causes in a log: failures before notices, then by rank. Each rule matches once, at its first line.
 
-    ``kind``: build or serve; None: all rules. Lines may have their line ends.
+    ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which may have their ends.
     """
-    classifier, lines, before = Classifier(kind), iter(lines), 0
-    while batch := list(islice(lines, BATCH)):
-        classifier.read(batch, before)
-        before += len(batch)
-    return classifier.found(known)
-
-
-def _search(
-    pattern: RulePattern, block: str, low: str, never: Sequence[str] = (), strict: bool = False
-) -> tuple[int, str, dict[str, str]] | None:
-    """Search a block of lines; ``low``: in lower case. Where the line begins, its text, and the named groups."""
-    at = low.find(pattern.has)
-    while at >= 0:
-        begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
-        end = len(low) if end < 0 else end
-        line = low[begin:end]
-        skipped = any(text in line for text in never) or ("raise " in line and _SOURCE.search(line))
-        skipped = skipped or (strict and _MILD.search(line) is not None)
-        place = -1 if skipped else pattern.find(line)
-        if place >= 0:
-            first = max(0, min(place - 60, end - begin - SHOWN))  # of a long line, the part around the match
-            first = line.find(" ", first, place) + 1 or first if first else 0
-            match = pattern.expression.search(block[begin:end]) if pattern.expression else None
-            named = {name: value for name, value in match.groupdict().items() if value} if match else {}
-            return begin, block[begin:end][first : first + SHOWN].strip(), named
-        at = low.find(pattern.has, end)
-    return None
+    log, rows = _Text(lines), list[tuple[Rule, str, int, dict[str, str]]]()
+    for rule in rules_for(kind or ("build" if log.of_build else None)):
+        best, facts = None, dict[str, str]()
+        for pattern in rule.patterns if fits(rule, known.tags) else ():
+            match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
+            if match and (best is None or match[0] < best[0]):
+                best, facts = match, facts | match[2]
+        if best is None or (rule.beside and not any(log.search(pattern) for pattern in rule.beside)):
+            continue
+        for name, pattern in rule.facts.items():
+            if name not in facts and (match := log.search(pattern)):
+                facts |= match[2]
+        rows.append((rule, best[1], before + log.line_at(best[0]), {**known.facts, **facts}))
+    failed = known.failed or any(not rule.notice and not rule.weak for rule, *_ in rows)
+    certain = any(not rule.notice and not rule.weak and not rule.general for rule, *_ in rows)
+    taken, shown = set[int](), list[Explanation]()
+    for rule, evidence, line, facts in rows:
+        if line not in taken and not (rule.general and certain):  # what is certain explains the line, or the log
+            taken.add(line)
+            failure = not rule.notice and (failed or not rule.weak)
+            shown.append(_explanation(rule, evidence, line, facts, failure=failure))
+    return tuple(sorted(shown, key=lambda one: (not one.failure, one.rank)))
 
 
 def _explanation(

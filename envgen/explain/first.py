@@ -8,6 +8,7 @@ handling of ...") the last one has the message for the user, and the first one i
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -80,11 +81,6 @@ class First:
         """``component`` without the version."""
         return self.component.partition(" ")[0]
 
-    @property
-    def is_consequence(self) -> bool:
-        """Whether it only says that another process or task has failed."""
-        return is_consequence(self.text)
-
     def __str__(self) -> str:
         return f"{self.process}: {self.text}" if self.process else self.text
 
@@ -111,23 +107,23 @@ class _Process:
 class Tracker:
     """Reads a log line by line; ``first`` is the first failure so far."""
 
-    _processes: dict[str, _Process] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)  # by the package's name
+    _processes: defaultdict[str, _Process] = field(default_factory=lambda: defaultdict(_Process))
     _found: list[First] = field(default_factory=list)
     _usage: list[First] = field(default_factory=list)
     _errors: list[First] = field(default_factory=list)  # lines that name an error, outside a traceback
-    _versions: dict[str, str] = field(default_factory=dict)
 
     def feed(self, line: str, number: int) -> None:
         """Read the line with this number."""
         line = line[:8192].rstrip("\r\n")
         if "ersion" in line or "==" in line or " (v" in line:
-            self._note_version(line)
+            for named in _VERSIONS.finditer(line):
+                package = "vllm" if named["engine"] else named["name"].lower().replace("pytorch", "torch")
+                self.versions.setdefault(package, named["engine"] or named["version"])
         name, level, text = read_line(line)
         if level in ("DEBUG", "INFO", "WARNING"):  # exceptions that were caught
             return
-        process = self._processes.get(name)
-        if process is None:
-            process = self._processes[name] = _Process()
+        process = self._processes[name]
         if process.state or "File" in text or TRACEBACK in text:
             self._found += _follow(process, name, text, number)
         if process.state in ("", "after") and (level or "rror" in text or "fatal" in text.lower()):
@@ -135,16 +131,6 @@ class Tracker:
                 self._usage.append(First(name, text.strip()[:SHOWN], number))
             elif len(self._errors) < 20 and (level in ("ERROR", "CRITICAL") or _ERROR.match(text)) and text.strip():
                 self._errors.append(First(name, text.strip()[:SHOWN], number))
-
-    def _note_version(self, line: str) -> None:
-        for named in _VERSIONS.finditer(line):
-            package = "vllm" if named["engine"] else named["name"].lower().replace("pytorch", "torch")
-            self._versions.setdefault(package, named["engine"] or named["version"])
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """The versions of packages in the lines so far, by the package's name."""
-        return self._versions
 
     @property
     def raised(self) -> bool:
@@ -156,13 +142,11 @@ class Tracker:
         """The first exception that is not about another process, else any exception or error."""
         unfinished = [exception for process in self._processes.values() for exception in process.shown()]
         exceptions = sorted([*self._found, *unfinished], key=lambda exception: exception.line)
-        causes = [exception for exception in exceptions if not _WRAPPER.search(exception.text)]
-        errors = [error for error in self._errors if not _WRAPPER.search(error.text)]
+        causes, errors = ([one for one in some if not is_consequence(one.text)] for some in (exceptions, self._errors))
         best = next(iter([*causes, *self._usage, *errors, *exceptions, *self._errors]), None)
         if best is None or not best.component:
             return best
-        version = self._versions.get(best.component, "")
-        return replace(best, component=f"{best.component} {version}".strip())
+        return replace(best, component=f"{best.component} {self.versions.get(best.component, '')}".strip())
 
 
 def is_consequence(text: str) -> bool:
@@ -214,7 +198,7 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
         packages = [*_PACKAGE.finditer(frame["path"])][-1:] or [*_CHECKOUT.finditer(frame["path"])][:1]
         process.package = packages[0][1] if packages else process.package
     elif process.state == "frames" and (raised := _RAISED.match(text)):
-        wrapper = _WRAPPER.search(text)
+        wrapper = is_consequence(text)
         if process.best is None or not wrapper:
             package = process.package or (path[1] if (path := _PACKAGE.search(text)) else "")
             process.best = First(name, text[:SHOWN], number, component=package)

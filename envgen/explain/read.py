@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from envgen.explain import BATCH, LONGEST, UNKNOWN, Circumstances, Classifier, Explanation, likeliest
+from envgen.explain import LONGEST, UNKNOWN, Circumstances, Explanation, classify, likeliest
 from envgen.explain.first import First, Tracker
 from envgen.explain.unknown import Clues, clues
 from envgen.text import plain_text
@@ -34,14 +34,13 @@ def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None 
     ``known``: what is known beside the log; what it proves (its memory, its exit code) comes first.
     """
     before, skipped, data = last_of(log)
-    lines, classifier, tracker = text_lines(data), Classifier(kind), Tracker()
+    lines, tracker = text_lines(data), Tracker()
     for number, line in enumerate(lines, before + 1):
         if line:
             tracker.feed(line, number)
-    for at in range(0, len(lines), BATCH):
-        classifier.read(lines[at : at + BATCH], before + at)
     first = tracker.first
-    matched = classifier.found(replace(known.beside(first), failed=known.failed or tracker.raised))
+    about = replace(known.beside(first), failed=known.failed or tracker.raised)
+    matched = classify(lines, kind=kind, known=about, before=before)
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None
     proven = likeliest(matched, known, kind="build" if kind == "build" else "serve") if known.failed else None

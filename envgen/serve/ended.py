@@ -16,7 +16,7 @@ from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import BY_ITSELF, Container
 from envgen.explain import Circumstances, cause_of
-from envgen.explain.first import tracked
+from envgen.explain.first import is_consequence, tracked
 from envgen.explain.unknown import clues, in_words
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
@@ -98,7 +98,7 @@ def judged(lines: Sequence[str], about: Circumstances) -> Cause:
     evidence = known.evidence if any(known.evidence in line for line in lines) else ""
     if known.rule == "engine_dead":  # it has died of something
         evidence = "no exception before it: a process of the engine was killed"
-        evidence = str(first) if first and not first.is_consequence else evidence
+        evidence = str(first) if first and not is_consequence(first.text) else evidence
     return Cause(known.cause, evidence, known.rule, known.cure)
 
 

@@ -45,59 +45,54 @@ def command(session: Session, what: str | None) -> int:
       envgen explain .envgen/logs/build-dev-20260101T120000.log
       docker logs -f prod-serve-1 2>&1 | envgen explain -
     """
-    failure, log, name = _chosen(session, what)
+    failure, log = _chosen(session, what)
     if log is None:
-        return answer(
-            {"log": None, "failure": None, "explanations": [], "first_exception": None, "clues": None}, [name]
-        )
+        nothing: dict[str, Any] = {
+            "log": None,
+            "failure": None,
+            "explanations": [],
+            "first_exception": None,
+            "clues": None,
+        }
+        said = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
+        return answer(nothing, [said])
     with log.file as file:
         report = read_log(file, log.known, kind=log.kind)
     explanations = _fitted(session, failure, log, report.explanations)
     failed = any(explanation.failure for explanation in explanations) or failure is not None
+    reason = " ".join(str(log.about.get("reason") or "").split())
     document = {
-        "log": name, "lines": report.lines, "skipped_bytes": report.skipped,
+        "log": log.name, "lines": report.lines, "skipped_bytes": report.skipped,
         "explanations": [explanation.data() for explanation in explanations],
         "first_exception": vars(report.first) if report.first else None, "clues": _clues(report),
-        "failure": _as_data(failure), "reason": log.reason or None,
+        "failure": _as_data(failure), "reason": reason or None,
     }  # fmt: skip
-    lines = [_sentence(failure, log)] if failure else []
-    lines += [f"      {shorten(log.reason, 400)}"] if log.reason else []
-    lines += _text(explanations, name, report)
+    lines = []
+    if failure:
+        profile = f" (profile {log.about['profile']})" if "profile" in log.about else ""
+        lines.append(visible(f"{failure.text}{profile}, {datetime.fromtimestamp(failure.when):%Y-%m-%d %H:%M:%S}"))
+    lines += [f"      {shorten(reason, 400)}"] if reason else []
+    lines += _text(explanations, log.name, report)
     return answer(document, lines, ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
-def _sentence(failure: PastFailure, log: Log) -> str:
-    service, profile, text = log.about.get("service"), log.about.get("profile"), failure.text
-    if failure.kind == "start" and isinstance(service, str):
-        text = visible(f"{service} failed" + (f" (profile {profile})" if isinstance(profile, str) else ""))
-    return f"{text}, {datetime.fromtimestamp(failure.when).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log | None, str]:
-    """The failure that is explained (None for a log that was named), its open log, and the log's name.
-
-    Without a log, the last one is a sentence.
-    """
+def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log | None]:
+    """The failure that is explained (None for a log that was named), and its open log."""
     if what == "-":
-        return None, Log(sys.stdin.buffer), "-"
-    if what is not None and (Path(what).is_file() or Path(what).is_fifo() or not _is_service(session, what)):
-        return None, failures.open_log(Path(what)), what
+        return None, Log("-", sys.stdin.buffer)
+    if what is not None and Path(what).exists():
+        return None, failures.open_log(Path(what))
     deployment = session.deployment() if _has_project(session) else None
+    if what is not None and (deployment is None or what not in deployment.profile.services):
+        return None, failures.open_log(Path(what))  # it says why not
     here = Path.cwd()
     root = deployment.root if deployment else next((f for f in (here, *here.parents) if state_dir(f).is_dir()), None)
     if root is None:
         hint = "name a log file: envgen explain LOG, or `-` for stdin"
         raise UsageError("no project and no build log is here", hint=hint)
     if failure := failures.newest(root, deployment, what):
-        return failure, failure.open(), failure.log
-    container = failures.container_of_service(deployment, what) if deployment and what else None
-    if deployment and container:
-        return None, failures.of_container(deployment, container), failures.name_of(container)
-    return None, None, _none(what or (f"profile {deployment.profile.name}" if deployment else root.name))
-
-
-def _none(of: str) -> str:
-    return f"no failure of {of} is known: no failed build, no crash bundle, and no service that ended by itself"
+        return failure, failure.open()
+    return None, failures.log_of(deployment, what) if deployment and what else None
 
 
 def _has_project(session: Session) -> bool:
@@ -110,31 +105,17 @@ def _has_project(session: Session) -> bool:
     return True
 
 
-def _is_service(session: Session, name: str) -> bool:
-    """Whether ``name`` is a service. UsageError if it is neither that nor looks like a file."""
-    if "/" in name or name.endswith((".log", ".txt", ".gz")) or not _has_project(session):
-        return False
-    profile = session.profile()
-    if name not in profile.services and Path(name).exists():
-        return False
-    if name not in profile.services:
-        known = ", ".join(profile.services)
-        raise UsageError(f"{name} is neither a file nor a service of profile {profile.name}", hint=f"services: {known}")
-    return True
-
-
 def _fitted(
     session: Session, failure: PastFailure | None, log: Log, explanations: Sequence[Explanation]
 ) -> tuple[Explanation, ...]:
     """With the profile and the service in the commands of the fixes, for a failure of this project."""
-    service = log.about.get("service") or (failure.service if failure else "")
-    if failure is None or not isinstance(service, str) or not _has_project(session):
+    if failure is None or not _has_project(session):
         return tuple(explanations)
-    name = log.about.get("profile")
-    if isinstance(name, str) and name in session.loaded().project.profiles:
+    name = str(log.about.get("profile"))
+    if name in session.loaded().project.profiles:
         session = session.with_(profile_name=name)
-    profile = session.profile()
-    return tuple(replace(known, cure=in_profile(known.cure, profile, service or "SERVICE")) for known in explanations)
+    profile, service = session.profile(), failure.service or "SERVICE"
+    return tuple(replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations)
 
 
 def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> list[str]:

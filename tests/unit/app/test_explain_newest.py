@@ -69,9 +69,9 @@ def test_without_an_engine_the_files_are_looked_at(tmp_path: Path) -> None:
     write(tmp_path / ".envgen/crash/19700101T003300Z-serve.tar.gz", "", 1980)
     asked = cast(Any, deployment(tmp_path))
     asked.containers = refuse
-    found = newest(asked)
-    again = newest(asked, "serve")
-    assert found is not None and again is not None and (found.kind, again.log) == ("start", found.log)
+    for service in (None, "serve"):
+        found = newest(asked, service)
+        assert found is not None and (found.kind, found.when) == ("start", 1980)
 
 
 def test_a_build_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
