@@ -10,12 +10,10 @@ from packaging.utils import canonicalize_name
 
 from envgen.app.session import Session
 from envgen.deployment import Deployment
-from envgen.engine.client import connect
 from envgen.errors import LockError, Place, Problem
 from envgen.lock.ask import Stale, Upgrade, checked, locked, python_sets, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
-from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Tools, Unresolved, resolve
-from envgen.lock.servers import resolve_git
+from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Unresolved, resolve
 from envgen.profile.load import require_alone
 from envgen.profile.model import Profile
 from envgen.render.locking import left_out, series_of
@@ -60,7 +58,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
     require_alone(session.loaded(local=False).project)
     old = load(root) or Lock()
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
-    outcome = resolve(profiles, every, old, wanted, _tools(session))
+    outcome = resolve(profiles, every, old, wanted, _own_files(session))
     left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
     left += [
         f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
@@ -97,11 +95,11 @@ def place_of(session: Session, profile: str, key: str) -> Place | None:
     return place if place and place.line else None
 
 
-def _tools(session: Session) -> Tools:
+def _own_files(session: Session) -> dict[str, str]:
+    """Path in a build -> file or folder of this machine."""
     deployment = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
     targets = {"network.ca_certificates": CA, "build.wheelhouse": WHEELHOUSE, "pip.netrc": NETRC}
-    files = {targets[key]: str(path) for key, path in deployment.require_own_files().items()}
-    return Tools(connect, resolve_git, progress, files)
+    return {targets[key]: str(path) for key, path in deployment.require_own_files().items()}
 
 
 def _problems_of(session: Session, unresolved: Sequence[Unresolved]) -> list[Problem]:

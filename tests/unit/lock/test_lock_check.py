@@ -45,7 +45,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise EngineError("none")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("envgen.app.lock.connect", no_engine)
+    monkeypatch.setattr("envgen.lock.resolve.connect", no_engine)
     (tmp_path / "envgen.yaml").write_text(PROJECT)
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
     digest = "sha256:" + "a" * 64
@@ -87,9 +87,9 @@ def test_without_the_hub_all_else_is_pinned(
     python = PythonLock(python_asks(profile, image.digest), "3.12", SETS)
     there = Lock(images={image.name: image}, python={"prod": {"linux/arm64": python}})
     model.save(tmp_path / "envgen.lock", there)
-    monkeypatch.setattr("envgen.app.lock.connect", no_engine)
+    monkeypatch.setattr("envgen.lock.resolve.connect", no_engine)
     monkeypatch.setattr("requests.get", no_hub)
-    monkeypatch.setattr("envgen.app.lock.resolve_git", lambda url, ref: GitLock(url, ref, "b" * 40, "tag"))
+    monkeypatch.setattr("envgen.lock.resolve.resolve_git", lambda url, ref: GitLock(url, ref, "b" * 40, "tag"))
     assert main(["lock"]) == 7
     printed = capsys.readouterr().err
     assert "wrote envgen.lock" in printed and "envgen.yaml:" in printed and "not pinned: " in printed

@@ -12,29 +12,8 @@ from envgen.engine.values import Image
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import Upgrade
 from envgen.lock.model import GitLock, ImageLock, Lock
-from envgen.lock.resolve import Tools, Unresolved, _answers, _ask_image, _Question, _started, resolve
+from envgen.lock.resolve import _ask_image, resolve
 from envgen.profile.load import load_project
-
-
-def fails(error: Exception) -> Any:
-    def ask() -> Any:
-        raise error
-
-    return ask
-
-
-def test_trouble_of_others() -> None:
-    printed, problems = list[str](), list[Unresolved]()
-    question = _Question("base", "prod", "base.image", fails(EngineError("no engine")))
-    assert _answers(_started({"x": question}, printed.append), problems) == {}
-    assert [(one.problem.message, one.profile, one.key) for one in problems] == [("no engine", "prod", "base.image")]
-    assert not printed
-
-
-def test_a_defect_of_envgen() -> None:
-    with pytest.raises(TypeError, match="ours"):
-        _answers(_started({"x": _Question("base", "prod", "base.image", fails(TypeError("ours")))}, print), [])
-
 
 COMMIT = "b" * 40
 PROJECT = f"""\
@@ -61,24 +40,30 @@ def resolve_git(url: str, ref: str) -> GitLock:
     return GitLock(url, ref, "c" * 40, "tag")
 
 
-def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
-    def no_engine() -> Any:
-        raise EngineError("Docker is stopped")
+def no_engine() -> Any:
+    raise EngineError("Docker is stopped")
 
+
+def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "envgen.yaml"
     file.write_text(PROJECT)
     profiles = list(load_project(file=file, environ={}).project.profiles.values())
     base = ImageLock("h:5000/base:1", f"sha256:{'a' * 64}")
     before = {f"https://h/{name}.git v1": GitLock(f"https://h/{name}.git", "v1", "d" * 40) for name in ("one", "two")}
-    old = Lock(images={base.name: base}, git=before)
-    out = resolve(profiles, profiles, old, Upgrade(("one", "two")), Tools(no_engine, resolve_git, print))
-    assert out.lock.images == {base.name: base}
+    old = Lock({base.name: base, "gone:1": base}, before, {"gone": {}}, {"a/gone main": "e" * 40})
+    monkeypatch.setattr("envgen.lock.resolve.connect", no_engine)
+    monkeypatch.setattr("envgen.lock.resolve.resolve_git", resolve_git)
+    out = resolve(profiles, profiles, old, Upgrade(("one", "two")), {})
+    assert out.lock.images == {base.name: base} and not out.lock.python  # and what no profile names is gone
     assert [out.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
     assert out.lock.models == {f"a/m {COMMIT}": COMMIT}
     assert {one.key for one in out.problems} == {"sources.two.origin", "base.image"}
     messages = [one.problem.message for one in out.problems]
     assert "it is gone" in messages and any("no Docker Engine answers" in message for message in messages)
     assert out.notes == ["no engine: Docker is stopped"]
+    monkeypatch.setattr("envgen.lock.resolve.resolve_git", lambda url, ref: url + 1)
+    with pytest.raises(TypeError):  # a defect of envgen is none of the lock's problems
+        resolve(profiles, profiles, old, Upgrade(("one",)), {})
 
 
 @pytest.mark.parametrize(
@@ -99,5 +84,5 @@ def test_an_image_that_only_another_registry_has_is_locked_as_it_is_here(
     asked: list[str] = []
     monkeypatch.setattr("envgen.lock.resolve.resolve_image", lambda ref: asked.append(str(ref)))
     engine: Any = SimpleNamespace(image=lambda _name: deployment)
-    found = _ask_image(profile, Tools(lambda: engine, resolve_git, print), engine)
+    found = _ask_image(profile, engine)
     assert (found is not None, asked) == (local, [] if local else [image])
