@@ -5,35 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.errors import LockError, Place, Problem
-from envgen.lock.ask import Stale, Upgrade, checked, locked, python_sets, stale, unlocked_models
+from envgen.lock.ask import Stale, Upgrade, checked, locked, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Unresolved, resolve
 from envgen.profile.load import require_alone
 from envgen.profile.model import Profile
 from envgen.render.locking import left_out, series_of
-from envgen.text import progress
+from envgen.text import counted, progress
 
 
 @dataclass(frozen=True)
 class Updated:
-    """The result of `envgen lock`.
-
-    ``first``: nothing was locked before. ``left``: models that were not pinned. ``named``: the packages that the
-    project file itself names; others are what these need.
-    """
+    """The result of `envgen lock`. ``first``: nothing was locked before. ``left``: models that were not pinned."""
 
     changes: Sequence[InputChange]
     notes: Sequence[str]
     written: bool
     first: bool
     left: Sequence[Problem] = ()
-    named: frozenset[str] = frozenset()
 
 
 def check(session: Session) -> dict[str, list[Stale]] | None:
@@ -48,7 +40,7 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
     return {p.name: [*stale(p, locked(p, lock)), *unlocked_models(p, lock)] for p in profiles}
 
 
-def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: bool) -> Updated:
+def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Updated:
     """Resolve new inputs and those to upgrade, and write the lock file. LockError with all problems.
 
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
@@ -73,10 +65,14 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, dry_run: 
         progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
         raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
     differences = changes(facts(old), facts(outcome.lock))
-    written = False if dry_run else save(root / FILE_NAME, outcome.lock)
-    words = (word for profile in profiles for one in python_sets(profile) for word in one.words)
-    named = frozenset(canonicalize_name(Requirement(word).name) for word in words)
-    return Updated(differences, outcome.notes, written, not old.images, _problems_of(session, outcome.left), named)
+    written, unpinned = save(root / FILE_NAME, outcome.lock), _problems_of(session, outcome.left)
+    same = f"{FILE_NAME} is unchanged" if unpinned else f"{FILE_NAME} is up to date"
+    progress(f"wrote {FILE_NAME}: {counted(len(differences), 'input')}" if written else same)
+    for problem in unpinned:
+        progress(f"not pinned: {problem}", always=True)
+    if unpinned:
+        progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")
+    return Updated(differences, outcome.notes, written, not old.images, unpinned)
 
 
 def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:

@@ -35,7 +35,7 @@ from envgen.profile.model import GpuMode, Mode
 from envgen.profile.service import ModelRef
 from envgen.render.outputs import BASE_STAGE
 from envgen.serve.preflight import of_image
-from envgen.text import GIB, Loudness, counted, is_terminal, progress, step_line
+from envgen.text import GIB, Loudness, is_terminal, progress, step_line
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
 MODULES = 64 << 10  # bytes of the file with the names of modules
@@ -287,14 +287,7 @@ class Provision:
         """Write envgen.lock for one profile. LockError with all problems."""
         own = self.session.with_(profile_name=self.lacking.deployment.profile.name, sets=(), variant="")
         progress("resolving versions")
-        updated = locks.update(own, (), upgrade=False, dry_run=False)
-        progress(
-            f"wrote envgen.lock: {counted(len(updated.changes), 'input')}"
-            if updated.written
-            else "envgen.lock is up to date"
-        )
-        for problem in updated.left:
-            progress(f"not pinned: {problem}", always=True)
+        locks.update(own, (), upgrade=False)
 
     def begin_downloads(self) -> None:
         """Begin them now, where an image with Python is there or its first stage can be built."""

@@ -205,9 +205,8 @@ def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
     try:
         done = project.envgen("lock", "--check", code=1)
         assert "pip: the Python packages are not locked, or out of date (prod)" in done.out
-        dry = project.envgen("lock", "--dry-run")
-        assert "pip deps sniffio: " in dry.out
-        assert "1 input would change" in dry.err
+        done = project.envgen("lock")
+        assert "pip deps sniffio: " in done.out and "wrote envgen.lock: 1 input" in done.err
     finally:
         file.write_text(text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
@@ -13,8 +13,7 @@ from envgen.cli.common import answer, reporting
 from envgen.errors import ExitCode, UsageError
 from envgen.live import moving
 from envgen.lock.ask import Stale
-from envgen.lock.model import FILE_NAME
-from envgen.text import counted, progress
+from envgen.text import progress
 
 
 @click.command()
@@ -22,8 +21,7 @@ from envgen.text import counted, progress
 @reporting
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if an input is missing or has changed.")
 @click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all of them).")
-@click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")
-def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
+def command(session: Session, names: tuple[str, ...], check: bool, upgrade: bool) -> int:
     """Pin the inputs of all profiles, or of --profile, in envgen.lock.
 
     Inputs are the base image, commits and packages. Inputs that are already locked stay as they are,
@@ -35,13 +33,13 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
       envgen lock --check
       envgen lock --upgrade vllm
     """
-    if names and not how["upgrade"]:
+    if names and not upgrade:
         raise UsageError("names go with --upgrade", hint=f"envgen lock --upgrade {' '.join(names)}")
-    if check and (how["upgrade"] or how["dry_run"]):
-        raise UsageError("--upgrade and --dry-run have no effect with --check")
+    if check and upgrade:
+        raise UsageError("--upgrade has no effect with --check")
     if session.sets:
         raise UsageError("--set has no effect on envgen.lock", hint="change the project file instead")
-    return _check(session) if check else _lock(session, names, how)
+    return _check(session) if check else _lock(session, names, upgrade)
 
 
 def _check(session: Session) -> int:
@@ -65,32 +63,11 @@ def _stale(session: Session, checked: dict[str, list[Stale]] | None) -> Iterator
     progress("envgen.lock is stale: run `envgen lock`" if stale else "envgen.lock is up to date")
 
 
-def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> int:
+def _lock(session: Session, names: tuple[str, ...], upgrade: bool) -> int:
     with moving("resolving"):
-        update = lock.update(session, names, **how)
-    document = {"changes": list(map(asdict, update.changes)), "notes": update.notes, "written": update.written}
-    left = [problem.message for problem in update.left]
-    code = ExitCode.LOCK if left else ExitCode.OK
-    return answer({**document, "dry_run": how["dry_run"], "left": left}, _changes(update, how["dry_run"]), code)
-
-
-def _changes(update: lock.Updated, dry_run: bool) -> Iterator[str]:
-    shown = [one for one in update.changes if not one.name.endswith(" sha256") or one.before]
-    if update.first:  # what other packages ask for is in the file, and in --json
-        named = update.named
-        indirect = [one for one in shown if " pip " in one.name and one.name.rpartition(" ")[2] not in named]
-        yield from (f"{one.name}: {one.after}" for one in shown if one not in indirect)
-        if indirect:
-            yield f"and {counted(len(indirect), 'package')} that these need"
-    else:
-        yield from map(str, shown)
-    if dry_run:
-        count = counted(len(update.changes), "input")
-        progress(f"{count} would change" if update.changes else "nothing would change")
-    else:
-        same = f"{FILE_NAME} is unchanged" if update.left else f"{FILE_NAME} is up to date"
-        progress(f"wrote {FILE_NAME}" if update.written else same)
-    for problem in update.left:
-        progress(f"not pinned: {problem}", always=True)
-    if update.left:
-        progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")
+        update = lock.update(session, names, upgrade=upgrade)
+    changes, left = list(map(asdict, update.changes)), [problem.message for problem in update.left]
+    document = {"changes": changes, "notes": update.notes, "written": update.written, "left": left}
+    # Of a first lock all is new: the file has it.
+    shown = [] if update.first else [one for one in update.changes if not one.name.endswith(" sha256") or one.before]
+    return answer(document, map(str, shown), ExitCode.LOCK if left else ExitCode.OK)

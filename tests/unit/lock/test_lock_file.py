@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envgen.app.lock import Updated
-from envgen.cli.setup.lock import _changes
 from envgen.errors import ProjectError
 from envgen.lock import model
 from envgen.lock.model import (
     GitLock,
     ImageLock,
-    InputChange,
     Lock,
     Pinned,
     PythonLock,
@@ -181,16 +178,3 @@ def test_a_write_that_fails_leaves_the_old_lock_whole(
         model.save(path, Lock())
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["envgen.lock"]
-
-
-def test_the_first_lock_names_what_the_project_names() -> None:
-    """Of a hundred packages, the others are what these need."""
-    head = "prod linux/arm64 pip deps"
-    found = [InputChange(f"{head} {name}{end}", "", "1") for name in ("rich", "mdurl") for end in ("", " sha256")]
-    found.append(InputChange("image debian:12", "", "sha256:1"))
-    update = Updated(found, (), written=True, first=True, named=frozenset(["rich"]))
-    assert list(_changes(update, dry_run=False)) == [
-        "prod linux/arm64 pip deps rich: 1", "image debian:12: sha256:1", "and 1 package that these need",
-    ]  # fmt: skip
-    later = Updated([InputChange("prod linux/arm64 pip deps mdurl", "1", "2")], (), written=True, first=False)
-    assert list(_changes(later, dry_run=False)) == ["prod linux/arm64 pip deps mdurl: 1 → 2"]
