@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shlex
 import shutil
 import time
@@ -144,29 +143,16 @@ SECONDS = 60.0
 
 
 def try_patches(deployment: Deployment) -> None:
-    """Try each series on the unpatched source. BuildError if a patch does not fit.
-
-    The source is the one that will be built: its locked commit if there is one. A digest covers patches, origins and
-    commits, so what passed once is not tried again; a branch that is not locked may move and is tried every time.
-    """
-    sources = [source for source in deployment.patched_sources if source.mounted is None]
+    """Try each series on the source that will be built. BuildError if a patch does not fit."""
     for line in deployment.left_out:
         progress(f"note: {line}")
-    if not sources:
-        return
-    # Not in the project, where a commit could switch the dry run off.
-    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {deployment.digest}".encode()).hexdigest()
-    if record.is_file():
-        return
-    started, runs, complete = time.monotonic(), list[DryRun](), True
-    for source in sources:
+    started, runs = time.monotonic(), list[DryRun]()
+    for source in (source for source in deployment.patched_sources if source.mounted is None):
         series = deployment.series[source.name]
         try:
             runs.append(dry_run(source.unpatched(seconds=SECONDS), series))
-            complete = complete and bool(source.version or source.commit)
         except EnvgenError as error:  # it is left to the build
             progress(f"{series.folder} is not tried: {error}")
-            complete = False
     for run in runs:
         for line in [] if run.ok else (f"{run.series} does not fit {run.tree}:", *report_lines(run, only_bad=True)):
             progress(line)
@@ -175,10 +161,6 @@ def try_patches(deployment: Deployment) -> None:
         raise BuildError(message, hint="`envgen patch check` shows it again")
     if runs:
         progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(summary, runs))}")
-    if complete:
-        with contextlib.suppress(OSError):  # only saves time
-            record.parent.mkdir(parents=True, exist_ok=True)
-            files.write(record, b"")
 
 
 def require_lock(deployment: Deployment) -> None:

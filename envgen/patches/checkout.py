@@ -1,4 +1,4 @@
-"""Patches in a mounted checkout: apply, reverse, make a new one. Branches and the index stay as they are."""
+"""Patches in a mounted checkout: apply, make a new one. Branches and the index stay as they are."""
 
 from __future__ import annotations
 
@@ -78,19 +78,12 @@ class Checkout:
         """Apply a series that fits ``bare()``. Raises ``RefusedError`` with nothing changed."""
         combined = self._combined(series.patches)
         if self._fits(combined, "-R"):
-            raise RefusedError("the patches are already applied in this checkout", hint="--reverse removes them")
+            hint = "`git checkout .` there takes them out, with all other edits"
+            raise RefusedError("the patches are already applied in this checkout", hint=hint)
         if changed := self._work.edited("HEAD"):
             shown = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
             raise RefusedError(f"{self.folder} has uncommitted changes: {shown}", hint="commit or undo them first")
         self._work.git([*APPLY, "-"], stdin=combined)
-
-    def reverse(self, series: Series) -> None:
-        """Reverse a series that is applied as a whole. Raises ``RefusedError`` with nothing changed."""
-        combined = self._combined(series.patches)
-        if not self._fits(combined, "-R"):
-            hint = "their lines were edited since, or HEAD moved: `git diff` there shows what is applied"
-            raise RefusedError(f"the patches in {self.folder} differ from the series", hint=hint)
-        self._work.git([*APPLY, "-R", "-"], stdin=combined)
 
     def changes(self, series: Series) -> tuple[bytes, list[str]]:
         """A diff of all changes since HEAD and the applied patches, with new files; and the files that it leaves out.

@@ -206,18 +206,15 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
 @command.command("apply")
 @source_argument
 @checkout_option
-@click.option("-R", "--reverse", is_flag=True, help="Revert the applied patches.")
 @reporting
-def apply(session: Session, source: str | None, checkout: Path | None, reverse: bool) -> int:
-    """Apply the patch series of SOURCE to a mounted checkout, or revert it.
+def apply(session: Session, source: str | None, checkout: Path | None) -> int:
+    """Apply the patch series of SOURCE to a mounted checkout.
 
-    If one patch fails, nothing is changed. The checkout must be clean; for --reverse, the patched lines must be
-    unchanged. Nothing is committed.
+    If one patch fails, nothing is changed. The checkout must be clean. Nothing is committed.
 
     \b
-    Examples:
+    Example:
       envgen patch apply vllm
-      envgen patch apply vllm --reverse
     """
     target = one_target(session, source)
     there = Checkout(checkout_of(target, session.loaded().project, checkout))
@@ -231,9 +228,6 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
         raise RefusedError(f"no patch of {target.folder} is for {bare.version}")
     names = [patch.name for patch in series.patches]
     count = counted(len(names), "patch", "patches")
-    if reverse:
-        there.reverse(series)
-        return answer({"checkout": str(there.folder), "reversed": names}, [f"{there.folder}: reverted {count}"])
     there.apply(series)
     document = {"checkout": str(there.folder), "applied": names, "rehearsal": as_document(target.name, run)}
     return answer(document, [*report_lines(run), f"{there.folder}: applied {count}"])
