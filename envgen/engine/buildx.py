@@ -116,7 +116,8 @@ def build(
         }
         words.append(f"--metadata-file={metadata}")
         if before is None:
-            done = process.stream([*words, "--progress=plain", context], on_output, env=env)
+            argv = [*words, "--progress=plain", context]
+            done = process.run(argv, env=env, timeout=None, check=False, on_line=on_output)
         else:
             with live.paused():
                 done = process.on_terminal([*words, "--progress=tty", context], env=env)
@@ -149,7 +150,7 @@ def _recorded(request: BuildRequest, before: Mapping[str, str], on_output: Calla
     own = [ref for ref, name in builds.items() if name == request.context.name] or [*builds]
     if own:
         argv = argv_of("history", "logs", "--progress=plain", own[0])
-        process.stream(argv, on_output, env=find_endpoint().environment)
+        process.run(argv, env=find_endpoint().environment, timeout=None, check=False, on_line=on_output)
 
 
 def _image_id(metadata: Path) -> str:

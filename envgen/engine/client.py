@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -273,13 +274,22 @@ class Engine:
             )  # fmt: skip
 
     def _talk(
-        self, words: Sequence[str], stdin: bytes, timeout: float, what: str, kill: Callable[[], object], **more: Any
+        self,
+        words: Sequence[str],
+        stdin: bytes,
+        timeout: float,
+        what: str,
+        kill: Callable[[], object],
+        on_line: Callable[[str], None] | None = None,
+        **more: Any,
     ) -> values.ExecResult:
         """A program of the docker CLI that speaks for a program in a container. On every error that one is ended."""
         more["env"] = {**self.endpoint.environment, **more.get("env", {})}
         try:
-            done = process.exchange(
-                [docker_program(), *words], stdin, timeout=timeout, limit=values.OUTPUT_LIMIT, **more
+            done = process.run(
+                [docker_program(), *words], stdin=stdin, timeout=timeout, check=False, ending=signal.SIGKILL,
+                on_line=lambda _channel, line: on_line(line.decode(errors="replace")) if on_line else None,
+                limit=values.OUTPUT_LIMIT, **more,
             )  # fmt: skip
         except BaseException as error:
             with contextlib.suppress(EngineError):

@@ -74,12 +74,10 @@ class Compose:
 
     def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
         """Run; ``on_line`` gets each line of its progress as it comes. EngineTimeout as for ``run``."""
-        return process.stream(
-            self.argv(*words),
-            lambda _channel, line: on_line(line.decode(errors="replace")),
-            env={**self.environment, "COMPOSE_PROGRESS": "plain"},
-            on_tick=self._pulse(words),
-        )
+        return process.run(
+            self.argv(*words), env={**self.environment, "COMPOSE_PROGRESS": "plain"}, timeout=None, check=False,
+            on_line=lambda _channel, line: on_line(line.decode(errors="replace")), on_tick=self._pulse(words),
+        )  # fmt: skip
 
     def interactive(self, *words: str) -> int:
         """Run on our own terminal; returns its exit code."""

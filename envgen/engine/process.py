@@ -41,6 +41,10 @@ class ProcessTimeout(ProcessError):
         super().__init__(argv, -signal.SIGKILL, f"did not end within {seconds:g} s\n{stderr}".strip())
 
 
+class OutputTooLong(Exception):
+    """A program wrote more than it may."""
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -50,105 +54,50 @@ def run(
     timeout: float | None = 60,
     check: bool = True,
     on_tick: Callable[[], None] | None = None,
+    on_line: Callable[[str, bytes], None] | None = None,
+    limit: int | None = None,
+    hold: bool = False,
+    ending: signal.Signals = signal.SIGINT,
 ) -> ExecResult:
     """Run a program and return its output. With ``check`` ProcessError unless it ends with 0.
 
-    ``on_tick`` is called every ``TICK`` seconds; what it raises ends the program. Not with ``stdin``, of which Python
-    sends no more after the first tick.
-    """
-    assert stdin is None or on_tick is None
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with _started(argv, env, cwd, subprocess.PIPE if stdin is not None else subprocess.DEVNULL) as child:
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                stdout, stderr = child.communicate(stdin, timeout=TICK if on_tick and (left or TICK) >= TICK else left)
-                break
-            except subprocess.TimeoutExpired as error:
-                if deadline is not None and time.monotonic() >= deadline:
-                    stop(child, signal.SIGKILL)
-                    raise ProcessTimeout(argv, timeout or 0, (error.stderr or b"").decode(errors="replace")) from None
-            if on_tick:
-                on_tick()
-    if check and child.returncode:
-        raise ProcessError(argv, child.returncode, stderr.decode(errors="replace"))
-    return ExecResult(child.returncode, stdout, stderr)
-
-
-def stream(
-    argv: Sequence[str],
-    on_line: Callable[[str, bytes], None],
-    *,
-    env: Mapping[str, str] | None = None,
-    on_tick: Callable[[], None] | None = None,
-) -> ExecResult:
-    """Run a program and hand each line to ``on_line("stdout" | "stderr", line)`` as it comes, without its newline.
-
-    ``on_tick`` is called at least every ``TICK`` seconds, for a display. The result has the exit code, which is not
-    checked, and the last 64 KiB of stderr.
-    """
-    tail = bytearray()
-
-    def note(channel: str, line: bytes) -> None:
-        if channel == "stderr":
-            tail.extend(line + b"\n")
-            del tail[:-_TAIL]
-        on_line(channel, line)
-
-    with _started(argv, env, None, subprocess.DEVNULL) as child:
-        lines = _Lines(note)
-        for block in _blocks(child):
-            lines.feed(*block)
-            if on_tick:
-                on_tick()
-        child.wait()
-    return ExecResult(child.returncode, b"", bytes(tail))
-
-
-class OutputTooLong(Exception):
-    """A program wrote more than it may."""
-
-
-def exchange(
-    argv: Sequence[str],
-    stdin: bytes,
-    *,
-    timeout: float,
-    limit: int,
-    env: Mapping[str, str] | None = None,
-    hold: bool = False,
-    on_line: Callable[[str], None] | None = None,
-) -> ExecResult:
-    """Send ``stdin`` to a program and return its whole output, of at most ``limit`` bytes.
-
-    It has nothing to clean up, as `docker exec`: on an error it is killed. ``hold``: keep its stdin open until it
-    ends, so that it can see that envgen was killed. ``on_line`` gets each line
-    as it is written. ProcessTimeout, OutputTooLong: it was ended.
+    ``on_line("stdout" | "stderr", line)`` gets each line as it comes, without its newline. ``on_tick`` is called at
+    least every ``TICK`` seconds. What they raise ends the program, and so do ProcessTimeout and OutputTooLong (more
+    than ``limit`` bytes; without it, of a program with ``on_line`` only the last 64 KiB are returned). ``ending``: the
+    first signal to it then. ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed.
     """
     written = {"stdout": bytearray(), "stderr": bytearray()}
-    deadline = time.monotonic() + timeout
-
-    def send(pipe: IO[bytes]) -> None:  # in a thread: a program may fill its output before it has read its input
-        with contextlib.suppress(OSError, ValueError):  # it ended without reading all of it
-            pipe.write(stdin)
-            pipe.flush()
-            if not hold:
-                pipe.close()
-
-    with _started(argv, env, None, PIPE, ending=signal.SIGKILL) as child:
-        assert child.stdin
-        threading.Thread(target=send, args=(child.stdin,), daemon=True).start()
-        lines = _Lines(lambda _channel, line: on_line(line.decode(errors="replace")) if on_line else None)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    lines = _Lines(on_line or (lambda _channel, _line: None))
+    with _started(argv, env, cwd, subprocess.DEVNULL if stdin is None else PIPE, ending=ending) as child:
+        if child.stdin:
+            threading.Thread(target=_send, args=(child.stdin, stdin, hold), daemon=True).start()
         for channel, data in _blocks(child):
             if channel:
                 written[channel] += data
                 lines.feed(channel, data)
-            if sum(map(len, written.values())) > limit:
+            if on_line and limit is None:  # it may write for hours
+                del written[channel or "stdout"][:-_TAIL]
+            if limit is not None and sum(map(len, written.values())) > limit:
                 raise OutputTooLong
-            if time.monotonic() > deadline:
-                raise ProcessTimeout(argv, timeout, written["stderr"].decode(errors="replace"))
+            if deadline is not None and time.monotonic() > deadline:
+                stop(child, signal.SIGKILL)
+                raise ProcessTimeout(argv, timeout or 0, written["stderr"].decode(errors="replace"))
+            if on_tick:
+                on_tick()
         child.wait()
+    if check and child.returncode:
+        raise ProcessError(argv, child.returncode, written["stderr"].decode(errors="replace"))
     return ExecResult(child.returncode, bytes(written["stdout"]), bytes(written["stderr"]))
+
+
+def _send(pipe: IO[bytes], data: bytes, hold: bool) -> None:
+    """In a thread: a program may fill its output before it has read its input."""
+    with contextlib.suppress(OSError, ValueError):  # it ended without reading all of it
+        pipe.write(data)
+        pipe.flush()
+        if not hold:
+            pipe.close()
 
 
 def interactive(

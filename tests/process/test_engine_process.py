@@ -125,15 +125,15 @@ def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
             (tmp_path / "go").touch()
 
     script = f"echo a; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo b >&2; printf 'c\\r\\nno newline'; exit 3"
-    done = process.stream(["sh", "-c", script], lambda channel, line: seen.append((channel, line)), on_tick=tick)
+    done = process.run(["sh", "-c", script], check=False, on_line=lambda *line: seen.append(line), on_tick=tick)
     assert done.code == 3 and done.stderr == b"b\n" and seen[0] == ("stdout", b"a")
     assert sorted(seen[1:]) == [("stderr", b"b"), ("stdout", b"c"), ("stdout", b"no newline")]
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     sizes: list[int] = []
-    process.stream(["head", "-c", "5000000", "/dev/zero"], lambda _channel, line: sizes.append(len(line)))
-    assert sum(sizes) == 5_000_000 and max(sizes) < 1_200_000
+    done = process.run(["head", "-c", "5000000", "/dev/zero"], on_line=lambda _channel, line: sizes.append(len(line)))
+    assert len(done.stdout) == 64 << 10 and sum(sizes) == 5_000_000 and max(sizes) < 1_200_000
 
 
 INTERRUPTED = """
@@ -141,7 +141,7 @@ import sys
 from envgen import files
 from envgen.engine import process
 try:
-    process.{call}
+    process.run(['sh', '-c', {script!r}])
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -149,10 +149,8 @@ CHILD = "trap 'echo polite >{folder}/said; exit 1' INT; echo $$ >{folder}/pid; w
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("call", ["run(['sh', '-c', {script!r}])", "stream(['sh', '-c', {script!r}], lambda *_: None)"])
-def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: int, call: str) -> None:
-    script = CHILD.format(folder=tmp_path)
-    code = INTERRUPTED.format(call=call.format(script=script))
+def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: int) -> None:
+    code = INTERRUPTED.format(script=CHILD.format(folder=tmp_path))
     child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     pid = tmp_path / "pid"
     until(lambda: pid.exists() and pid.read_text())
@@ -164,30 +162,30 @@ def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: in
 
 def test_input_and_output_of_any_size_pass_each_other() -> None:
     data = bytes(range(256)) * 8000
-    done = process.exchange(["tee", "/dev/stderr"], data, timeout=60, limit=10 << 20)
+    done = process.run(["tee", "/dev/stderr"], stdin=data, limit=10 << 20)
     assert (done.code, done.stdout, done.stderr) == (0, data, data)
-    assert process.exchange(["true"], data, timeout=60, limit=1).code == 0  # reads none of it
+    assert process.run(["true"], stdin=data, limit=1).code == 0  # reads none of it
 
 
 def test_lines_come_whole_from_each_stream() -> None:
-    seen: list[str] = []
+    seen: list[bytes] = []
     script = "printf a; sleep 0.2; printf 'x\\r\\n' >&2; sleep 0.2; printf 'b\\nc'; sleep 0.2; printf y >&2"
-    process.exchange(["sh", "-c", script], b"", timeout=60, limit=100, on_line=seen.append)
-    assert sorted(seen) == ["ab", "c", "x", "y"]
+    process.run(["sh", "-c", script], limit=100, on_line=lambda _channel, line: seen.append(line))
+    assert sorted(seen) == [b"ab", b"c", b"x", b"y"]
 
 
 @pytest.mark.parametrize(("script", "error"), [("yes", process.OutputTooLong), ("sleep 777", process.ProcessTimeout)])
 def test_too_much_or_too_late_ends_it(script: str, error: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(error):
-        process.exchange(["sh", "-c", f"echo $$ >{tmp_path}/pid; {script}"], b"", timeout=2, limit=1 << 20)
+        process.run(["sh", "-c", f"echo $$ >{tmp_path}/pid; {script}"], timeout=2, limit=1 << 20)
     ends(int((tmp_path / "pid").read_text()))
 
 
 def test_a_program_that_watches_its_input_sees_the_end_of_envgen(tmp_path: Path) -> None:
     code = (
         "from envgen.engine import process\n"
-        f"process.exchange(['sh', '-c', 'read line; echo $line >{tmp_path}/a; read more; echo >{tmp_path}/b'],"
-        " b'hello\\n', timeout=60, limit=100, hold=True)"
+        f"process.run(['sh', '-c', 'read line; echo $line >{tmp_path}/a; read more; echo >{tmp_path}/b'],"
+        " stdin=b'hello\\n', hold=True)"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
         until((tmp_path / "a").exists)
