@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from envgen.app.session import VARIANT_LABEL
@@ -12,17 +12,17 @@ from envgen.errors import EngineError, EnvgenError
 from envgen.profile.exposure import is_local
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.differences import CONFIG_HASH, settings_differ
-from envgen.serve.ended import Ended
+from envgen.serve.ended import Ended, last_ends
 from envgen.text import progress
 
 
-def changed(deployment: Callable[[], Deployment], found: Sequence[Container]) -> dict[str, bool]:
-    """Container ID -> whether its settings differ from the profile's. ``deployment`` is called only if one can be."""
+def changed(deployment: Deployment, found: Sequence[Container]) -> dict[str, bool]:
+    """Container ID -> whether its settings differ from the profile's. Nothing is rendered if none runs."""
     comparable = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
     try:
-        answers = settings_differ(deployment(), comparable) if comparable else {}
-        if comparable and not answers and deployment().profile.compose is not None:
-            _ = deployment().document  # raises what Compose has against it
+        answers = settings_differ(deployment, comparable) if comparable else {}
+        if comparable and not answers and deployment.profile.compose is not None:
+            _ = deployment.document  # raises what Compose has against it
         return answers
     except EngineError:
         raise
@@ -33,14 +33,19 @@ def changed(deployment: Callable[[], Deployment], found: Sequence[Container]) ->
     return {}
 
 
-def as_data(
-    container: Container, digest: str, differs: bool | None, node: str = "", end: Ended | None = None
-) -> dict[str, Any]:
+def rows_of(deployment: Deployment, found: Sequence[Container]) -> list[dict[str, Any]]:
+    """The rows of containers on one machine."""
+    differ = changed(deployment, found)
+    ends = last_ends(deployment.engine, [one for one in found if one.service in deployment.profile.services])
+    return [as_data(deployment, one, differ.get(one.id), ends.get(one.id)) for one in found]
+
+
+def as_data(deployment: Deployment, container: Container, differs: bool | None, end: Ended | None) -> dict[str, Any]:
     """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's (None: unknown).
 
     ``end``: how its program ended last.
     """
-    current = container.labels.get(RENDER_LABEL) == digest
+    current = container.labels.get(RENDER_LABEL) == deployment.digest
     started = container.started_at
     return {
         "container": container.name,
@@ -50,7 +55,7 @@ def as_data(
         "health_since": container.sick_since or None,
         "id": container.id,
         "image": "current" if current else "older",
-        "node": node or None,
+        "node": deployment.node or None,
         "one_off": container.one_off,
         "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
         "ports": [str(port) for port in container.ports],

@@ -9,7 +9,7 @@ from typing import Any
 
 from envgen.app import lock
 from envgen.app.cluster.machines import nodes_of, reach
-from envgen.app.containers import as_data, changed
+from envgen.app.containers import rows_of
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
@@ -19,7 +19,6 @@ from envgen.errors import EngineError, EnvgenError
 from envgen.profile.model import Profile
 from envgen.render.outputs import diff, render_project
 from envgen.serve.differences import differences, keep_moment
-from envgen.serve.ended import last_ends
 from envgen.serve.notices import of_all
 
 PATIENCE = 5.0  # seconds in all
@@ -45,24 +44,14 @@ def look(session: Session) -> dict[str, Any]:
         found["image"], found["left_out"] = _image(first), first.left_out
         found["caches"] = [asdict(mount) for mount in first.caches.values()]
         found["other_folder"] = str(first.other_folder() or "") or None
-        there = [
-            (node, container) for node, one in reached.items()
-            for container in one.containers(all=True)
-        ]  # fmt: skip
-        differ = changed(lambda: session.deployment().rendered_files(), [one for node, one in there if not node])
-        ended = {
-            node: last_ends(
-                deployment.engine, [one for at, one in there if at == node and one.service in profile.services]
-            )
-            for node, deployment in reached.items()
-        }
-        found["containers"] = [
-            as_data(one, first.digest, differ.get(one.id), node, ended[node].get(one.id)) for node, one in there
-        ]
-        for node, deployment in reached.items():
-            told = of_all(deployment.engine, [one for at, one in there if at == node])
+        for deployment in reached.values():
+            there = deployment.containers(all=True)
+            rows = rows_of(deployment, there)
+            found["containers"] += rows
+            told = of_all(deployment.engine, there)
             found["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
-        found["differences"] = _differences(session, [one for _, one in there if differ.get(one.id)])
+            differing = [one for one, row in zip(there, rows, strict=True) if row["settings"] == "differ"]
+            found["differences"] |= {one.name: _differences(deployment, one) for one in differing}
     except EnvgenError as error:
         trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)
         reachable = not isinstance(error, EngineError)
@@ -85,16 +74,13 @@ def drift(session: Session) -> list[str]:
         return []  # `render --check` reports it
 
 
-def _differences(session: Session, found: list[Container]) -> Mapping[str, list[str]]:
-    """Container -> what `up` would change, with both values."""
-    changes: dict[str, list[str]] = {}
-    for one in found:
-        deployment, old = session.deployment().rendered_files(), one.labels.get(VARIANT_LABEL, "")
-        lines = [f"variant: {old or 'none'} → {session.variant or 'none'}"] if old != session.variant else []
-        with contextlib.suppress(EnvgenError):  # Compose did not answer in time
-            lines += differences(keep_moment(deployment, one), one.service, one)
-        changes[one.name] = lines
-    return changes
+def _differences(deployment: Deployment, container: Container) -> list[str]:
+    """What `up` would change in a container, with both values."""
+    new, old = deployment.profile.variant, container.labels.get(VARIANT_LABEL, "")
+    lines = [f"variant: {old or 'none'} → {new or 'none'}"] if old != new else []
+    with contextlib.suppress(EnvgenError):  # Compose did not answer in time
+        lines += differences(keep_moment(deployment.rendered_files(), container), container.service, container)
+    return lines
 
 
 def _image(deployment: Deployment) -> Mapping[str, Any]:

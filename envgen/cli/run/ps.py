@@ -8,14 +8,13 @@ from typing import Any
 import click
 
 from envgen.app.cluster.machines import machines_of
-from envgen.app.containers import as_data, changed
+from envgen.app.containers import rows_of
 from envgen.app.session import Session
 from envgen.cli.common import reporting, wants_json
 from envgen.cli.run.common import ended
 from envgen.engine.owner import ours
 from envgen.errors import ExitCode
 from envgen.profile.exposure import exposed
-from envgen.serve.ended import last_ends
 from envgen.text import progress, table
 
 
@@ -36,10 +35,7 @@ def command(session: Session, everything: bool) -> int:
     for deployment in found.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
         mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
-        differ = changed(lambda: deployment, mine)  # noqa: B023
-        described = [one for one in mine if one.service in profile.services]
-        ends = last_ends(deployment.engine, described)
-        rows += [as_data(one, deployment.digest, differ.get(one.id), deployment.node, ends.get(one.id)) for one in mine]
+        rows += rows_of(deployment, mine)
         if hidden := len(there) - len(ours(there, deployment.root)):
             progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {deployment.other_folder()}")
         if deployment.node and not mine:

@@ -85,7 +85,7 @@ def test_a_server_that_ended_with_0_is_not_called_75() -> None:
     )
     from envgen.app.containers import as_data
 
-    assert as_data(ended, "", None)["exit_code"] == 0
+    assert as_data(cast(Any, SimpleNamespace(digest="", node="")), ended, None, None)["exit_code"] == 0
 
 
 @pytest.mark.parametrize("fails", ["", "image"])

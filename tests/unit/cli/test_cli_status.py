@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -121,9 +120,8 @@ def test_differences_are_named_and_so_is_the_variant_in_use(monkeypatch: pytest.
     running = replace(container("web"), labels={"dev.envgen.variant": "small"})
     engine = StubEngine()
     monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
-    monkeypatch.setattr(status, "changed", lambda _here, found: {one.id: True for one in found})
-    rendered = SimpleNamespace(engine=0, compose=0, profile=0)
-    monkeypatch.setattr("envgen.deployment.Deployment.rendered_files", lambda _: rendered)
+    monkeypatch.setattr("envgen.app.containers.changed", lambda _here, found: {one.id: True for one in found})
+    monkeypatch.setattr("envgen.deployment.Deployment.rendered_files", lambda one: one)
     monkeypatch.setattr(status, "keep_moment", lambda *_: None)
     monkeypatch.setattr(status, "differences", lambda *_: ("environment: A=1 is now 2",))
     screen = ask(monkeypatch, engine)
