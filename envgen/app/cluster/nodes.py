@@ -14,7 +14,6 @@ from envgen.app.session import the_service
 from envgen.deployment import Deployment, rank_environment, require_described
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
-    COMPARED,
     LINK_BYTES,
     NodeFacts,
     about,
@@ -97,7 +96,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
         request = {
             "ask": "facts", "ports": wanted if node.rank == 0 and not node.runs else [],
-            "model": model_of(profile, service), "packages": COMPARED,
+            "model": model_of(profile, service),
             "checkouts": {source: one.mount.path for source, one in profile.mounted_sources.items()},
         }  # fmt: skip
         ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)

@@ -12,11 +12,10 @@ from envgen.app.bundle import write_report
 from envgen.app.cluster.machines import head_of
 from envgen.app.doctor import diagnose, joined, this_machine
 from envgen.app.session import Session, with_running_variant
-from envgen.cli.common import Count, print_json, reporting, wants_json
+from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
-from envgen.doctor.scripts import DEEP_LIMIT
 from envgen.engine.api import DOCTOR, time_budget
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
@@ -31,14 +30,12 @@ from envgen.text import wants_colour
     is_flag=True,
     help="Also import the packages, run a kernel, and run the checks in checks/deep/ (takes minutes).",
 )
-@click.option("--limit", type=Count(1), default=int(DEEP_LIMIT), show_default=True, metavar="SECONDS",
-              help="With --deep: stop each check of checks/deep/ after this long.")  # fmt: skip
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.")  # fmt: skip
 @click.option("--host", "only_host", is_flag=True, help="Only this machine itself: no engine and no project is needed.")
 @time_budget(DOCTOR)
 def command(
-    session: Session, service: str | None, may_start: bool, deep: bool, limit: int, bundle: Path | None,
+    session: Session, service: str | None, may_start: bool, deep: bool, bundle: Path | None,
     only_host: bool,
 ) -> int:  # fmt: skip
     """Check host, image and container, and prove which vLLM and FlashInfer are imported.
@@ -62,7 +59,7 @@ def command(
     plain = session.deployment()
     session = with_running_variant(session, service, lambda: head_of(plain, service).engine)
     subject = Subject(session.deployment(), service, may_start, session.loaded().project.file.name)
-    diagnoses = diagnose(subject, deep=deep, limit=limit)
+    diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, diagnoses)
     return _print(joined(diagnoses))

@@ -31,35 +31,24 @@ def active_root(probe: Probe, package: str) -> Root | None:
 @check("import.scripts", Where.INSIDE, needs="probe")
 def console_scripts(context: Context, probe: Probe) -> Findings:
     """Each console script is installed, and starts the interpreter that `python3` starts."""
-    owners = {script: name for name, source in context.profile.sources.items() for script in source.console_scripts}
-    for script in probe.scripts:
-        if script.name not in owners:
-            continue
-        source = context.profile.sources[owners[script.name]]
-        cure = remedies.install(context, owners[script.name], source)
-        if script.path is None:
-            needed = any(service.command[:1] == (script.name,) for service in context.profile.services.values())
-            title, seen = f"{script.name}: the command isn't installed", f"no {script.name} on PATH"
-            make, case = (error, "needed") if needed else (warning, "not-installed")
-            wanted = f"a console script of {source.distribution}"
-            yield make(title, seen, wanted, cure, case=case, script=script.name)
-        elif script.interpreter is None:
-            yield info(f"{script.name} is not a Python script", script.path, script=script.name)
-        elif script.same:
-            yield ok(f"{script.name} is {script.path}, with the same Python", script=script.name)
-        else:
-            seen, facts = (
-                f"{script.path} starts {' '.join((script.interpreter, *script.flags))}",
-                {"script": script.name},
-            )
-            mounted = context.profile.mounted_sources
-            if mounted:  # only the overlay's Python has both: the base's packages, and what the checkouts need
-                title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
-                cure = remedies.inside(context, "envgen-install")
-                yield error(title, seen, probe.python.executable, cure, case="outside-overlay", **facts)
+    scripts, mounted = {script.name: script for script in probe.scripts}, context.profile.mounted_sources
+    for name, source in context.profile.sources.items():
+        for script in (scripts[one] for one in source.console_scripts if one in scripts):
+            cure = remedies.install(context, name, source)
+            if script.path is None:
+                needed = any(service.command[:1] == (script.name,) for service in context.profile.services.values())
+                title, seen = f"{script.name}: the command isn't installed", f"no {script.name} on PATH"
+                make, case = (error, "needed") if needed else (warning, "not-installed")
+                yield make(title, seen, f"a console script of {source.distribution}", cure, case=case)
+            elif script.interpreter is None or script.same:
+                yield ok(f"{script.name} is {script.path}" + ", with the same Python" * script.same)
             else:
+                seen = f"{script.path} starts {' '.join((script.interpreter, *script.flags))}"
                 title = f"{script.name} and python3 start different Pythons"
-                yield warning(title, seen, probe.python.executable, cure, case="other-python", **facts)
+                if mounted:  # only the overlay's Python has both: the base's packages, and what the checkouts need
+                    title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
+                    cure = remedies.inside(context, "envgen-install")
+                yield error(title, seen, probe.python.executable, cure, case="other-python")
     return None
 
 
@@ -119,19 +108,12 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
         root = active_root(probe, source.package) if source.package == "flashinfer" else None
         if root is None:
             continue
-        dangling = [link for link in root.data if link.state == "dangling"]
-        missing = ", ".join(link.path for link in root.data if link.state == "missing" or link.empty)
+        lacks = [f"{link.path} -> {link.target}" if link.target else link.path for link in root.data if not link.there]
         cure = remedies.install(context, name, source, force=True)
-        facts = {"root": root.root, "version": root.version, "data": {link.name: link.state for link in root.data}}
-        if dangling:
-            seen = "; ".join(f"{link.path} -> {link.target}" for link in dangling)
-            title = "flashinfer: its data links dangle, so nothing can be compiled"
-            wanted = f"links into {source.mount}"
-            yield error(title, seen, wanted, cure, case="dangling", **facts)
-        elif missing:
-            title = "flashinfer: sources for its JIT are missing"
-            title += ": a raw checkout, never installed" * (source.origin.kind == "checkout")
-            yield error(title, missing, "csrc, include, cutlass and spdlog", cure, case="missing", **facts)
+        facts = {"root": root.root, "version": root.version}
+        if lacks:
+            title = "flashinfer: sources for its JIT are missing, so nothing can be compiled"
+            yield error(title, ", ".join(lacks), "csrc, include, cutlass and spdlog", cure, case="missing", **facts)
         elif root.version in (None, UNKNOWN):
             seen = f"{root.root}/_build_meta.py " + ("is missing" if root.version is None else "says so")
             title, wanted = f"flashinfer reports {UNKNOWN} as its version", "its version, which names the cache folder"

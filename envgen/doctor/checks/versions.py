@@ -64,7 +64,7 @@ def cuda_versions(context: Context, probe: Probe) -> Finding | None:
     if any(arch.major >= BLACKWELL for arch in archs.archs) and () < numbers(cuda.cudnn.version) < CUDNN:
         seen, wanted = f"{cuda.cudnn.version} ({cuda.cudnn.path})", ".".join(map(str, CUDNN)) + " or newer"
         return error(f"cuDNN is too old for {archs}", seen, wanted, NEWEST, case="cudnn")
-    pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version), ("torch", cuda.torch.version))
+    pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version))
     there = [f"{name} {version}" for name, version in pairs if version]
     return ok(", ".join(there)) if there else None
 

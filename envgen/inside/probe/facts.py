@@ -90,12 +90,7 @@ def version_text(root: str) -> str | None:
 
 def data_entry(root: str, name: str) -> Doc:
     path = os.path.join(root, "data", name)
-    state = "missing"
-    if os.path.lexists(path):
-        state = "dangling" if not os.path.exists(path) else "folder"
-    target = os.readlink(path) if os.path.islink(path) else None
-    empty = state == "folder" and not listing(path)
-    return {"name": name, "path": path, "state": state, "target": target, "empty": empty}
+    return {"path": path, "target": os.readlink(path) if os.path.islink(path) else "", "there": bool(listing(path))}
 
 
 def roots(request: Doc, document: Doc) -> list[Doc]:
@@ -231,16 +226,6 @@ def system(_request: Doc, _document: Doc) -> Doc:
     return {"uid": os.getuid(), "gid": os.getgid(), "driver": driver}
 
 
-def torch_facts(document: Doc) -> Doc:
-    """Version of torch, from its version.py."""
-    for entry in entries(document):
-        path = os.path.join(entry, "torch", "version.py")
-        text = read_text(path)
-        if text:
-            return {"version": value_of("__version__", text), "path": path}
-    return {}
-
-
 def cudnn_facts(document: Doc) -> Doc:
     """The cuDNN that is loaded, by the name of its library (libcudnn.so.9.15.1)."""
     folders = [entry + "/nvidia/" + part for entry in entries(document) for part in ("cudnn/lib", "cu13/lib")]
@@ -300,13 +285,13 @@ def tool(name: str, path: str, question: str) -> Doc:
 
 
 def cuda(_request: Doc, document: Doc) -> Doc:
-    """torch, cuDNN, the toolkit, and the compilers of FlashInfer's and Triton's kernels."""
+    """cuDNN, the toolkit, and the compilers of FlashInfer's and Triton's kernels."""
     tools = [tool(name, path, "--help") for name, path in triton_ptxas(document)]
     for name, question in (("nvcc", "--list-gpu-code"), ("ptxas", "--help")):
         path = os.path.join(cuda_home(), "bin", name)
         if os.path.exists(path):
             tools.append(tool(name, path, question))
-    return {"torch": torch_facts(document), "cudnn": cudnn_facts(document), "toolkit": toolkit_facts(), "tools": tools}
+    return {"cudnn": cudnn_facts(document), "toolkit": toolkit_facts(), "tools": tools}
 
 
 # --- the GPU ---------------------------------------------------------------------------------------------------------

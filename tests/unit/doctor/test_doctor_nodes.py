@@ -23,7 +23,7 @@ IMAGE = Image("sha256:id", {}, "", 0, "arm64", (), {"PATH": "/bin"}, layers=("sh
 FACTS: dict[str, Any] = {
     "interfaces": {"eth1": CARD}, "rdma": {}, "memory_free": 1 << 36, "memlock": -1, "disk_free": 1 << 40,
     "driver": "580.95.05", "kernel": "6.17.0-1032-nvidia", "handover": 0, "gpus": 1, "taken": [], "checkouts": {},
-    "model": {"folder": "/m", "files": {"a": [1, "x"]}}, "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
+    "model": {"folder": "/m", "files": {"a": [1, "x"]}},
 }  # fmt: skip
 
 
@@ -123,8 +123,6 @@ def test_what_the_engine_says_of_one_machine() -> None:
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 BETWEEN: list[tuple[NodeFacts, NodeFacts, list[tuple[Severity, str]]]] = [
     (node(), node("two", 1), []),
-    (node(), node("two", 1, versions={"vllm": "0.31.0", "torch": "2.13.0"}),
-     [(ERROR, "vllm differs: one: 0.32.0; two: 0.31.0")]),
     (node(), node("two", 1, kernel="7.0.0"), [(ERROR, "the kernel differs: one: 6.17.0-1032-nvidia; two: 7.0.0")]),
     (node(), node("two", 1, driver="575.1"), [(ERROR, "the GPU's driver differs: one: 580.95.05; two: 575.1")]),
     (node(), node("two", 1, **card(mtu=1500)), [(ERROR, "the interface's MTU differs: one: 9000; two: 1500")]),

@@ -119,7 +119,7 @@ def test_a_deep_check_that_ended_with_its_container_is_not_broken(
 
     (tmp_path / "checks/deep").mkdir(parents=True)
     script(tmp_path / "checks/deep")
-    ((ended,),) = scripts.from_deep_folder(context, tmp_path, cast(Engine, Killing()), lambda _: None)
+    (ended,) = scripts.from_folder(context, tmp_path, cast(Engine, Killing()), scripts.DEEP)
     assert title in ended.title
 
 
@@ -140,9 +140,10 @@ def test_a_deep_check_tells_that_it_runs_and_its_limit_is_no_fault_of_its_own(
             raise EngineError("python3 did not end within 0 s")
 
     monkeypatch.setattr(scripts, "TOLD", 0.001)
+    monkeypatch.setattr(scripts, "DEEP_LIMIT", 0.0)
     (tmp_path / "checks/deep").mkdir(parents=True)
     script(tmp_path / "checks/deep")
-    ((stopped,),) = scripts.from_deep_folder(make(), tmp_path, cast(Engine, Slow()), show, 0)
+    (stopped,) = scripts.from_folder(make(), tmp_path, cast(Engine, Slow()), scripts.DEEP, show)
     assert "did not finish" in stopped.title and "what it has compiled stays" in stopped.seen
-    assert stopped.remedy is not None and "doctor -p dev dev --deep --limit" in stopped.remedy.text
+    assert stopped.remedy is not None and "doctor -p dev dev --deep" in stopped.remedy.text
     assert shown[0] == "checks/deep/10-mine.py, for at most 0s" and "10-mine.py has run for 0s" in shown[1]
