@@ -24,6 +24,7 @@ from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
 from envgen.live import moving
+from envgen.profile.flags import takes_no_prompt
 from envgen.profile.load import find as find_project
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending
@@ -112,6 +113,9 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     """
     server = server_of(asked)
     service = server.service
+    if kind != "smoke" and service and takes_no_prompt(service.service.flag):
+        what = f"{service.name} serves a model that embeds, ranks or classifies, and `envgen {kind}` sends prompts"
+        raise UsageError(what, hint=f"`envgen smoke {service.name}` asks it for its task")
     expected = service.service.served_name if service else None
     target = find(server.url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected)
     environment = {"envgen": __version__, "url": without_login(target.url), "model": target.model,

@@ -62,8 +62,11 @@ def smoke(trial: Trial) -> list[Criterion]:
     with doing("smoke", "first answers"):
         question = readiness.Question(target.model, api_key=target.key, chat=flags)
         first = readiness.ask(target.url, question, timeout=target.silence)
-    wanted = "a text with finite log probabilities; a chat and a tool call, if the server has them"
-    rows = [criterion("first answers", first.ready, first.why or repr(shorten(first.text, 60)), wanted)]
+    wanted = "a text (or vector, rank, ...) with finite numbers; a chat and a tool call, if the server has them"
+    seen = first.why or first.pooled or repr(shorten(first.text, 60))
+    rows = [criterion("first answers", first.ready, seen, wanted)]
+    if first.pooled:  # a model that embeds, ranks or classifies
+        return rows
     rows += [criterion(name, *verdict, "no raw markup, not reasoning alone") for name, verdict in first.chats.items()]
     length = LONG if limit is None else max(1, min(LONG, limit - SHORT))
     note = "" if length == LONG else f"adapted: the server's context is {limit} tokens"

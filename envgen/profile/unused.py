@@ -204,8 +204,8 @@ def _service(profile: Profile, service: Service) -> Iterator[Row]:
         yield ("health", "complete"), "no token is asked for without ready.model", hint
     if ready is not None:
         if service.is_vllm and takes_no_prompt(service.flag):
-            message = "a model that embeds, ranks or classifies is asked for that instead"
-            yield from ((("ready", asked), message, "") for asked in ("prompt", "expect_text"))
+            message = "a model that embeds, ranks or classifies completes no text"
+            yield from ((path, message, "") for path in (("ready", "expect_text"), ("health", "complete")))
         if service.http_port is None:
             message = "nothing is asked: no port is known to answer HTTP (ready.port)"
             yield ("ready", "prompt"), message, ""

@@ -229,15 +229,19 @@ _POOLED = (
 
 def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
     """The answer of a model that embeds, ranks or classifies; None where the server has none of these tasks."""
+    refused = None
     for url, done, key in _POOLED:
         given = {"query": question.prompt, "documents": ["Paris"]} if done == "ranked" else {"input": question.prompt}
         server.on_step(f"the answer of {url}")
         what = f"the first request to {url}"
         status, answer, first = server.post(url, {"model": model, **given}, what)
+        why = f"{what} was answered with {status}: {visible(error_text(answer))}"
         if status in NO_PROMPTS:
+            # vLLM has the task, and could not write its answer (NaN is no JSON) or took offence; others lack the task.
+            if status in (400, 422) and "does not support" not in why:
+                refused = refused or Readiness(False, why, fatal=True)
             continue
         if status != 200:
-            why = f"{what} was answered with {status}: {visible(str(answer)[:200])}"
             return Readiness(False, why, refused=status not in (429, 503))
         numbers = list(_numbers(answer, key))
         bad = next((one for one in numbers if not math.isfinite(one)), None if numbers else math.nan)
@@ -247,7 +251,7 @@ def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
         unused = "; ready.expect_text is not asked of such a model" if question.expect_text is not None else ""
         count = counted(len(numbers), "number")
         return Readiness(True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}")
-    return None
+    return refused
 
 
 def _numbers(document: Any, key: str) -> Iterator[float]:

@@ -91,6 +91,7 @@ def test_the_model_is_what_the_server_lists() -> None:
         ("models none", "/v1/models lists no model"),
         ("no server", "/v1/models answers 200 with something that is not a list of models"),
         ("pools nothing", "tiny takes no prompts (/v1/completions answers 404)"),
+        ("supports nothing", "tiny takes no prompts (/v1/completions answers 404)"),
     ],
 )
 def test_where_nothing_can_be_asked_that_is_said(fault: str, why: str) -> None:
@@ -106,18 +107,28 @@ def test_where_nothing_can_be_asked_that_is_said(fault: str, why: str) -> None:
      ("classifies", "classified 'q': 2 numbers"), ("pools", "pooled 'q': 2 numbers")],
 )  # fmt: skip
 @pytest.mark.parametrize("model", ["tiny", None])
-def test_a_model_without_prompts_is_asked_for_its_task(fault: str, done: str, model: str | None) -> None:
+def test_a_model_without_prompts_is_asked_for_its_task(
+    fault: str, done: str, model: str | None, tmp_path: Path
+) -> None:
     with fault_server(fault) as server:
         answer = ask(server.url, Question(model, "q", chat=PROMISED))
         expecting = ask(server.url, Question(model, "q", expect_text="Paris"))
+        smoke = json.loads(forked.run(("smoke", "--url", server.url, "--json"), tmp_path, os.environ).stdout)
+    (row,) = smoke["criteria"]
+    assert row["verdict"] == "passed" and row["seen"] == done.replace("'q'", "'The capital of France is'")
     assert answer.ready and answer.pooled == done and not answer.unasked and not answer.chats
     assert expecting.ready and expecting.pooled == f"{done}; ready.expect_text is not asked of such a model"
 
 
-@pytest.mark.parametrize(("fault", "why"), [("embeds nan", "a number that is nan"), ("embeds nothing", "no numbers")])
-def test_a_broken_embedding_is_not_ready(fault: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("embeds nan", "a number that is nan"), ("embeds nothing", "no numbers"),
+     ("embeds no json", "400: Out of range float values")],
+)  # fmt: skip
+@pytest.mark.parametrize("model", ["tiny", None])
+def test_a_broken_embedding_is_not_ready(fault: str, why: str, model: str | None) -> None:
     with fault_server(fault) as server:
-        answer = ask(server.url, Question("tiny"))
+        answer = ask(server.url, Question(model))
     assert not answer.ready and answer.fatal
     assert answer.why == f"the first request to /v1/embeddings was answered with {why}"
 

@@ -18,6 +18,10 @@ GOOD = [" one", " two", " three"]
 POOLED: dict[str, dict[str, Any]] = {
     "embeds": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, -0.5, 1]}]}},
     "embeds nan": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, float("nan")]}]}},
+    # A real vLLM 0.30 whose embedding is NaN.
+    "embeds no json": {"/v1/embeddings": {"error": {"message": "Out of range float values", "code": 400}}},
+    "pools nothing": {},
+    "supports nothing": {"/v1/embeddings": {"error": {"message": "The model does not support it", "code": 400}}},
     "embeds nothing": {"/v1/embeddings": {"data": [{"index": 0, "embedding": []}]}},
     "ranks": {"/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.9}]}},
     "classifies": {"/classify": {"data": [{"index": 0, "probs": [0.1, 0.9]}]}},
@@ -55,9 +59,10 @@ class _Handler(Quiet):
             self.document(401, "{}")
         elif fault == "500":
             self.document(500, '{"error": {"message": "EngineCore died"}}')
-        elif fault in ("pools nothing", *POOLED):  # as vLLM, which has only the routes of its model's task
-            answer = POOLED[fault].get(self.path) if fault in POOLED else None
-            self.document(200, json.dumps(answer)) if answer else self.document(404, '{"detail": "Not Found"}')
+        elif fault in POOLED:  # as vLLM, which has only the routes of its model's task
+            missing = {"error": {"message": "Not Found", "code": 404}}
+            answer = POOLED[fault].get(self.path, missing)
+            self.document(answer.get("error", {}).get("code", 200), json.dumps(answer))
         elif fault == "garbage":
             self.document(200, "<html>Bad gateway</html>")
         elif fault == "hangs":

@@ -125,6 +125,7 @@ def started_document(profile: Profile, service: str, started: Started, *, waited
         "notices": [one.data() for one in started.notices],
         "open_ports": reachable(profile.services[service], container),
         "phases": awaited.phases,
+        "pooled": awaited.answer.pooled,
         "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
         "service": service,
