@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app.measure import Asked, measure, server_of
+from envgen.app.measure import Asked, measure, results_folder, server_of
 from envgen.app.stage import Stage, sessions_of
 from envgen.bench import answers, record
 from envgen.bench.checks import Outcome, Trial
@@ -42,7 +42,7 @@ def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False
     if reference:
         now = replace(reference, environment=trial.environment)
         summary["reference"] = {"id": reference.id, "title": reference.title, "file": str(reference.path)}
-        summary["differing"] = differing([reference, now], ["reference", "here"])
+        summary["differing"] = differing(reference, now, ("reference", "here"))
     return verdict, summary
 
 
@@ -65,7 +65,7 @@ def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) 
         return record.load(answered(elsewhere, quick=quick)[2])
     other = sessions_of(asked.session, name) if asked.url is None else None
     if other is None:
-        return record.resolve(asked.folder(), name, "answers")
+        return record.resolve(results_folder(asked.session.file), name, "answers")
     service = server_of(asked).own.name
     stage = Stage(asked.session, service)
     if not agree(f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"):

@@ -19,7 +19,6 @@ from envgen.bench.client import ServerGone, find
 from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
-from envgen.engine.client import connect
 from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
@@ -45,12 +44,6 @@ class Asked:
     model: str | None
     key_variable: str | None
     timeout: int
-    results: Path | None
-
-    def folder(self, server: Server | None = None) -> Path:
-        """The folder of the records."""
-        own = server.service.deployment.root / "results" if server and server.service else None
-        return self.results or own or default_folder()
 
 
 @dataclass(frozen=True)
@@ -58,6 +51,7 @@ class Server:
     """A server to measure; the ``service`` is unknown with --url."""
 
     url: str
+    session: Session
     service: RunningService | None = None
 
     @property
@@ -67,18 +61,16 @@ class Server:
             raise UsageError("this needs a service of the profile, and --url names a server")
         return self.service
 
-    def place(self, target_root: str, tokenizer: str | None = None, image: str | None = None) -> ToolHost:
-        """Where a tool runs: in the service's container, or for a server at --url in a temporary one of ``image``."""
+    def place(self, target_root: str, tokenizer: str | None = None) -> ToolHost:
+        """Where a tool runs: in the service's container, or for a server at --url in one of the profile's image."""
         folder, service = tokenizer or target_root, self.service
         if not folder:
             raise UsageError("the server does not report its model's folder", hint="name it: --tokenizer PATH")
-        if image and service:
-            raise UsageError("--image goes with --url", hint="a service's tool runs in its own container")
-        if image:
-            return ToolHost(run.in_image(connect(), image, network="host"), self.url, folder, f"image {image}")
         if service is None:
-            hint = "name an image for the tool: --image NAME"
-            raise UsageError("the tool runs in a container, and the server's is unknown", hint=hint)
+            deployment = self.session.deployment()
+            image = deployment.profile.image_name
+            execute = run.in_image(deployment.engine, image, network="host")
+            return ToolHost(execute, self.url, folder, f"image {image}")
         outer, ready = urlsplit(self.url).port, service.service.ready
         published = (port.container for port in service.container.ports if port.host == outer)
         inner = next(published, ready.port if ready else None) or outer
@@ -91,7 +83,7 @@ def server_of(asked: Asked) -> Server:
     if asked.url is not None:
         if asked.service:
             raise UsageError("a service and --url exclude each other")
-        return Server(asked.url.rstrip("/"))
+        return Server(asked.url.rstrip("/"), asked.session)
     deployment = asked.session.deployment()
     profile = deployment.profile
     publishing = [name for name, service in profile.services.items() if service.host_ports]
@@ -99,7 +91,7 @@ def server_of(asked: Asked) -> Server:
     name = the_service(profile, asked.service, publishing, "publishes no port", hint)
     head = head_of(deployment, name)
     running = RunningService(head, name, head.running(name))
-    return Server(reachable_url(running.service, head), running)
+    return Server(reachable_url(running.service, head), asked.session, running)
 
 
 Work = Callable[[Server, Trial, Run], Outcome]
@@ -121,7 +113,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     environment = {"envgen": __version__, "url": without_login(target.url), "model": target.model,
                    **(service.environment() if service else {})}  # fmt: skip
     given = {**parameters, "max_len": target.max_len}
-    with terminable(), record.start(asked.folder(server), kind, environment, given) as run:
+    with terminable(), record.start(results_folder(asked.session.file), kind, environment, given) as run:
         try:
             with moving(kind):
                 outcome, summary = work(server, Trial(target, environment), run)
@@ -163,11 +155,11 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
     return tool.plan.tool, measure_all(tool, keep)
 
 
-def bench(plan: Matrix, tokenizer: str | None = None, image: str | None = None) -> Work:
+def bench(plan: Matrix, tokenizer: str | None = None) -> Work:
     """What `measure` does for `envgen bench`."""
 
     def work(server: Server, trial: Trial, run: Run) -> Outcome:
-        tool, cells = run_tool(trial, run, plan, server.place(trial.target.root, tokenizer, image))
+        tool, cells = run_tool(trial, run, plan, server.place(trial.target.root, tokenizer))
         return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
 
     return work
@@ -177,10 +169,10 @@ def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
     return {"tool": tool, "cells": [cell.plain() for cell in cells]}
 
 
-def default_folder() -> Path:
-    """``results/`` beside the project file, or in the current folder without a project."""
+def results_folder(file: Path | None = None) -> Path:
+    """The folder of the records: beside the project ``file``, or in the current folder without a project."""
     try:
-        return find_project(Path.cwd()).parent / "results"
+        return (file or find_project(Path.cwd())).absolute().parent / "results"
     except UsageError:
         return Path.cwd() / "results"
 

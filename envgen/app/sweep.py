@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.answers import GOOD, answered
-from envgen.app.measure import Asked, bench, measure
+from envgen.app.measure import Asked, bench, measure, results_folder
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
 from envgen.app.stage import PLAIN, Stage, sessions_of
@@ -73,7 +73,7 @@ def sweep(
     An interrupted sweep of the same is continued, unless ``fresh``.
     """
     session, deployment = asked.session, asked.session.deployment()
-    folder = asked.results or deployment.root / "results"
+    folder = results_folder(session.file)
     image = deployment.image.id if deployment.image else ""
     parameters: dict[str, Any] = plain(
         {"service": service, "profile": deployment.profile.name, "variants": list(forms), "image": image,

@@ -1,8 +1,9 @@
-"""Figures from samples, and the comparison of runs: their medians, and what differed in their environments."""
+"""Figures from samples, and the comparison of two runs: their medians, and what differed in their environments."""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +11,7 @@ from typing import Any
 
 from envgen.bench.record import METRICS, Metric, RunRecord
 
-UNITS = ("repeat", "request")  # of samples; a cell uses the first one that it has
+SIDES = ("A", "B")
 
 
 @dataclass(frozen=True, order=True)
@@ -55,7 +56,7 @@ class FigureRange:
         return f"{self.median:,.2f} ({min(self.values):,.2f} to {max(self.values):,.2f}, {len(self.values)})"
 
 
-Table = Mapping[str, Mapping[MatrixCell, FigureRange]]
+Table = Mapping[tuple[str, MatrixCell], FigureRange]  # by the figure's name and cell
 
 
 def number(value: Any) -> float | None:
@@ -77,76 +78,62 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
-    """All figures of a run: metric -> cell -> values of its repetitions, or else requests."""
-    values: dict[tuple[str, MatrixCell], dict[str, list[float]]] = {}
-    ranges: dict[tuple[str, MatrixCell], FigureRange] = {}
+    """All figures of a run, with their values."""
+    values = defaultdict[tuple[str, MatrixCell], list[float]](list)
     for data in samples:
-        unit = data.get("unit", "repeat")
-        if data.get("error") or unit not in UNITS:
-            continue
         for name, metric in METRICS.items():
-            if (value := number(data.get(name))) is None:
-                continue
-            values.setdefault((name, cell_of(data, metric)), {}).setdefault(unit, []).append(value)
-    for key, units in values.items():
-        ranges[key] = FigureRange(next(tuple(units[unit]) for unit in UNITS if unit in units))
-    cells = sorted(ranges, key=lambda key: key[1])
-    return {name: {key[1]: ranges[key] for key in cells if key[0] == name} for name in METRICS
-            if any(key[0] == name for key in cells)}  # fmt: skip
+            if (value := number(data.get(name))) is not None:
+                values[name, cell_of(data, metric)].append(value)
+    return {key: FigureRange(tuple(measured)) for key, measured in values.items()}
 
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure in a cell: each run's values (None: not measured)."""
+    """A figure in a cell: the values of both runs (None: not measured)."""
 
     metric: Metric
     cell: MatrixCell
-    series: Sequence[FigureRange | None]
+    sides: tuple[FigureRange | None, FigureRange | None]
 
     @property
-    def percent(self) -> Sequence[float | None]:
-        """How far each run's median is from the first run's, in percent; None: nothing to compare."""
-        first = self.series[0].median if self.series[0] else 0.0
-        return [100 * (side.median - first) / abs(first) if side and first else None for side in self.series]
+    def percent(self) -> float | None:
+        """How far B's median is from A's, in percent; None: nothing to compare."""
+        a, b = self.sides
+        return 100 * (b.median - a.median) / abs(a.median) if a and b and a.median else None
 
-    def plain(self, names: Sequence[str]) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """For JSON."""
-        values = {name: side.plain() for name, side in zip(names, self.series, strict=True) if side}
+        values = {name: side.plain() for name, side in zip(SIDES, self.sides, strict=True) if side}
         return {"metric": self.metric.name, "unit": self.metric.unit, "cell": str(self.cell), "runs": values,
-                "percent": dict(zip(names, self.percent, strict=True))}  # fmt: skip
+                "percent": self.percent}  # fmt: skip
 
 
-def compare(records: Sequence[RunRecord]) -> list[FigureRow]:
+def compare(a: RunRecord, b: RunRecord) -> list[FigureRow]:
     """All figures that a run has, in their cells."""
-    tables = [table(record.samples) for record in records]
-    return [
-        FigureRow(metric, cell, [side.get(metric.name, {}).get(cell) for side in tables])
-        for metric in METRICS.values()
-        for cell in sorted({cell for side in tables for cell in side.get(metric.name, {})})
-    ]
+    one, other = table(a.samples), table(b.samples)
+    order = list(METRICS)
+    keys = sorted({*one, *other}, key=lambda key: (order.index(key[0]), key[1]))
+    return [FigureRow(METRICS[name], cell, (one.get((name, cell)), other.get((name, cell)))) for name, cell in keys]
 
 
-def sections(rows: Iterable[FigureRow], names: Sequence[str]) -> Iterator[tuple[str, list[Sequence[str]]]]:
+def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str]]]]:
     """A table for each figure: its title and lines, the first of which is the head."""
     for metric, same in groupby(rows, lambda row: row.metric):
-        lines: list[Sequence[str]] = [("", *names, *(f"{name} - {names[0]}" for name in names[1:]))]
+        lines: list[Sequence[str]] = [("", *SIDES, "B - A")]
         for row in same:
-            apart = ("-" if percent is None else f"{percent:+.1f} %" for percent in row.percent[1:])
-            lines.append((str(row.cell), *(str(side) if side else "-" for side in row.series), *apart))
+            apart = "-" if row.percent is None else f"{row.percent:+.1f} %"
+            lines.append((str(row.cell), *(str(side or "-") for side in row.sides), apart))
         yield f"{metric.label}, {metric.unit}: median (min to max, values)", lines
 
 
-def differing(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
-    """What differs in environments and parameters: ``env.X: marlin in B; not recorded in A``."""
-    lines: list[str] = []
-    sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
-    for key in sorted({key for side in sides for key in side}):
-        groups: dict[str, list[str]] = {}
-        for name, side in zip(names, sides, strict=True):
-            groups.setdefault(side.get(key, "not recorded"), []).append(name)
-        if len(groups) > 1:
-            lines.append(f"{key}: " + "; ".join(f"{text} in {', '.join(who)}" for text, who in groups.items()))
-    return lines
+def differing(a: RunRecord, b: RunRecord, names: Sequence[str] = SIDES) -> list[str]:
+    """What differs in environments and parameters: ``env.X: marlin in A; not recorded in B``."""
+    one, other = (flat({**record.environment, "parameters": record.parameters}) for record in (a, b))
+    return [
+        f"{key}: {one.get(key, 'not recorded')} in {names[0]}; {other.get(key, 'not recorded')} in {names[1]}"
+        for key in sorted({*one, *other})
+        if one.get(key) != other.get(key)
+    ]
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:

@@ -4,8 +4,7 @@
 of a run that was interrupted or still runs; its last line may be cut off. A tool's own output is in ``<name>.raw/``.
 
 A sample has its cell (``prompt_tokens``, ``output_tokens``, ``context_tokens`` already in the context, ``concurrency``)
-and figures named as in ``METRICS``. ``unit`` is ``repeat`` (a repetition of the cell) or ``request`` (a request of it).
-Samples with ``error`` don't count in figures.
+and figures named as in ``METRICS``.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: M
         files.write(path, encode(head), new=True)  # whole or not at all: a kill here leaves no empty record
         return Run(path, ident)
     except OSError as error:
-        hint = "choose a writable folder with free space: --results DIR"
+        hint = "the folder needs to be writable and have free space"
         raise ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint) from error
 
 

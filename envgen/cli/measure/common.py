@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
@@ -39,8 +38,6 @@ def service_options(function: Any, *more: Callable[[Any], Any]) -> Any:
         click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
         click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
                      help="A request or tool without output for this long has failed."),
-        click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-                     help="Write the record to FOLDER (default: results/ beside the project file)."),
     ]  # fmt: skip
 
     @functools.wraps(function)
@@ -109,7 +106,6 @@ def tool_options(function: Any) -> Any:
         function,
         tool_choice,
         click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
-        click.option("--image", metavar="NAME", help="With --url: run the tool in a container of this image."),
     )  # fmt: skip
 
 

@@ -93,6 +93,6 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
     def show() -> float:
         raise PreflightError("serve", (Problem("the image is older than the profile"), Problem("port 8000 is taken")))
 
-    asked = Asked(Session(), "serve", None, None, None, 1, None)
+    asked = Asked(Session(), "serve", None, None, None, 1)
     kept = _row(asked, "long", show, None, None, True)
     assert kept["cause"] == "the image is older than the profile"

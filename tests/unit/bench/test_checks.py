@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -21,7 +22,7 @@ from envgen.profile.service import Ready
 
 def cell(failed: int = 0, **figures: tuple[float, ...]) -> CellResult:
     asked = MatrixCell(32, 64)
-    samples = [{"unit": "repeat", **asked.sample, name: one} for name, values in figures.items() for one in values]
+    samples = [{**asked.sample, name: one} for name, values in figures.items() for one in values]
     return CellResult(asked, tuple(samples), 1.0, failed, "HTTP 500" if failed else "")
 
 
@@ -80,26 +81,23 @@ def test_what_a_load_left_behind() -> None:
 
 def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def work(_server: Any, _trial: checks.Trial, run: Any) -> NoReturn:
-        run.sample({"unit": "repeat"})
+        run.sample({"ttft_ms": 1})
         raise ServiceError("the tool failed", hint="try another")
 
     monkeypatch.setattr(measure, "find", lambda url, **_: BenchTarget(url, "m"))
-    asked = measure.Asked(Session(), None, "http://h", None, None, 1, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    asked = measure.Asked(Session(), None, "http://h", None, None, 1)
     with pytest.raises(ServiceError) as caught:
         measure.measure(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  the results so far are in .*\n +hint: try another", str(caught.value))
 
 
-def test_where_a_tool_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "connect", lambda: None)
-    elsewhere = measure.Server("http://h")
-    assert elsewhere.place("/m", image="vllm").url == "http://h"
-    for server, more, message in (
-        (elsewhere, {}, "the server's is unknown"), (elsewhere, {"target_root": ""}, "its model's folder"),
-        (measure.Server("http://h", object()), {"image": "x"}, "--image goes with --url"),  # type: ignore[arg-type]
-    ):  # fmt: skip
-        with pytest.raises(UsageError, match=message):
-            server.place(**{"target_root": "/m", **more})
+def test_the_tool_for_another_server_runs_in_the_profiles_image() -> None:
+    deployment = SimpleNamespace(profile=SimpleNamespace(image_name="lab:prod"), engine=None)
+    server = measure.Server("http://h", cast(Session, SimpleNamespace(deployment=lambda: deployment)))
+    assert (server.place("/m").url, server.place("/m").where) == ("http://h", "image lab:prod")
+    with pytest.raises(UsageError, match="its model's folder"):
+        server.place("")
 
 
 def test_strict_and_not() -> None:
