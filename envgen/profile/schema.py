@@ -164,29 +164,29 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path, value) of each value that is no mapping, or an empty one, in what ``plain`` made."""
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from flat(item, (*path, name))
+    else:
+        yield path, value
+
+
 def values(profile: Profile, tree: YamlNode) -> Iterator[Value]:
     """Every value of ``profile`` with its origin; ``tree`` is what it was bound from."""
-    return _values(Shape(shapes.RECORD, Profile), profile, tree, ())
-
-
-def _values(shape: Shape, value: Any, node: YamlNode | None, path: tuple[str, ...]) -> Iterator[Value]:
-    inner: dict[str, tuple[Shape, Any]] = {}
-    if shape.kind == shapes.RECORD and value is not None:
-        inner = {name: (field.shape, getattr(value, name)) for name, field in fields_of(shape.type).items()}
-    elif shape.kind == shapes.MAPPING and value and shape.inner is not None:
-        inner = {name: (shape.inner, item) for name, item in value.items()}
-    if isinstance(value, Variant):
-        for where, text, leaf in written(node, path) if node is not None else ():
-            yield Value(join_path(where), text, leaf.source.layer, leaf.place())
-    elif inner:
-        for name, (below, item) in inner.items():
-            child = node.items.get(name) if node is not None and node.kind == MAP else None
-            yield from _values(below, item, child, (*path, name))
-    elif node is None or node.kind == NULL or node.source.layer == DEFAULT:
-        yield Value(join_path(path), plain(value), DEFAULT, None)
-    else:
+    for path, value in flat(plain(profile)):
+        node = tree.at(path)
+        if path[0] == "variants" and path[1:]:
+            continue
+        if node is None or node.kind == NULL or node.source.layer == DEFAULT:
+            yield Value(join_path(path), value, DEFAULT, None)
+            continue
         if node.kind == MAP:  # of a flag written as a mapping: the changed part
             node = next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
         old = node.below
         over = ", ".join(filter(None, (old.text, str(old.place())))) if old is not None else ""
-        yield Value(join_path(path), plain(value), node.source.layer, node.place(), over)
+        yield Value(join_path(path), value, node.source.layer, node.place(), over)
+    variants = tree.at(("variants",)) if profile.variants else None
+    for where, text, leaf in written(variants, ("variants",)) if variants is not None else ():
+        yield Value(join_path(where), text, leaf.source.layer, leaf.place())

@@ -6,15 +6,15 @@ The render digest decides whether an image is out of date; this label only expla
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from operator import attrgetter
 from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
 from envgen.lock.model import InputChange
-from envgen.profile.model import Source
-from envgen.profile.schema import plain
+from envgen.profile.schema import flat, plain
+from envgen.profile.tree import join_path
 from envgen.redact import secret_in, without_login
 from envgen.render.plan import ImagePlan
 from envgen.text import visible
@@ -30,26 +30,21 @@ _MOST = 1000  # inputs read from a label
 def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     """Name -> value, or ``#`` and a digest of a value that is long, of several lines, or looks like a secret.
 
-    Only what the plan prints, so that each change changes the image. ``files``: path -> digest of its content.
+    ``files``: path -> digest of its content.
     """
     profile, lock = plan.profile, plan.lock
-    inputs: dict[str, object] = {key: plain(attrgetter(key)(profile)) for key in _KEYS}
+    leaves = {join_path(path): value for path, value in flat(plain(profile))}
+    inputs: dict[str, object] = {key: value for key, value in leaves.items() if _KEYS.match(key)}
+    inputs |= {key: _hidden(str(value)) for key, value in inputs.items() if ".install.env." in key}
+    inputs |= {key: without_login(str(value)) for key, value in inputs.items() if key.endswith(".git") and value}
     inputs |= {
         "base.image": plan.base_image,
-        "dockerfile_extra.base": [_hidden(line.text) for line in profile.dockerfile_extra.base],
-        "dockerfile_extra.end": [_hidden(line.text) for line in profile.dockerfile_extra.end],
         "caches": [cache.path.path for cache in profile.caches.values()] if plan.opened else (),
         "folders open to every user": "yes" if plan.opened else "",
+        **{f"sources.{name}.origin": "checkout" for name in profile.mounted_sources},  # its path is a fact of a machine
     }
-    if profile.cuda.arch_list.archs:
-        inputs |= {"cuda.arch_list": str(profile.cuda.arch_list), "cuda.home": profile.cuda.home.path}
-    if any(source.origin.wheel is None for source in profile.sources.values()):
-        inputs["build.ccache"] = "true" if plan.ccache else "false"
-    if plan.encodings:
-        inputs["tiktoken.directory"] = profile.tiktoken.directory.path
-        inputs |= {f"tiktoken.encodings.{name}": _hidden(str(one)) for name, one in profile.tiktoken.encodings.items()}
-    for name, source in profile.sources.items():
-        inputs |= {f"sources.{name}.{key}": value for key, value in _of_source(plan, name, source).items()}
+    for name, series in plan.patches.items():
+        inputs[f"sources.{name}.patches"] = [PurePosixPath(patch.path).name for patch in series.patches]
     if lock is not None:
         inputs |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
         inputs[LOCK] = _hidden(lock.digest)
@@ -58,33 +53,11 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     return {name: texts[name] for name in sorted(texts) if texts[name]}
 
 
-# Keys of the profile that every image depends on.
-_KEYS = ("base.python", "base.platform", "base.apt", "apt.build", "apt.runtime", "pip.index", "pip.extra_indexes",
-         "pip.tools", "pip.deps", "pip.override", "pip.remove", "pip.protect", "python_path",
-         "working_dir")  # fmt: skip
-
-
-def _of_source(plan: ImagePlan, name: str, source: Source) -> dict[str, object]:
-    origin, install, mounted = source.origin, source.install, source.origin.checkout is not None
-    facts: dict[str, object] = {
-        "origin": "checkout" if mounted else "",  # its path is a fact of this machine
-        **{f"origin.{key}": plain(getattr(origin, key)) for key in ("ref", "pull", "pypi", "wheel", "folder")},
-        "origin.git": without_login(origin.git or ""),
-        "distribution": source.distribution,
-        "binaries": plain(source.binaries),
-        "install.dependencies": "true" if install.dependencies and source.binaries is None else "",
-        "submodule_origins": _hidden(str(source.submodule_origins)) if source.submodule_origins and origin.git else "",
-        "package": source.package if name in plan.patches or mounted else "",
-        "mount": source.mount.path if mounted else "",
-    }
-    if name in plan.patches:
-        facts["patches"] = [PurePosixPath(patch.path).name for patch in plan.patches[name].patches]
-    if origin.is_built or mounted:
-        facts |= {"install.requires": install.requires, "install.prepare": install.prepare}
-        facts["install.env"] = _hidden(str(sorted(install.env.items()))) if install.env else ""
-    if origin.is_built:
-        facts |= {f"install.inputs.{key}": f"{without_login(one.git)} {one.ref}" for key, one in install.inputs.items()}
-    return facts
+# Keys that images are built from.
+_KEYS = re.compile(
+    r"(base|cuda|apt|tiktoken|dockerfile_extra|python_path|working_dir)\b|build\.ccache|pip\.(?!netrc)"
+    r"|sources\.\w+\.(?!origin\.checkout|package|mount|console_scripts|patches)"
+)
 
 
 def _of_the_lock(path: str) -> bool:
@@ -109,7 +82,7 @@ def _hidden(text: str) -> str:
 def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = " ".join(value)
-    text = "" if value is None else str(value)
+    text = "" if value is None or value == {} else str(value).lower() if isinstance(value, bool) else str(value)
     plain = len(text) <= LONGEST and text.isprintable() and not secret_in(text)
     return text if plain or not text else _hidden(text)
 
