@@ -234,8 +234,7 @@ def _mounts(report: BoundProfile) -> None:
     sources = [(f"the source {name}", source.mount) for name, source in report.sources("mount")]
     held = [("CUDA (cuda.home)", profile.cuda.home)]
     if profile.tiktoken.encodings:
-        held.append(("the vocabulary files", profile.tiktoken.directory))
-        _system(report, "tiktoken.directory", profile.tiktoken.directory)
+        held.append(("the vocabulary files", profile.tiktoken.FOLDER))
     for name, source in report.sources("mount"):
         _system(report, ("sources", name, "mount"), source.mount)
     paths: dict[object, str] = {}

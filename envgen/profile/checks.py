@@ -29,7 +29,7 @@ DERIVED: Mapping[str, str] = {
     "MAX_JOBS": "build.max_jobs",
     **dict.fromkeys(("FLASHINFER_NVCC_THREADS", "NVCC_THREADS"), "cuda.arch_list"),
     "TRITON_PTXAS_PATH": "cuda.home",
-    "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
+    "TIKTOKEN_ENCODINGS_BASE": "tiktoken.encodings",
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
     **dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"), "pip.index"),
     **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"), "pip.extra_indexes"),

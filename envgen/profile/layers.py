@@ -115,12 +115,9 @@ def section(top: YamlNode, name: str, problems: list[Problem]) -> YamlNode:
 
 
 def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
-    """A profile, or defaults, with keys instead of the short forms of mounts (HOST:CONTAINER[:ro]) and ulimits (-1)."""
+    """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro])."""
     if node.kind == nodes.MAP:
         return node.with_items({key: spelled_out(one, (*path, key)) for key, one in node.items.items()})
-    if path[:-1] == ("ulimits",) and node.kind == nodes.INT:
-        both = {key: scalar(node.text, node.source, node.line, node.column) for key in ("soft", "hard")}
-        return replace(node, kind=nodes.MAP, text="", items=both)
     is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
     if not is_mount or node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
         return node

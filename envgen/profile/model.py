@@ -183,9 +183,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Tiktoken:
-    directory: ContainerPath = key(
-        "Where the files lie in the image (TIKTOKEN_ENCODINGS_BASE).", ContainerPath("/workspace/tiktoken_encodings")
-    )
+    """Their folder in the image is TIKTOKEN_ENCODINGS_BASE."""
+
+    FOLDER: ClassVar[ContainerPath] = ContainerPath("/workspace/tiktoken_encodings")
+
     encodings: Mapping[str, Encoding] = key("One entry per vocabulary: o200k_base, ...", {}, names=p.NAME)
 
 
@@ -303,16 +304,6 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Ulimit:
-    """A limit; a number alone is both (`layers.py` spells it out)."""
-
-    NUMBER: ClassVar[bool] = True
-
-    soft: int = key("The soft limit; -1 = unlimited.", low=-1)
-    hard: int = key("The hard limit; -1 = unlimited.", low=-1)
-
-
-@dataclass(frozen=True)
 class Machine:
     """One of several machines. It belongs in envgen.local.yaml."""
 
@@ -395,7 +386,9 @@ class Profile:
     ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
     memory: Memory = key("Ends a service before it takes the machine down.", Memory())
-    ulimits: Mapping[str, Ulimit] = key("Limits of the container: a number, or soft and hard.", {}, names=p.ULIMIT)
+    ulimits: Mapping[str, int] = key(
+        "Limits of the container, soft and hard alike; -1: unlimited.", {}, names=p.ULIMIT, low=-1
+    )
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)
     nodes: Mapping[str, Machine] = key(

@@ -91,7 +91,7 @@ def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
         record = _definition(shape.type, definitions)
         if short := getattr(shape.type, "TEXT", ""):
             return {"anyOf": [record, {"type": "string", "pattern": _whole(short)}]}
-        return {"anyOf": [record, {"type": "integer", "minimum": -1}]} if hasattr(shape.type, "NUMBER") else record
+        return record
     if shape.kind == shapes.ENUM:
         members: type[Enum] = shape.type
         return {"enum": [member.value for member in members]}

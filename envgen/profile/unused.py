@@ -134,8 +134,6 @@ def _nulls(node: YamlNode, path: Path_) -> Iterator[Row]:
 
 
 def _image(profile: Profile) -> Iterator[Row]:
-    if not profile.tiktoken.encodings:
-        yield ("tiktoken", "directory"), "no file is put there: tiktoken.encodings is empty", ""
     if not profile.cuda.arch_list.archs and profile.gpu is GpuMode.NONE:
         yield ("cuda", "home"), "nothing is compiled for a GPU: cuda.arch_list is empty", ""
     if not any(source.origin.is_built for source in profile.sources.values()):

@@ -173,7 +173,7 @@ def _common(profile: Profile, key: str) -> Block:
         "init": True,
         "ipc": profile.ipc,
         "shm_size": str(shm.bytes) if shm else None,
-        "ulimits": {name: {"soft": one.soft, "hard": one.hard} for name, one in profile.ulimits.items()} or None,
+        "ulimits": {name: {"soft": limit, "hard": limit} for name, limit in profile.ulimits.items()} or None,
         "working_dir": profile.working_dir.path,
         "stop_grace_period": STOP_GRACE,
         "logging": LOGGING,

@@ -72,7 +72,7 @@ def image_env(profile: Profile) -> list[Pair]:
     # The base image's bundle, to which the entry point adds a company's CA, for `docker exec`, too.
     pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
     if profile.tiktoken.encodings:
-        pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.directory.path))
+        pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.FOLDER.path))
     if profile.python_path:
         pairs.append(Pair("PYTHONPATH", ":".join(path.path for path in profile.python_path), prepend=True))
     return pairs

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
-from envgen.profile.model import Encoding, Pip, Profile, Source
+from envgen.profile.model import Encoding, Pip, Profile, Source, Tiktoken
 from envgen.profile.values import own_path
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
@@ -138,8 +138,7 @@ class ImagePlan:
         self.compiler = "cuda" if self.cuda_env else "base"
         self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
         self.opened = environment.opened_folders(profile)  # writable by root's group
-        folder = profile.tiktoken.directory.path
-        self.encodings = tuple(_encoding(folder, *one) for one in profile.tiktoken.encodings.items())
+        self.encodings = tuple(_encoding(*one) for one in profile.tiktoken.encodings.items())
         # The files of the project that the build reads.
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
@@ -344,10 +343,10 @@ def wheel_folder(source: Source) -> str:
     return f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
 
 
-def _encoding(folder: str, name: str, encoding: Encoding) -> Vocabulary:
+def _encoding(name: str, encoding: Encoding) -> Vocabulary:
     file = f"{name}.tiktoken"
     words = (f"/encodings/{file}", encoding.sha256, encoding.url)
-    return Vocabulary(f"{folder}/{file}", encoding.sha256, encoding.url, words)
+    return Vocabulary(f"{Tiktoken.FOLDER}/{file}", encoding.sha256, encoding.url, words)
 
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:

@@ -34,7 +34,6 @@ profiles:
     apt: {{runtime: [less]}}
     pip: {{deps: [iniconfig], override: [pluggy, beta], protect: [pip]}}
     tiktoken:
-      directory: /opt/words
       encodings: {{small: {{url: "{words}", sha256: {sha256}}}}}
     sources:
       alpha: {{origin: {{pypi: alpha==1.5}}, package: alpha, distribution: alpha, mount: /workspace/alpha,
@@ -159,14 +158,14 @@ def test_bytecode_is_there_and_fresh(prod: Prod) -> None:
 
 
 def test_files_programs_and_identity(prod: Prod) -> None:
-    assert prod.run("cat", "/opt/words/small.tiktoken").encode() == WORDS
+    assert prod.run("cat", "/workspace/tiktoken_encodings/small.tiktoken").encode() == WORDS
     assert prod.run("less", "--version").startswith("less")
     assert prod.run("pwd") == "/work space\n"
     config = json.loads(docker("image", "inspect", prod.image).stdout)[0]["Config"]
     labels = config["Labels"]
     assert labels["dev.envgen.profile"] == "prod"
     assert f'dev.envgen.render="{labels["dev.envgen.render"]}"' in (prod.root / "Dockerfile").read_text()
-    assert "TIKTOKEN_ENCODINGS_BASE=/opt/words" in config["Env"]
+    assert "TIKTOKEN_ENCODINGS_BASE=/workspace/tiktoken_encodings" in config["Env"]
 
 
 def test_nothing_of_the_build_stays(prod: Prod) -> None:

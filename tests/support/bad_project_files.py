@@ -187,7 +187,7 @@ dev("jobs", "build: {max_jobs: ⟦0}", ("'0' is not a number of jobs", ""))
 dev("jobs as fraction", "build: {max_jobs: ⟦1.5}", ("expected text such as auto, found a number", ""))
 dev("relative container path", "working_dir: ⟦workspace", ("is not an absolute path inside the container", ""))
 dev("container path with dots", "working_dir: ⟦/a/../b", ("contains '..'", ""))
-dev("ulimit, too small", "ulimits: {stack: {soft: ⟦-2, hard: 1}}", ("-2 is too small; the minimum is -1", ""))
+dev("ulimit, too small", "ulimits: {stack: ⟦-2}", ("-2 is too small; the minimum is -1", ""))
 dev("requirement", "pip: {tools: [⟦'a; rm -rf /']}", ("is not accepted here", "a requirement"))
 dev("option as a package", "apt: {build: [⟦-y]}", ("is not accepted here", "a Debian package"))
 dev("command substitution", "apt: {build: [⟦$(id)]}", ("'$(id)' is not accepted here", ""))
@@ -251,7 +251,7 @@ for _variable, _key in (
     ("MAX_JOBS", "build.max_jobs"),
     ("FLASHINFER_NVCC_THREADS", "cuda.arch_list"),
     ("NVCC_THREADS", "cuda.arch_list"),
-    ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.directory"),
+    ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.encodings"),
 ):
     dev(f"derived {_variable}", f"env: {{g: {{⟦{_variable}: x}}}}", ("envgen sets", f"{_key}"))
 dev("derived from a cache", "caches: {huggingface: {path: /hf}}\nenv: {g: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}}",
@@ -389,8 +389,6 @@ for _folder in ("/", "/etc", "/proc/x", "/sys", "/dev", "/usr", "/usr/bin", "/op
     dev(f"cache on {_folder}", f"caches: {{a: {{path: ⟦{_folder}}}}}", ("the image's system", "/workspace/NAME"))
 dev("a checkout on /usr/bin", "sources: {vllm: " + (SOURCE % "origin: {checkout: ./x}").replace("/workspace/vllm", "⟦/usr/bin") + "}",
     ("/usr/bin belongs to the image's system", ""))
-dev("encodings in /etc", (ENCODING % ("https://h/o", "a" * 64)).replace("{enc", "{directory: ⟦/etc/x, enc"),
-    ("/etc belongs to the image's system", ""))
 service("health on another host", "health: {http: ⟦//evil/x}", ("is not accepted here", "/health"))
 service("a pattern that looks behind", "ready: {forbid: {a: ⟦'(?<!x)y'}}",
     ("is not a regular expression", "look-around"))

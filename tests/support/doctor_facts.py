@@ -31,7 +31,6 @@ defaults:
   working_dir: /workspace
   caches: {flashinfer: {path: /root/.cache/flashinfer}}
   tiktoken:
-    directory: /enc
     encodings: {o200k_base: {url: "https://example.org/o", sha256: SHA}}
 profiles:
   dev:

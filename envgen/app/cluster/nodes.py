@@ -92,7 +92,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
             mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
         meeting = [service.cluster.port] if service.cluster else []
         wanted = [*meeting, *(port.container for port in service.ports)]
-        limits = {key: (limit.soft, limit.hard) for key, limit in profile.ulimits.items()}
+        limits = {key: (limit, limit) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
         request = {
             "ask": "facts", "ports": wanted if node.rank == 0 and not node.runs else [],

@@ -61,7 +61,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "pip.prefer": (["b12x"], ["flashinfer-python"]),
     "pip.remove": (["torchao"], ["apex"]),
     "pip.protect": (["torch"], ["torch", "apex"]),
-    "tiktoken.directory": ("/opt/one", "/opt/two"),
     "tiktoken.encodings.o200k_base.url": ("https://h/a", "https://h/b"),
     "tiktoken.encodings.o200k_base.sha256": (SHA, "b" * 64),
     "sources.vllm.origin.git": ("https://h/a.git", "https://h/b.git"),
@@ -102,8 +101,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "ipc": ("private", "host"),
     "shm_size": ("1GiB", "2GiB"),
     "memory.floor": ("1GiB", "2GiB"),
-    "ulimits.memlock.soft": (-1, 5),
-    "ulimits.memlock.hard": (-1, 6),
+    "ulimits.memlock": (-1, 5),
     "working_dir": ("/workspace", "/opt/work"),
     "services.serve.command": (["vllm", "serve", "a/b"], ["vllm", "serve", "c/d"]),
     "services.serve.args.max-model-len": (1024, 2048),
@@ -314,7 +312,6 @@ def placed(profile: dict[str, Any], key: str, value: Any, *, variant: bool) -> d
         "services.serve.mounts.data": {"host": "data", "path": "/opt/x"},
         "services.serve.model": {"repo": "a/b"},
         "services.serve.cluster": {"nodes": ["a", "b"]},
-        "ulimits.memlock": {"soft": 9, "hard": 9},
     }
     for name, filler in rest.get(entry, {}).items():
         at.setdefault(name, filler)

@@ -44,8 +44,6 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", profile: str = 
         ("        health: {http: /health, complete: 5s}\n",
          ["services.web.health.complete: no token is asked for without ready.model"]),
         ("    ipc: host\n    shm_size: 1GiB\n", ["shm_size: with ipc: host, /dev/shm is the machine's"]),
-        ("    tiktoken: {directory: /opt/x}\n",
-         ["tiktoken.directory: no file is put there: tiktoken.encodings is empty"]),
         ("    caches: {torch: {path: /opt/t, namespace: false}}\n",
          ["caches.torch.namespace: only the cache `flashinfer` has namespaces"]),
         ("    nodes: {a: {address: 10.0.0.1, interface: eth0}}\n",

@@ -64,8 +64,6 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"dockerfile_extra": DockerfileExtra(end=(DockerLine.parse("RUN true"),))},
      "dockerfile_extra.end: nothing → RUN true"),
     ({"tiktoken": encoding(sha256="1" * 64)}, f"tiktoken.encodings.o200k_base.sha256: {'0' * 12} → {'1' * 12}"),
-    ({"tiktoken": dataclasses.replace(BEFORE.tiktoken, directory=ContainerPath("/x"))},
-     "tiktoken.directory: /workspace/tiktoken_encodings → /x"),
     ({"caches": {"things": Cache(path=ContainerPath("/things"))}}, "caches: nothing → /things"),
     (vllm(origin=dataclasses.replace(GIT, ref="v0.14.0")), "sources.vllm.origin.ref: v0.13.0 → v0.14.0"),
     (vllm(install=Install(requires=("wheel",))), "sources.vllm.install.requires: nothing → wheel"),
