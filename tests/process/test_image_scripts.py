@@ -111,72 +111,53 @@ DIGEST = hashlib.sha256(SDIST).hexdigest()
 JSON = "application/vnd.pypi.simple.v1+json"
 
 
+def sdist(server: Server, folder: Path, version: str = "1.0", **env: str) -> tuple[int, str]:
+    """`fetch sdist`, from an index that wants a password."""
+    index = server.url.replace("://", "://user:pass%40word@") + "/simple/"
+    return run("fetch", "sdist", "My.Pkg", version, folder, env={"UV_DEFAULT_INDEX": index, **env})
+
+
 def test_the_right_one_of_an_index(server: Server, tmp_path: Path) -> None:
-    names = (
-        "/w/my_pkg-1.0-py3-none-any.whl",
-        "/f/my_pkg-1.0.1.tar.gz",
-        f"../../files/My.Pkg-1.0.tar.gz#sha256={DIGEST}",
-    )
+    others = ("/w/my_pkg-1.0-py3-none-any.whl", "/f/my_pkg-1.0.1.tar.gz")
+    names = (*others, f"../../files/My.Pkg-1.0.tar.gz#sha256={DIGEST}")
     server.put("/simple/my-pkg/", "".join(f"<a href='{name}'>x</a>" for name in names).encode())
     server.put("/files/My.Pkg-1.0.tar.gz", SDIST)
-    code, output = run(
-        "fetch", "sdist", "My.Pkg", "1.0", tmp_path / "src/x", env={"UV_DEFAULT_INDEX": f"{server.url}/simple"}
-    )
-    assert code == 0, output
+    code, output = sdist(server, tmp_path / "src/x")
+    assert code == 0 and DIGEST in output and "pass" not in output, output
     assert (tmp_path / "src/x/sub/b.py").read_text() == "y"
-    assert DIGEST in output
-
-
-def test_an_index_that_wants_a_password(server: Server, tmp_path: Path) -> None:
-    page = f'<a href="/f/my_pkg-1.0.zip">z</a><a href="/f/my_pkg-1.0.tar.gz#sha256={DIGEST}">t</a>'
-    server.put("/simple/my-pkg/", page.replace('<a href="/f/my_pkg-1.0.zip">z</a>', "").encode())
-    server.put("/f/my_pkg-1.0.tar.gz", SDIST)
-    index = server.url.replace("://", "://user:pass%40word@") + "/simple/"
-    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
-    assert code == 0, output
     assert [user for _, user in server.asked] == ["Basic dXNlcjpwYXNzQHdvcmQ="] * 2
-    assert "pass" not in output
 
 
-def test_wrong_bytes_are_refused(server: Server, tmp_path: Path) -> None:
-    server.put("/my-pkg/", f'<a href="/my_pkg-1.0.tar.gz#sha256={"0" * 64}">t</a>'.encode())
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("1.0", f"has sha256 {DIGEST}, expected {'0' * 64}"),
+        ("2.0", "no source distribution of My.Pkg 2.0 on http://127.0.0.1:"),
+    ],
+)
+def test_what_an_index_has_not_is_said_without_its_password(
+    server: Server, tmp_path: Path, version: str, said: str
+) -> None:
+    server.put("/simple/my-pkg/", f'<a href="/my_pkg-1.0.tar.gz#sha256={"0" * 64}">t</a>'.encode())
     server.put("/my_pkg-1.0.tar.gz", SDIST)
-    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
-    assert code == 1
-    assert f"has sha256 {DIGEST}, expected {'0' * 64}" in output
-    assert not (tmp_path / "x").exists()
+    code, output = sdist(server, tmp_path / "x", version)
+    assert code == 1 and said in output and "pass" not in output and not (tmp_path / "x").exists()
 
 
 def test_a_server_that_falls_silent_is_tried_again(server: Server, tmp_path: Path) -> None:
-    server.put("/my-pkg/", b'<a href="/my_pkg-1.0.tar.gz">t</a>')
+    server.put("/simple/my-pkg/", b'<a href="/my_pkg-1.0.tar.gz">t</a>')
     server.put("/my_pkg-1.0.tar.gz", SDIST, SILENT)
     server.put("/my_pkg-1.0.tar.gz", SDIST)
-    env = {"UV_DEFAULT_INDEX": server.url, "PIP_DEFAULT_TIMEOUT": "1"}
-    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
+    code, output = sdist(server, tmp_path / "x", PIP_DEFAULT_TIMEOUT="1")
     assert code == 0 and "trying again" in output, output
-
-
-def test_a_missing_version_names_the_index_without_its_password(server: Server, tmp_path: Path) -> None:
-    index = server.url.replace("://", "://user:secret@")
-    code, output = run("fetch", "sdist", "my-pkg", "2.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
-    assert code == 1
-    assert f"no source distribution of my-pkg 2.0 on {server.url}" in output
-    assert "secret" not in output
-
-
-def test_a_wheel_folder_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(SDIST)
-    env = {"UV_FIND_LINKS": str(tmp_path / "links"), "UV_DEFAULT_INDEX": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
-    code, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
-    assert code == 0, output
 
 
 @pytest.mark.parametrize(("path", "code"), [("../evil", 1), ("/etc/evil", 0), ("my_pkg-1.0/../../evil", 1)])
 def test_an_archive_writes_nothing_outside(tmp_path: Path, path: str, code: int) -> None:
+    """From a folder of wheels, which comes before an index: this one answers nobody."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(archive(("my_pkg-1.0/a", "x"), (path, "x")))
-    env = {"UV_FIND_LINKS": str(tmp_path / "links")}
+    env = {"UV_FIND_LINKS": str(tmp_path / "links"), "UV_DEFAULT_INDEX": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
     done, output = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "in/x", env=env)
     assert done == code, output
     assert "fetch: " in output
@@ -251,30 +232,16 @@ def test_where_no_index_answers_wheels_at_hand_are_enough(tmp_path: Path) -> Non
 
 
 def test_patches_apply_exactly_or_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src/a.py").write_text("one\ntwo\nthree\n")
-    good = tmp_path / "good.patch"
-    good.write_text("--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n")
-    fuzzy = tmp_path / "fuzzy.patch"
-    fuzzy.write_text("--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n uno\n-2\n+zwei\n three\n")
-    assert run("apply-patches", tmp_path / "src", good)[0] == 0
-    assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
-    code, output = run("apply-patches", tmp_path / "src", fuzzy)
-    assert code == 1
-    assert "fuzzy.patch does not apply" in output
-    assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
-
-
-def test_patches_apply_inside_somebody_elses_repository(tmp_path: Path) -> None:
-    """A source may lie below a folder that is a git repository; git apply must not skip its files then."""
+    """Also below a folder that is somebody else's repository, where `git apply` would skip the files."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    inside = tmp_path / "build/src"
-    inside.mkdir(parents=True)
-    (inside / "a.py").write_text("one\n")
-    (tmp_path / "p.patch").write_text(edit("a.py"))
-    code, output = run("apply-patches", inside, tmp_path / "p.patch")
-    assert code == 0, output
-    assert (inside / "a.py").read_text() == "two\n"
+    folder = tmp_path / "build/src"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text("one\n")
+    for name, old, code in (("good", "one", 0), ("fuzzy", "uno", 1)):
+        (tmp_path / f"{name}.patch").write_text(edit("a.py", old))
+        done, output = run("apply-patches", folder, tmp_path / f"{name}.patch")
+        assert done == code and (code == 0 or "fuzzy.patch does not apply" in output), output
+        assert (folder / "a.py").read_text() == "two\n"
 
 
 class Site:
@@ -633,29 +600,27 @@ def with_backend(folder: Path, body: str, requires: str = "[]") -> Path:
     return folder
 
 
-def test_what_is_installed_already_is_not_wanted_again(tmp_path: Path) -> None:
-    wanted = """["pytest", "pytest>=9999", "nosuch-package", 'nosuch-too; python_version < "3"']"""
-    done = needs(with_backend(tmp_path, "return []", wanted))
-    assert (done.returncode, done.stdout) == (0, "pytest>=9999\nnosuch-package\n" + INSTALLED)
+WANTED = """["pytest", "pytest>=9999", "nosuch-package", 'nosuch-too; python_version < "3"']"""
+NEEDS = [  # requires, what the backend does, options, exit code, what is printed, and how the one line of error begins
+    (WANTED, "return []", (), 0, "pytest>=9999\nnosuch-package\n" + INSTALLED, ""),
+    ("[]", "return ['pytest', 'nosuch-package']", (), 0, "", ""),
+    ("[]", "return ['pytest', 'nosuch-package']", ("--ask",), 0,
+     f"a backend that talks\nnosuch-package\n{INSTALLED}", ""),
+    ("[]", "raise ValueError('first\\nthe reason')", ("--ask",), 1, "a backend that talks\n",
+     "envgen: lib: its build backend ours failed: ValueError: first the reason; write its requirements in "),
+    ("[]", "raise SystemExit('the reason')", ("--ask",), 1, "a backend that talks\n",
+     "envgen: lib: its build backend ours failed: SystemExit: the reason; write its requirements in "),
+]  # fmt: skip
 
 
-def test_a_backend_is_asked_for_more(tmp_path: Path) -> None:
-    with_backend(tmp_path, "return ['pytest', 'nosuch-package']")
-    assert needs(tmp_path).stdout == ""
-    done = needs(tmp_path, "--ask")
-    assert (done.returncode, done.stdout) == (0, "a backend that talks\nnosuch-package\n" + INSTALLED)
-
-
-@pytest.mark.parametrize("body", ["raise ValueError('first\\nthe reason')", "raise SystemExit('the reason')"])
-def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None:
-    done = needs(with_backend(tmp_path, body), "--ask")
-    assert done.returncode == 1
-    kind = body[6:].split("(")[0]
-    reason = "first the reason" if kind == "ValueError" else "the reason"
-    assert done.stderr.startswith(
-        f"envgen: lib: its build backend ours failed: {kind}: {reason}; write its requirements in "
-    )
-    assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize(("requires", "body", "words", "code", "out", "error"), NEEDS)
+def test_what_a_build_needs(
+    tmp_path: Path, requires: str, body: str, words: tuple[str, ...], code: int, out: str, error: str
+) -> None:
+    """What is installed already is not wanted again; a backend is asked for more, and its failure is one sentence."""
+    done = needs(with_backend(tmp_path, body, requires), *words)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert done.stderr.startswith(error) and done.stderr.count("\n") == (code != 0)
 
 
 @pytest.mark.parametrize(
@@ -670,13 +635,11 @@ def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None
 def test_a_damaged_pyproject_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     done = needs(tmp_path)
-    assert message in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
-    assert done.returncode == (1 if message else 0)
+    assert message in done.stderr and done.returncode == len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_what_cannot_be_installed_is_one_sentence_that_names_the_key(tmp_path: Path) -> None:
-    with_backend(tmp_path, "return []", '["nosuch-package"]')
-    done = needs(tmp_path, fails=True)
+    done = needs(with_backend(tmp_path, "return []", '["nosuch-package"]'), fails=True)
     assert done.returncode == 1
     message = "envgen: lib: cannot install nosuch-package, which its build needs; write its requirements in "
     assert done.stderr.splitlines()[-1].startswith(f"{message}sources.lib.install.requires, ")
@@ -699,18 +662,26 @@ def test_a_wheel_that_is_gone_or_of_another_machine_is_one_sentence(tmp_path: Pa
     assert "No matching distribution found for lib==1.0" in done.stderr
 
 
-def wheel(folder: Path, name: str, version: str, *requires: str) -> None:
-    stem = f"{name}-{version}"
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as file:
-        lines = [
-            "Metadata-Version: 2.1",
-            f"Name: {name}",
-            f"Version: {version}",
-            *(f"Requires-Dist: {r}" for r in requires),
-        ]
-        file.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
-        file.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{stem}.dist-info/RECORD", "")
+def wheel(folder: Path, name: str, version: str, *requires: str, **modules: str) -> None:
+    """A wheel; ``modules``: their texts."""
+    info, files = f"{name}-{version}.dist-info", {f"{module}.py": text for module, text in modules.items()}
+    rows = "".join(f"{path},sha256={hashed(text)},{len(text)}\n" for path, text in files.items())
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {name}",
+        f"Version: {version}",
+        *(f"Requires-Dist: {r}" for r in requires),
+    ]
+    files[f"{info}/METADATA"] = "\n".join(lines) + "\n"
+    files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/RECORD"] = f"{rows}{info}/RECORD,,\n"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        for path, text in files.items():
+            file.writestr(path, text)
+
+
+def hashed(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
 @pytest.mark.parametrize("words", [["one-lib", "two==1.0"], ["two==1.0", "one-lib"]])
@@ -741,29 +712,12 @@ def test_an_extra_is_that_of_its_own_wheel(tmp_path: Path) -> None:
     assert needs_of(str(tmp_path), ["vllm.x[b12x]"]) == ["always-x", "cute-x==4.8", "always-x"]
 
 
-def with_module(folder: Path, name: str) -> None:
-    """A wheel that brings the module ``ours``, with its own name in it, and one that all bring alike."""
-    files = {"ours/__init__.py": f'OWNER = "{name}"\n', "alike/__init__.py": "", f"{name}.py": ""}
-    stem = f"{name}-1.0"
-    rows = [f"{path},sha256={hashed(text)},{len(text)}" for path, text in files.items()]
-    files[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
-    files[f"{stem}.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files[f"{stem}.dist-info/RECORD"] = "\n".join([*rows, f"{stem}.dist-info/RECORD,,"]) + "\n"
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as file:
-        for path, text in files.items():
-            file.writestr(path, text)
-
-
-def hashed(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-
-
 @pytest.mark.parametrize("prefer", ["one", "two", ""])
 def test_a_module_that_two_packages_bring_is_of_the_one_that_is_preferred(tmp_path: Path, prefer: str) -> None:
     index, venv_, script = tmp_path / "index", tmp_path / "venv", tmp_path / "pip-install"
     index.mkdir()
     for name in ("one", "two"):
-        with_module(index, name)
+        wheel(index, name, "1.0", ours=f'OWNER = "{name}"\n', alike="", **{name: ""})
     python = venv_ / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv_], check=True, timeout=120)
     script.write_text(SCRIPTS["pip-install"].read_text().replace('"/opt/envgen/bin/uv"', repr(uv.find_uv_bin())))
@@ -778,7 +732,7 @@ def test_a_module_that_two_packages_bring_is_of_the_one_that_is_preferred(tmp_pa
         assert owner == prefer and "warning" not in done.stdout
     else:
         (line,) = [one for one in done.stdout.splitlines() if "warning" in one]
-        assert f"ours/__init__.py is of {owner} (one, two bring it, too); choose: `pip: {{prefer: [{owner}]}}`" in line
+        assert f"ours.py is of {owner} (one, two bring it, too); choose: `pip: {{prefer: [{owner}]}}`" in line
 
 
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:
