@@ -24,8 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     before = {}
     try:
-        if sys.getfilesystemencoding() == "ascii":
-            _in_utf8()
         for signum in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(signum) == signal.SIG_DFL:
                 try:
@@ -34,10 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     break
         from envgen.cli import program
 
-        code = program.main(argv)
-        if code == INTERRUPTED and argv is None:  # a second Ctrl-C, while Python itself ends, is the same answer
-            signal.signal(signal.SIGINT, lambda _signum, _frame: os._exit(INTERRUPTED))
-        return code
+        return program.main(argv)
     except KeyboardInterrupt as error:
         os.write(2, f"envgen: {str(error) or 'interrupted'}\n".encode())
         return INTERRUPTED
@@ -48,14 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _terminate(_signum: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt("terminated")
-
-
-def _in_utf8() -> None:
-    """Start again with UTF-8: paths and labels of Docker are UTF-8, whatever the locale is.
-
-    Python itself does so for the locales C and POSIX, unless PYTHONUTF8=0 and PYTHONCOERCECLOCALE=0 forbid it.
-    """
-    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 if __name__ == "__main__":

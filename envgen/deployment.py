@@ -41,7 +41,6 @@ from envgen.profile.compose_file import changes, effective, own_file
 from envgen.profile.model import GpuMode, Machine, Mode, Profile
 from envgen.profile.service import Cluster
 from envgen.profile.tree import label_of
-from envgen.profile.values import HostPath
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
@@ -115,10 +114,6 @@ class Deployment:
             return connect(self._environment)
         except EngineError as error:
             raise (named(self.node, error) if self.node else error) from None
-
-    def connect(self) -> Engine:
-        """``engine`` as a method, to be called elsewhere."""
-        return self.engine
 
     @property
     def gpu(self) -> GpuMode:
@@ -194,7 +189,7 @@ class Deployment:
     def to_build(self, *, unlocked: bool = False) -> Deployment:
         """The same with the current lock file, whatever the image was built with. ``unlocked``: with none."""
         made = replace(self)  # a fresh copy: nothing rendered with another lock
-        return made.with_cached(lock=None) if unlocked else made.with_cached(lock=made.locked)
+        return made.with_cached(lock=None if unlocked else made.locked)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
@@ -258,7 +253,13 @@ class Deployment:
     @cached_property
     def own_files(self) -> dict[str, Path]:
         """Key -> the file or folder of this machine that the profile names there for its builds. It may not exist."""
-        return {key: (self.root / Path(one.path).expanduser()).resolve() for key, one in self._named_files.items()}
+        profile = self.profile
+        named = {
+            "pip.netrc": profile.pip.netrc,
+            "network.ca_certificates": profile.network.ca_certificates,
+            "build.wheelhouse": profile.build.wheelhouse,
+        }
+        return {key: (self.root / Path(one.path).expanduser()).resolve() for key, one in named.items() if one}
 
     @property
     def missing_files(self) -> tuple[Problem, ...]:
@@ -267,7 +268,7 @@ class Deployment:
         for key, path in self.own_files.items():
             kind = "folder" if key == "build.wheelhouse" else "file"
             if not (path.is_dir() if kind == "folder" else path.is_file()):
-                message = f"{key}: {kind} {self._named_files[key]} does not exist"
+                message = f"{key}: {kind} {path} does not exist"
                 found.append(Problem(message, hint=f"correct {key}, or unset it"))
         return tuple(found)
 
@@ -276,16 +277,6 @@ class Deployment:
         if problems := self.missing_files:
             raise RefusedError(problems=problems)
         return self.own_files
-
-    @property
-    def _named_files(self) -> dict[str, HostPath]:
-        profile = self.profile
-        found = {
-            "pip.netrc": profile.pip.netrc,
-            "network.ca_certificates": profile.network.ca_certificates,
-            "build.wheelhouse": profile.build.wheelhouse,
-        }
-        return {key: path for key, path in found.items() if path is not None}
 
     # Services
 

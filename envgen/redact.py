@@ -248,20 +248,21 @@ def _is_folder(name: str, value: str) -> bool:
 
 def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
     """Each known value in each spelling -> its replacement, the longest first."""
-    found: dict[str, str] = {}
     home = os.environ.get("HOME", "").rstrip("/")
-    if home not in ("", "/root") and home.count("/") >= 2:
-        found[home] = "~"
-    for value in [*secret_values(os.environ), *known]:
-        if len(value) < SHORTEST or value.lower() in _DULL:
-            continue
-        found.update(dict.fromkeys(_spellings(value), "[redacted: known secret]"))
+    found = {home: "~"} if home not in ("", "/root") and home.count("/") >= 2 else {}
+    found |= _spelled([*secret_values(os.environ), *known])
     return sorted(found.items(), key=lambda item: -len(item[0]))
 
 
-def _spellings(value: str) -> set[str]:
-    plain = value.encode("utf-8", "surrogateescape")
-    return {value, quote(plain, safe=""), json.dumps(value)[1:-1], base64.b64encode(plain).decode().rstrip("=")}
+def _spelled(values: Iterable[str]) -> dict[str, str]:
+    """Each of the ``values`` that is long enough, also as in a URL, in JSON and in base64 -> its replacement."""
+    spellings = set[str]()
+    for value in values:
+        if len(value) >= SHORTEST and value.lower() not in _DULL:
+            plain = value.encode("utf-8", "surrogateescape")
+            spellings |= {value, quote(plain, safe=""), json.dumps(value)[1:-1]}
+            spellings.add(base64.b64encode(plain).decode().rstrip("="))
+    return dict.fromkeys(sorted(spellings, key=lambda text: (-len(text), text)), "[redacted: known secret]")
 
 
 def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:
@@ -269,10 +270,8 @@ def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict
 
     The values of secret-like variables, and of those in ``names`` (a profile's ``secrets``), in each spelling.
     """
-    values = {value for value in secret_values(environ) if is_secret_value(value)}
-    values |= {value for name in names if len(value := environ.get(name, "")) >= SHORTEST}
-    found = {spelling for value in values if value.lower() not in _DULL for spelling in _spellings(value)}
-    return dict.fromkeys(sorted(found, key=lambda text: (-len(text), text)), "[redacted: known secret]")
+    listed = [environ.get(name, "") for name in names]
+    return _spelled([*filter(is_secret_value, secret_values(environ)), *listed])
 
 
 def _own_names() -> Iterator[tuple[re.Pattern[str], str]]:

@@ -101,7 +101,7 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
     ]  # fmt: skip
 
 
-def latency(cell: CellResult, max_ttft: float | None, max_per_token: float | None) -> list[Criterion]:
+def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -> list[Criterion]:
     """The limits, in milliseconds, for the medians of a cell with one request at a time."""
     medians = {name: figure.median for name, figure in cell.figures.items()}
     rate, rows = medians.get("decode_tps"), []
@@ -111,7 +111,7 @@ def latency(cell: CellResult, max_ttft: float | None, max_per_token: float | Non
     ):  # fmt: skip
         if limit is not None:
             good, seen = (None, "not measured") if value is None else (value <= limit, f"{value:.1f} ms, the median")
-            rows.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit:g} ms"))
+            rows.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit} ms"))
     return rows
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from envgen.engine.process import in_background
 from envgen.engine.values import read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.chat import context_length
@@ -139,15 +139,6 @@ Answer = TypeVar("Answer")
 
 
 def together(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-    """``ask`` all of ``items`` at once; the first error is raised. Ctrl-C does not wait for threads that still ask."""
-
-    def run(future: Future[Answer], item: Item) -> None:
-        try:
-            future.set_result(ask(item))
-        except BaseException as error:
-            future.set_exception(error)
-
-    asked = [(Future[Answer](), item) for item in items]
-    for given in asked:
-        threading.Thread(target=run, args=given, daemon=True).start()
-    return [future.result() for future, _ in asked]
+    """``ask`` all of ``items`` at once; the first error is raised. Ctrl-C does not wait for what is still asked."""
+    answers = [in_background(partial(ask, item)) for item in items]
+    return [answer.result() for answer in answers]

@@ -5,19 +5,17 @@ A command's module is imported when the command is used, so `envgen --help` cost
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import itertools
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from envgen import __version__
 from envgen.errors import OutputMode
 from envgen.text import Loudness
 
@@ -186,17 +184,8 @@ class LazyGroup(FullGroup):
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from envgen.cli.version import report  # reads the metadata of all packages
-
-        click.echo("\n".join(report()))
-        ctx.exit()
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
-              help="Show the versions of envgen and its dependencies.")  # fmt: skip
+@click.version_option(__version__, "-V", "--version", prog_name="envgen", message="%(prog)s %(version)s")
 def main() -> None:
     """Build and run vLLM + FlashInfer containers from one YAML file.
 
@@ -214,16 +203,11 @@ def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None
 
     ``output`` records whether the command line asks for JSON, and whether it was printed.
     """
-    if os.environ.get("_ENVGEN_COMPLETE"):
-        # Errors don't belong in a prompt.
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.suppress(Exception):
-            main.main(prog_name="envgen", standalone_mode=False)
-        return 0
     words = list(sys.argv[1:] if argv is None else argv)
     output = output or OutputMode()
     try:
         result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
-    except SystemExit:  # click turns EPIPE into this
+    except SystemExit:  # click turns EPIPE into this, and ends a completion so
         raise BrokenPipeError from None
     except click.UsageError as error:  # the callback of --json may not have run
         takes_json = error.ctx is not None and any(param.name == "as_json" for param in error.ctx.command.params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,16 +29,6 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return number if number <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
-
-
-class Figure(click.FloatRange):
-    """A finite number up to LARGEST; the help shows only ``min``."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a number", param, ctx)
         return number if number <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from envgen.deployment import Deployment, host_of, known_service, require_described
@@ -131,7 +132,7 @@ def reach(
     from envgen.engine import sdk  # noqa: F401  # before the seconds begin: its import is not the engine's time
 
     machines = {node: deployment.on(node) for node in wanted}
-    futures = {node: in_background(one.connect) for node, one in machines.items()}
+    futures = {node: in_background(partial(getattr, one, "engine")) for node, one in machines.items()}
     done = wait(futures.values(), seconds).done
     reached, lost = dict[str, Deployment](), dict[str, EngineError]()
     for node, future in futures.items():

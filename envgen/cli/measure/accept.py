@@ -13,7 +13,7 @@ from envgen.bench import checks, record
 from envgen.bench.checks import Trial
 from envgen.bench.record import Run
 from envgen.bench.tools import Matrix
-from envgen.cli.common import Count, Figure
+from envgen.cli.common import Count
 from envgen.cli.measure.common import report, service_options, tool_choice
 from envgen.text import progress
 
@@ -27,12 +27,12 @@ PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests 
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N",
               help="Requests at once.")  # fmt: skip
 @tool_choice
-@click.option("--max-ttft", type=Figure(0, min_open=True), metavar="MS", help="Limit for the time to the first token.")
-@click.option("--max-per-token", type=Figure(0, min_open=True), metavar="MS", help="Limit for each token.")
+@click.option("--max-ttft", type=Count(1), metavar="MS", help="Limit for the time to the first token.")
+@click.option("--max-per-token", type=Count(1), metavar="MS", help="Limit for each token.")
 @click.option("--reference", "-R", metavar="RUN", help="A record of `envgen answers` to agree with, such as `latest`.")
 def command(
-    asked: Asked, requests: int, concurrency: int, tool: str | None, max_ttft: float | None,
-    max_per_token: float | None, reference: str | None,
+    asked: Asked, requests: int, concurrency: int, tool: str | None, max_ttft: int | None,
+    max_per_token: int | None, reference: str | None,
 ) -> int:  # fmt: skip
     """Run the full acceptance test against the running SERVICE (default: the only one).
 

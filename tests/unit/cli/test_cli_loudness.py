@@ -102,5 +102,4 @@ def test_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch, environ: dict[st
 
 def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-V"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == f"envgen {__version__}" and second.startswith("Python 3.") and ", click " in second
+    assert capsys.readouterr().out == f"envgen {__version__}\n"
