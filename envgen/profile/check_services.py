@@ -22,17 +22,7 @@ from envgen.text import shorten
 OWN_FLAGS = ("nnodes", "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend")
 PER_NODE = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 ENDLESS = ("always", "unless-stopped")  # Docker's restart policies without a limit
-# Folders of the image's system, which a mount would hide. Below _SYSTEM_TREES no mount is allowed, either.
-_SYSTEM = frozenset(
-    (
-        "/", "/bin", "/boot", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run", "/sbin", "/usr",
-        "/usr/bin", "/usr/include", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/libx32",
-        "/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/local/sbin", "/usr/sbin", "/usr/share", "/var",
-        "/var/lib",
-    )
-)  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh")
-_SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
 
 
 def check(report: BoundProfile) -> None:
@@ -204,8 +194,6 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
             section.problem(
                 ("ports", number), "machines in a cluster use the host's network, which maps no ports", hint
             )
-        elif port.container == cluster.port:
-            section.problem(("ports", number), f"{cluster.port} is cluster.port, where the ranks meet")
     for variable in PER_NODE:
         if variable in service.env:
             hint = "leave it out: envgen sets it on each machine from `nodes`"
@@ -229,20 +217,17 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
 
 
 def _mounts(report: BoundProfile) -> None:
-    """Check that no mount hides the image's system, CUDA, a source, a cache or another mount."""
+    """Check that no mount hides envgen's programs, CUDA, a source, a cache or another mount."""
     profile = report.profile
     sources = [(f"the source {name}", source.mount) for name, source in report.sources("mount")]
-    held = [("CUDA (cuda.home)", profile.cuda.home)]
+    held = [("envgen's programs", ContainerPath("/opt/envgen")), ("CUDA (cuda.home)", profile.cuda.home)]
     if profile.tiktoken.encodings:
         held.append(("the vocabulary files", profile.tiktoken.FOLDER))
-    for name, source in report.sources("mount"):
-        _system(report, ("sources", name, "mount"), source.mount)
     paths: dict[object, str] = {}
     for name, cache in profile.caches.items():
         section = report.at("caches", name)
         section.once(paths, cache.path, name, "path", "the path of the cache {}")
-        if not _system(section, "path", cache.path):
-            _hides(section, "path", cache.path, [*sources, *held])
+        _hides(section, cache.path, [*sources, *held])
         for what, place in sources:
             if place.is_parent_of(cache.path):
                 section.problem("path", f"{cache.path} is inside {what} at {place}", "name another folder")
@@ -254,22 +239,11 @@ def _mounts(report: BoundProfile) -> None:
         for key, mount in service.mounts.items():
             section = report.at("services", name, "mounts", key)
             section.host_path("host", mount.host)
-            if not _system(section, "path", mount.path):
-                _hides(section, "path", mount.path, used)
+            _hides(section, mount.path, used)
             used.append((f"the mount {key}", mount.path))
 
 
-def _hides(section: BoundProfile, path: str, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]) -> None:
+def _hides(section: BoundProfile, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]) -> None:
     for what, place in held:
         if target == place or target.is_parent_of(place):
-            section.problem(path, f"{target} would hide {what} at {place}", "name another folder")
-
-
-def _system(section: BoundProfile, path: Path_ | str, target: ContainerPath) -> bool:
-    """Whether ``target`` is, or is in, a folder of the image's system; adds a problem then."""
-    tree = next((tree for tree in _SYSTEM_TREES if f"{target.path}/".startswith(f"{tree}/")), "")
-    hidden = tree or (target.path if target.path in _SYSTEM else "")
-    if hidden:
-        message = f"{hidden} belongs to the image's system, which this would hide"
-        section.problem(path, message, "name a separate folder, such as /workspace/NAME")
-    return bool(hidden)
+            section.problem("path", f"{target} would hide {what} at {place}", "name another folder")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envgen.errors import Problem
@@ -16,7 +15,7 @@ from envgen.profile.bind import LOCAL_HINT, Binding, Path_
 from envgen.profile.bound import BoundProfile
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, near
-from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like, secret_word
+from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
@@ -83,12 +82,8 @@ def _image(report: BoundProfile) -> None:
         better = " ".join(str(a) + ("a" if a.needs_suffix_for_fp4 else "") for a in profile.cuda.arch_list.archs)
         message = f"{', '.join(bare)} has no FP4 instructions without the suffix a or f"
         report.problem("cuda.arch_list", message, f"write {better}")
-    if profile.image is not None and profile.image.digest:
-        report.problem("image", "names a digest, which only a finished image has", "leave out the @sha256:...")
     if profile.image is not None and profile.image == profile.base.image:
         report.problem("image", "is the base image itself, which a build would overwrite", "choose another name")
-    if profile.dockerfile.lower().endswith(".dockerignore"):
-        report.problem("dockerfile", "ends with .dockerignore, which means something else to Docker")
 
 
 def _variants(report: BoundProfile) -> None:
@@ -115,17 +110,15 @@ def _sources(report: BoundProfile) -> None:
             hint = "give it a git origin"
             section.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
         _binaries(section, source)
-        _requirements(section, ("install", "requires"), source.install.requires)
     # Two sources that claim the same thing, or one inside the other.
     sources = report.sources("mount", "package", "distribution")
+    taken: dict[str, dict[object, str]] = {"mount": {}, "package": {}, "distribution": {}}
     for position, (name, source) in enumerate(sources):
         section = report.at("sources", name)
+        names = (source.mount, source.package, canonicalize_name(source.distribution))
+        for value, (key, owners) in zip(names, taken.items(), strict=True):
+            section.once(owners, value, name, key, f"the {key} of {{}}")
         for other, earlier in sources[:position]:
-            for key in ("mount", "package"):
-                if getattr(source, key) == getattr(earlier, key):
-                    section.problem(key, f"{getattr(source, key)} is already the {key} of {other}")
-            if canonicalize_name(source.distribution) == canonicalize_name(earlier.distribution):
-                section.problem("distribution", f"{source.distribution} is already the distribution of {other}")
             if source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
                 inner, outer = sorted((source.mount, earlier.mount), key=str, reverse=True)
                 section.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
@@ -176,35 +169,16 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
 
 def _python_path(report: BoundProfile) -> None:
     entries = report.profile.python_path
-    mounted = {name: source for name, source in report.sources("mount", "package") if source.origin.kind == "checkout"}
+    mounted = [source for _, source in report.sources("mount", "package") if source.origin.kind == "checkout"]
     for number, entry in enumerate(entries):
-        for name, source in mounted.items():
+        for source in mounted:
             parent, _, folder = source.mount.path.rpartition("/")
             if (parent or "/") == entry.path:
-                message = (
-                    f"{entry} is the parent folder of the checkout {source.mount}: from there Python sees the folder "
-                    f"`{folder}`, which has no __init__.py, as a namespace package, and "
-                    f"`import {source.package}` gives an empty module"
-                )
-                hint = f"name the checkout itself: {source.mount} (source {name})"
-                report.problem(("python_path", number), message, hint)
+                message = f"from {entry}, `import {source.package}` gives a namespace package, the folder {folder}"
+                report.problem(("python_path", number), message, f"name the checkout itself: {source.mount}")
             elif entry.path == f"{source.mount.path}/{source.package}":
                 message = f"{entry} is the package {source.package} itself: its modules would shadow others by name"
                 report.problem(("python_path", number), message, f"name the folder above it: {source.mount}")
-
-
-def _requirements(section: BoundProfile, path: Path_, requirements: Sequence[str]) -> list[tuple[int, str]]:
-    """(number, distribution) of each requirement; adds problems that pip would report during a build."""
-    names: list[tuple[int, str]] = []
-    for number, text in enumerate(requirements):
-        try:
-            names.append((number, canonicalize_name(Requirement(text).name)))
-        except InvalidRequirement as error:
-            reason = str(error).split("\n", 1)[0]
-            section.problem(
-                (*path, number), f"{redact_secrets(text)!r} is not a requirement: {reason}", "write it like cmake>=3.26"
-            )
-    return names
 
 
 def _packages(report: BoundProfile) -> None:
@@ -218,7 +192,8 @@ def _packages(report: BoundProfile) -> None:
             message = f"{name} is also in pip.protect"
             section.problem(("remove", number), message, "remove it from one of the two")
     for key, requirements in (("tools", pip.tools), ("deps", pip.deps)):
-        for number, name in _requirements(section, (key,), requirements):
+        for number, text in enumerate(requirements):
+            name = canonicalize_name(re.split(r"[^\w.-]", text, maxsplit=1)[0])
             if name in protected:
                 message = f"{name} is also in pip.protect, which keeps the base image's"
                 section.problem((key, number), message, "remove it from one of the two")

@@ -33,16 +33,6 @@ COMPOSE: Mapping[str, str] = {
     "stdin_open": "it is `interactive: true` in a service",
     "tty": "it is `interactive: true` in a service",
 }
-# Keys of a Compose service without a key here: a Compose file of the user's own sets them.
-OVERLAY = frozenset((
-    "annotations", "blkio_config", "cap_add", "cap_drop", "cgroup", "cgroup_parent", "container_name", "cpu_count",
-    "cpu_percent", "cpu_period", "cpu_quota", "cpu_shares", "cpus", "cpuset", "credential_spec",
-    "device_cgroup_rules", "devices", "dns", "dns_opt", "dns_search", "domainname", "expose", "external_links",
-    "extra_hosts", "group_add", "hostname", "isolation", "labels", "links", "logging", "mac_address", "mem_limit",
-    "mem_reservation", "mem_swappiness", "memswap_limit", "networks", "oom_kill_disable", "oom_score_adj", "pid",
-    "pids_limit", "privileged", "read_only", "runtime", "security_opt", "stop_grace_period", "stop_signal",
-    "storage_opt", "sysctls", "tmpfs", "userns_mode", "uts",
-))  # fmt: skip
 # Records whose keys people write in the wrong place, and the hint.
 _PLACES: tuple[tuple[type, str], ...] = (
     (Profile, "it belongs to the profile"),
@@ -62,13 +52,14 @@ def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
         return "it belongs below `defaults:` or below a profile"
     if name in COMPOSE:
         return COMPOSE[name]
-    if cls in (Service, Profile) and name in OVERLAY:
-        value = flow(node)
-        service = path.rpartition(".")[2] if cls is Service else "NAME"
-        line = f"services: {{{service}: {{{name}: {value}}}}}"
-        return f"write `compose: over.yaml` in the profile, and into the file over.yaml: {line}"
     place = next((place for record, place in _PLACES if record is not cls and name in fields_of(record)), "")
-    return place.format(name) if place else near(name, list(fields))
+    if place:
+        return place.format(name)
+    similar = near(name, list(fields))
+    if cls is not Service or similar.startswith("did"):
+        return similar
+    line = f"services: {{{path.rpartition('.')[2]}: {{{name}: {flow(node)}}}}}"
+    return f"a key of Compose: write `compose: over.yaml` in the profile, and into the file over.yaml: {line}"
 
 
 def list_for_mapping(inner: Shape, node: YamlNode) -> str:

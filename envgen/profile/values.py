@@ -189,11 +189,6 @@ class CudaArchList:
         return " ".join(str(arch) for arch in self.archs)
 
     @property
-    def flashinfer(self) -> str:
-        """For FLASHINFER_CUDA_ARCH_LIST: ``12.0a 12.1a``."""
-        return str(self)
-
-    @property
     def torch(self) -> str:
         """For TORCH_CUDA_ARCH_LIST: ``12.0a;12.1a``. torch refuses ``12.1f`` and gets ``12.1a``."""
         known = (replace(arch, suffix="a") if arch.suffix == "f" else arch for arch in self.archs)

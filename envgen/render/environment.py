@@ -42,7 +42,7 @@ def cuda_env(profile: Profile) -> list[Pair]:
     threads = str(nvcc_threads(profile))
     return [
         Pair("CUDA_HOME", cuda.home.path),
-        Pair("FLASHINFER_CUDA_ARCH_LIST", cuda.arch_list.flashinfer),
+        Pair("FLASHINFER_CUDA_ARCH_LIST", str(cuda.arch_list)),
         Pair("TORCH_CUDA_ARCH_LIST", cuda.arch_list.torch),
         Pair("FLASHINFER_NVCC_THREADS", threads),
         Pair("NVCC_THREADS", threads),

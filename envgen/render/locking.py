@@ -133,7 +133,7 @@ def key_parts(profile: Profile, lock: ProfileLock | None, series: Mapping[str, S
     parts = {
         "base": f"{profile.base.image}" + (f"@{base.digest}" if base is not None else ""),
         "cuda_home": profile.cuda.home.path,
-        "archs": profile.cuda.arch_list.flashinfer,
+        "archs": str(profile.cuda.arch_list),
         "flashinfer": _source(profile, lock),
     }
     if profile.base.platform is not None:

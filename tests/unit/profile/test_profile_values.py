@@ -77,7 +77,7 @@ def test_plain_text_is_kept_or_refused(text: str) -> None:
 
 def test_the_spellings_of_an_architecture() -> None:
     archs = CudaArchList.parse("12.1a 12.0f")
-    assert archs.flashinfer == "12.1a 12.0f"
+    assert str(archs) == "12.1a 12.0f"
     assert archs.torch == "12.1a;12.0a"
     assert archs.folder == "120f_121a"
     assert archs.archs[0].sm == "sm_121a"
