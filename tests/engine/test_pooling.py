@@ -24,7 +24,7 @@ def service(name: str) -> dict[str, Any]:
         "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
         "args": {**args, "kv-cache-memory-bytes": 64 << 20},
         "ports": [f"127.0.0.1:{free_port()}:8000"],
-        "health": {"http": "/health", "port": 8000, "interval": "60s", "start_period": "900s"},
+        "health": {"http": "/health", "interval": "60s", "start_period": "900s"},
         "ready": {"model": name, "port": 8000, "timeout": "900s"},
     }
 

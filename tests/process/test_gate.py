@@ -82,6 +82,34 @@ class Lab:
         self.started.append(process)
         return process
 
+    def one_waits(self) -> list[subprocess.Popen[str]]:
+        """The gates of a.cu, which compiles until ``let``, and of b.cu, which does not fit beside it."""
+        for name in ("a.cu", "b.cu"):
+            self.expect(name, 900, 5)
+            self.start(self.source(name, holds=name == "a.cu"), ENVGEN_GATE_MEMORY="1")
+            until(lambda: self.names("start"))
+        until(lambda: self.status()["waiting"] == 1)
+        return self.started
+
+    def one_is_paused(self) -> subprocess.Popen[str]:
+        """The gate of young.cu. Both are thought to be small; together they take more than the budget of 0.25 GiB."""
+        for name in ("old.cu", "young.cu"):
+            self.expect(name, 20, 5)
+            self.start(self.source(name, 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
+            until(lambda: self.names("start"))
+        until(lambda: self.status()["paused"] == 1)
+        return self.started[-1]
+
+    def changed(self, *pairs: tuple[str, str]) -> None:
+        """From here on a gate with these texts replaced."""
+        text = GATE.read_text()
+        for old, new in pairs:
+            assert old in text
+            text = text.replace(old, new)
+        self.gate = self.folder / "compile-gate"
+        self.gate.write_text(text)
+        self.gate.chmod(0o755)
+
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
@@ -156,12 +184,8 @@ def test_one_that_was_killed_for_its_memory_is_expected_to_need_more(lab: Lab) -
 
 
 def test_what_does_not_fit_waits_until_memory_is_given_back(lab: Lab) -> None:
-    for name in ("a.cu", "b.cu"):
-        lab.expect(name, 600, 5)
-        lab.start(lab.source(name, holds=True), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.names("start"))
-    until(lambda: lab.status()["waiting"] == 1)
-    lab.let("a.cu", "b.cu")
+    lab.one_waits()
+    lab.let("a.cu")
     assert lab.ends() == [0, 0]
     words = [line.split()[0] for line in lab.lines()]
     assert words == ["start", "end", "start", "end"]
@@ -186,14 +210,8 @@ def test_what_fits_runs_at_the_same_time_and_the_longest_first(lab: Lab) -> None
 
 
 def test_a_core_that_is_free_again_is_given_on_at_once(lab: Lab) -> None:
-    lab.gate = lab.folder / "compile-gate"
-    text = GATE.read_text()
-    assert "\nTICK = 1.0 " in text and "\nHURRY = 0.25 " in text
     # A scheduler that looks by itself only once an hour.
-    lab.gate.write_text(
-        text.replace("\nTICK = 1.0 ", "\nTICK = 3600.0 ").replace("\nHURRY = 0.25 ", "\nHURRY = 3600.0 ")
-    )
-    lab.gate.chmod(0o755)
+    lab.changed(("\nTICK = 1.0 ", "\nTICK = 3600.0 "), ("\nHURRY = 0.25 ", "\nHURRY = 3600.0 "))
     scheduler = lab.start(lab.source("scheduler.cu", holds=True), ENVGEN_GATE_CORES="2")
     until(lambda: len(lab.names("start")) == 1)
     lab.start(lab.source("ends.cu", holds=True), ENVGEN_GATE_CORES="2")
@@ -205,14 +223,9 @@ def test_a_core_that_is_free_again_is_given_on_at_once(lab: Lab) -> None:
 
 
 def test_no_clock_that_may_jump_is_asked(lab: Lab) -> None:
-    lab.gate = lab.folder / "compile-gate"
-    lab.gate.write_text(GATE.read_text().replace("\nimport time\n", "\nimport time\ndel time.time, time.time_ns\n"))
-    assert "del time.time" in lab.gate.read_text()
-    lab.gate.chmod(0o755)
-    lab.expect("a.cu", 600, 5)
-    lab.expect("b.cu", 600, 5)
-    for name in ("a.cu", "b.cu"):
-        lab.start(lab.source(name), ENVGEN_GATE_MEMORY="1")
+    lab.changed(("\nimport time\n", "\nimport time\ndel time.time, time.time_ns\n"))
+    lab.one_waits()
+    lab.let("a.cu")
     assert lab.ends() == [0, 0]
     assert list((lab.state / "learned").glob("*/*/*")), "a scheduler was there"
 
@@ -229,24 +242,14 @@ def test_a_compiler_that_hangs_stops_no_other_that_fits(lab: Lab) -> None:
 
 
 def test_a_killed_gate_leaves_no_slot_taken(lab: Lab) -> None:
-    for name in ("a.cu", "b.cu"):
-        lab.expect(name, 900, 5)
-    first = lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.names("start"))
-    second = lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.status()["waiting"] == 1)
+    first, second = lab.one_waits()
     first.kill()
     assert second.wait(60) == 0
     leaves_nothing(lab)
 
 
 def test_a_killed_scheduler_is_replaced_by_one_that_knows_what_runs(lab: Lab) -> None:
-    for name in ("a.cu", "b.cu"):
-        lab.expect(name, 900, 5)
-    lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.names("start"))
-    lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.status()["waiting"] == 1)
+    lab.one_waits()
     os.kill(lab.scheduler(), signal.SIGKILL)
     until(lambda: not lab.status()["compilers"])
     until(lambda: (lab.status()["running"], lab.status()["waiting"]) == (1, 1))
@@ -257,23 +260,14 @@ def test_a_killed_scheduler_is_replaced_by_one_that_knows_what_runs(lab: Lab) ->
 
 
 def test_where_every_scheduler_dies_the_compiler_runs_anyway(lab: Lab) -> None:
-    lab.gate = lab.folder / "compile-gate"
     first = "\n    gates: dict[socket.socket, Entry] = {}\n"
-    text = GATE.read_text()
-    assert first in text and "\nTICK = 1.0 " in text
-    lab.gate.write_text(text.replace(first, "\n    os._exit(1)\n").replace("\nTICK = 1.0 ", "\nTICK = 0.05 "))
-    lab.gate.chmod(0o755)
+    lab.changed((first, "\n    os._exit(1)\n"), ("\nTICK = 1.0 ", "\nTICK = 0.05 "))
     assert lab.start(lab.source("a.cu")).wait(60) == 0
     assert lab.names("end") == ["a.cu"]
 
 
 def test_a_waiting_gate_ends_at_once_and_is_forgotten(lab: Lab) -> None:
-    for name in ("a.cu", "b.cu"):
-        lab.expect(name, 900, 5)
-    first = lab.start(lab.source("a.cu", holds=True), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.names("start"))
-    second = lab.start(lab.source("b.cu"), ENVGEN_GATE_MEMORY="1")
-    until(lambda: lab.status()["waiting"] == 1)
+    first, second = lab.one_waits()
     second.terminate()
     assert second.wait(60) == -signal.SIGTERM
     lab.let("a.cu")
@@ -295,13 +289,7 @@ def process_state(pid: int) -> str:
 
 
 def test_the_youngest_is_paused_when_memory_runs_out_and_goes_on_later(lab: Lab) -> None:
-    # Both are thought to be small; together they take more than the budget of 0.25 GiB.
-    for name in ("old.cu", "young.cu"):
-        lab.expect(name, 20, 5)
-    lab.start(lab.source("old.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    until(lambda: lab.names("start"))
-    lab.start(lab.source("young.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    until(lambda: lab.status()["paused"] == 1)
+    lab.one_is_paused()
     until(lambda: process_state(lab.pid("young.cu")) == "T")
     lab.let("young.cu")  # it can't see that: it is stopped
     lab.let("old.cu")
@@ -312,12 +300,7 @@ def test_the_youngest_is_paused_when_memory_runs_out_and_goes_on_later(lab: Lab)
 
 
 def test_a_killed_gate_does_not_leave_a_paused_compiler_stopped_for_ever(lab: Lab) -> None:
-    for name in ("old.cu", "young.cu"):
-        lab.expect(name, 20, 5)
-    lab.start(lab.source("old.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    until(lambda: lab.names("start"))
-    young = lab.start(lab.source("young.cu", 150, holds=True), ENVGEN_GATE_MEMORY="0.25")
-    until(lambda: lab.status()["paused"] == 1)
+    young = lab.one_is_paused()
     pid = lab.pid("young.cu")
     young.kill()
     young.wait(60)
@@ -358,26 +341,22 @@ def test_a_compiler_that_is_not_there(lab: Lab) -> None:
     assert gate.returncode == 127
 
 
-@pytest.mark.parametrize("broken", ["file", "read_only", "foreign"])
+@pytest.mark.parametrize("broken", ["file", "read_only", "foreign", "full"])
 def test_a_place_that_can_t_be_used_is_passed_over(lab: Lab, broken: str) -> None:
     if broken == "file":
         lab.state.write_text("not a folder")
     elif broken == "read_only":
         # Even root can't write below /proc.
         lab.state = Path("/proc/self")
+    elif broken == "full":  # /dev/full refuses every byte
+        (lab.state / "gate").mkdir(parents=True)
+        (lab.state / "gate/door").symlink_to("/dev/full")
+        (lab.state / "learned").symlink_to("/dev/full")
     else:
         (lab.state / "gate").mkdir(parents=True)
         os.chown(lab.state / "gate", 12345, 12345)
     assert lab.start(lab.source("a.cu")).wait(60) == 0
     assert lab.names("end") == ["a.cu"]
-
-
-def test_a_full_disk_stops_no_compiler(lab: Lab) -> None:
-    """/dev/full refuses every byte."""
-    (lab.state / "gate").mkdir(parents=True)
-    (lab.state / "gate/door").symlink_to("/dev/full")
-    (lab.state / "learned").symlink_to("/dev/full")
-    assert lab.start(lab.source("a.cu")).wait(60) == 0
 
 
 @pytest.mark.parametrize("left", ["file", "socket"])

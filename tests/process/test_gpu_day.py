@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from gpu_day import answers, comparing, main, serving
 from gpu_day.day import Day, Done, Rows
 
@@ -189,37 +188,6 @@ def test_a_model_that_does_not_start_fails_unless_that_was_predicted(
     assert [(row["what"], row["held"]) for row in rows.rows] == [("x: started", held)]
 
 
-def test_the_server_is_asked_at_its_published_port(tmp_path: Path) -> None:
-    ports, ready = ["127.0.0.1:8055:8000"], {"model": "m", "port": 8000}
-    serve = {"command": ["serve"], "ports": ports, "ready": ready}
-    profile = {**PROFILE, "services": {"serve": serve}}
-    (tmp_path / "envgen.yaml").write_text(yaml.safe_dump({"version": 1, "name": "x", "profiles": {"p": profile}}))
-    options = argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve")
-    assert Day(options).url == "http://127.0.0.1:8055"
-
-
-def test_a_failed_criterion_is_named_with_what_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = {
-        "test": "pp64 tg8",
-        "prefill_tps": {"median": 533.1},
-        "decode_tps": {"median": 23.5},
-        "ttft_ms": {"median": 289.0},
-    }
-    criteria = [
-        {"name": "requests", "verdict": "passed", "seen": "0 of 20 failed", "wanted": "0 failed"},
-        {"name": "prefill", "verdict": "failed", "seen": "533 t/s", "wanted": "at least 49,086 t/s"},
-    ]
-    found = json.dumps({"outcome": "failed", "cells": [cell], "criteria": criteria})
-    day = Day(argparse.Namespace(work=str(tmp_path), project=str(tmp_path), profile="p", service="serve"))
-    monkeypatch.setattr(day, "run", lambda *_, **__: Done(1, found, "", 81.3))
-    rows = Rows()
-    serving.measured(day, rows, "accept", "serve")
-    assert [(row["held"], row["seen"]) for row in rows.rows] == [
-        (False, "failed; pp64 tg8: prefill 533 t/s, decode 24 t/s, first token 289 ms; "
-                "prefill failed: 533 t/s, wanted at least 49,086 t/s")
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("verdict", "repo", "held"),
     [("not checked", None, True), ("failed", None, False), ("not checked", "openai/gpt-oss-120b", False)],
@@ -258,17 +226,3 @@ def test_faults_must_be_seen_and_starts_must_not(tmp_path: Path, monkeypatch: py
     assert all(row["held"] for row in rows.rows) and len(rows.rows) == 5 + 2 * len(answers.FAULTS)
     assert sum("--against 1a2b" in words for words in typed) == 2 + len(answers.FAULTS)
     assert "hf-overrides" not in typed[-1]
-
-
-@pytest.mark.parametrize(("row", "held"), [({}, True), ({"verdict": "broken"}, False), ({"cause": "it ended"}, False)])
-def test_a_row_of_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, str], held: bool
-) -> None:  # fmt: skip
-    whole = {"variant": "moe:MARLIN", "seconds": 61.0, "verdict": "close", "figures": {"decode t/s": 50.0},
-             "kernels": ["Using 'MARLIN' Mxfp4 MoE backend"], "cause": "", **row}  # fmt: skip
-    options = argparse.Namespace(work=str(tmp_path), project=None, profile="p", service="serve", sweep="a", bench="")
-    day = Day(options)
-    monkeypatch.setattr(day, "run", lambda *_, **__: Done(0, json.dumps({"rows": [whole]}), "", 9.0))
-    rows = Rows()
-    answers.sweep(day, rows)
-    assert [one["held"] for one in rows.rows] == [held] and "decode t/s 50.0" in rows.rows[0]["seen"]

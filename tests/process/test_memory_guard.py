@@ -46,38 +46,29 @@ def machine(
     return root
 
 
-def is_low(guard: Any, root: Path, floor: int) -> bool:
-    return bool(guard.Guard(1, floor, guard.Machine(str(root))).is_low())
-
-
-def test_the_floor_is_of_the_machine(guard: Any, tmp_path: Path) -> None:
-    assert not is_low(guard, machine(tmp_path, left=7 * GIB), 6 * GIB)
-    assert is_low(guard, machine(tmp_path, left=5 * GIB), 6 * GIB)
-
-
-def test_page_cache_is_no_use(guard: Any, tmp_path: Path) -> None:
-    """A model that is mapped fills a container's limit with page cache."""
-    full = {"left": 50 * GIB, "limit": str(10 * GIB), "used": 10 * GIB}
-    assert not is_low(guard, machine(tmp_path, **full, cache=9 * GIB), 6 * GIB)  # type: ignore[arg-type]
-    assert is_low(guard, machine(tmp_path, **full, cache=0), 6 * GIB)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("used", "low"), [(50 << 20, False), (63 << 20, True)])
-def test_a_small_limit_has_a_small_floor(guard: Any, tmp_path: Path, used: int, low: bool) -> None:
-    root = machine(tmp_path, left=50 * GIB, limit=str(64 << 20), used=used)
-    assert is_low(guard, root, 6 * GIB) is low
+@pytest.mark.parametrize(
+    ("seen", "low"),
+    [
+        ({"left": 7 * GIB}, False), ({"left": 5 * GIB}, True),
+        # A machine that waits for memory is low before the floor.
+        ({"left": 7 * GIB, "stalled": 60.0}, True), ({"left": 50 * GIB, "stalled": 60.0}, False),
+        ({"left": 7 * GIB, "stalled": None}, False),
+        # A model that is mapped fills a container's limit with page cache, which is no use of it.
+        ({"left": 50 * GIB, "limit": str(10 * GIB), "used": 10 * GIB, "cache": 9 * GIB}, False),
+        ({"left": 50 * GIB, "limit": str(10 * GIB), "used": 10 * GIB, "cache": 0}, True),
+        # A small limit has a small floor.
+        ({"left": 50 * GIB, "limit": str(64 << 20), "used": 50 << 20}, False),
+        ({"left": 50 * GIB, "limit": str(64 << 20), "used": 63 << 20}, True),
+    ],
+)  # fmt: skip
+def test_what_is_low(guard: Any, tmp_path: Path, seen: dict[str, Any], low: bool) -> None:
+    assert guard.Guard(1, 6 * GIB, guard.Machine(str(machine(tmp_path, **seen)))).is_low() is low
 
 
 @pytest.mark.parametrize("limit", ["max", str(1 << 62), str(500 * GIB), ""])
 def test_a_limit_above_all_memory_is_none(guard: Any, tmp_path: Path, limit: str) -> None:
     (own,) = guard.Machine(str(machine(tmp_path, left=50 * GIB, limit=limit, used=40 * GIB))).cgroups
     assert own.total == 0 and own.usage() == 40 * GIB
-
-
-def test_a_machine_that_waits_for_memory_is_low_before_the_floor(guard: Any, tmp_path: Path) -> None:
-    assert is_low(guard, machine(tmp_path, left=7 * GIB, stalled=60.0), 6 * GIB)
-    assert not is_low(guard, machine(tmp_path, left=50 * GIB, stalled=60.0), 6 * GIB)
-    assert not is_low(guard, machine(tmp_path / "old", left=7 * GIB, stalled=None), 6 * GIB)
 
 
 @pytest.mark.parametrize(("fallen", "seconds"), [(0, 0.3), (20 << 20, 0.1)])

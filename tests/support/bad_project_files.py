@@ -65,13 +65,11 @@ def cuda(name: str, text: str, *expected: tuple[str, str]) -> None:
 # fmt: off
 # --- YAML itself ------------------------------------------------------------------------------------------------------
 
-case("duplicate key", HEAD + "    ⟦mode: production\n", ("already there, on line 8", "keep one"))
 case("duplicates, several at once", HEAD + "    ⟦mode: production\n    gpu: none\n    ⟦gpu: all\n",
     ("already there, on line 8", ""), ("already there, on line 10", ""))
 case("tab indentation", "version: 1\nname: demo\nprofiles:\n⟦\tdev: {}\n", ("is not YAML", "spaces"))
 case("tab in a value", HEAD + '    description: ⟦"a\\tb"\n', ("control character '\\t'", ""))
 case("NUL", HEAD + "    description: a⟦\0b\n", ("control characters are not allowed", ""))
-case("C1 control character", HEAD + "    description: a⟦\x9bb\n", ("control characters are not allowed", ""))
 case("alias cycle", "version: 1\nname: demo\nprofiles: ⟦&a\n  dev: *a\n",
     ("nests deeper than 60 levels through aliases", "write the values out"))
 BOMB = "x0: &x0 [a, a, a, a, a, a, a, a, a, a]\n" + "".join(
@@ -80,7 +78,6 @@ BOMB = "x0: &x0 [a, a, a, a, a, a, a, a, a, a]\n" + "".join(
 case("exploding aliases", "version: 1\nname: demo\n" + BOMB + "profiles: {}\n",
     ("expands to more than 50000 values", "write the values out"))
 case("two documents", HEAD + "⟦---\nversion: 1\n", ("second document", "---"))
-case("unknown tag", HEAD + "    description: ⟦!secret abc\n", ("the tag !secret is not supported", "remove"))
 case("python tag", HEAD + "    description: ⟦!!python/object:os.system x\n", ("!!python/object:os.system", "remove"))
 case("merge key", HEAD + "    ⟦<<: {gpu: none}\n", ("merge keys", "extend"))
 EMPTY = (
@@ -89,12 +86,9 @@ EMPTY = (
     ("a project needs at least one profile", "below `profiles:`"),
 )
 case("empty file", "⟦⟦⟦", *EMPTY)
-case("only comments", "⟦⟦⟦# nothing\n# here\n", *EMPTY)
 case("a list at the top", "⟦- version: 1\n- name: demo\n", ("expected a mapping at the top, found a list", ""))
-case("text at the top", "⟦hello\n", ("expected a mapping at the top, found the text 'hello'", ""))
 case("unclosed quote", HEAD + '    description: "abc\n⟦', ("is not YAML", ""))
 case("colon in a value", HEAD + "    description: a⟦: b\n", ("mapping values are not allowed", "must be quoted"))
-case("at sign", HEAD + "    description: ⟦@x\n", ("cannot start any token", "must be quoted"))
 case("undefined alias", HEAD + "    description: ⟦*x\n", ("undefined alias", "must be quoted"))
 case("bad indentation", "version: 1\nname: demo\nprofiles:\n    dev: {}\n  ⟦prod: {}\n", ("is not YAML", "indentation"))
 case("a mapping as key", HEAD + "    ? ⟦{a: b}\n    : c\n", ("a key must be plain text", ""))
@@ -105,21 +99,14 @@ case("deep block", "- " * 60 + "⟦" + "- " * 3000 + "x\n", ("nests deeper than 
 
 case("no version", "⟦" + HEAD.replace("version: 1\n", ""), ("is required", "version of this file format: 1"))
 case("version 2", HEAD.replace("version: 1", "version: ⟦2"), ("2 is out of range (1 to 1)", ""))
-case("version as text", HEAD.replace("version: 1", 'version: ⟦"1"'),
-    ("expected a whole number, found the text '1'", ""))
-case("no name", "⟦" + HEAD.replace("name: demo\n", ""), ("is required", "The project's name"))
-case("bad name", HEAD.replace("name: demo", "name: ⟦My Project"), ("is not accepted here", "lowercase letters"))
 case("unknown top key", HEAD + "⟦profile: {}\n", ("unknown key", "did you mean `profiles`?"))
 case("profile key at the top", HEAD + "⟦services: {}\n", ("unknown key", "below `defaults:` or below a profile"))
-case("no profiles", "version: 1\nname: demo\nprofiles: ⟦{}\n", ("at least one profile", "profiles:"))
-case("profiles is a list", "version: 1\nname: demo\nprofiles: ⟦[dev]\n", ("expected a mapping, found a list", ""))
 case("defaults is text", "version: 1\nname: demo\ndefaults: ⟦none\nprofiles:\n"
     "  dev: {mode: development, base: {image: x}, cuda: {arch_list: 9.0a}}\n",
     ("expected a mapping, found the text 'none'", ""))
 case("unknown default profile", HEAD + "default_profile: ⟦prd\n", ("profile 'prd' does not exist", "known: dev"))
 case("profile name", HEAD + "  ⟦Prod:\n    extends: dev\n    dockerfile: Dockerfile.p\n",
     ("'Prod' is not a profile name", "write prod: small"))
-case("profile is text", HEAD + "  other: ⟦hello\n", ("expected a mapping, found the text 'hello'", ""))
 case("extends a stranger", HEAD + "  prod:\n    extends: ⟦dve\n    dockerfile: Dockerfile.p\n    mode: production\n",
     ("profile 'dve' does not exist", "did you mean `dev`?"))
 case("extends in a circle", HEAD.replace("dev:\n", "dev:\n    extends: prod\n")
@@ -129,7 +116,6 @@ case("a long chain", "version: 1\nname: p\nprofiles:\n  p0: {mode: production, b
     + "".join(f"  p{n}: {{extends: p{n - 1}}}\n" for n in range(1, 30)) + "  ⟦p30: {extends: p29}\n",
     ("extends a chain of more than 30 profiles", "extend fewer"))
 case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of a profile, found a list", ""))
-case("extends in defaults", HEAD.replace("defaults:\n", "defaults:\n  ⟦extends: dev\n"), ("unknown key", ""))
 case("one Dockerfile twice", HEAD + "    dockerfile: Dockerfile\n  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
     ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))
 case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: auto}\n",
@@ -139,21 +125,14 @@ case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: 
 # --- keys and types ---------------------------------------------------------------------------------------------------
 
 dev("unknown key", "⟦servces: {}", ("unknown key", "did you mean `services`?"))
-dev("unknown nested key", "build: {⟦max_job: 4}", ("unknown key", "did you mean `max_jobs`?"))
 dev("dashes for underscores", "build: {⟦max-jobs: 4}", ("unknown key", "did you mean `max_jobs`?"))
 dev("unknown key without a neighbour", "pip: {⟦zzz: 4}",
     ("unknown key", "known: index, extra_indexes, netrc, tools, deps, override, prefer, remove, protect"))
 dev("mapping expected", "build: ⟦[4]", ("expected a mapping, found a list", ""))
-dev("list expected", "secrets: ⟦HF_TOKEN", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))
-dev("list item", "secrets: [A, ⟦{b: c}]", ("expected text, found a mapping", ""))
 service("number expected", "ready: {port: ⟦four}", ("expected a whole number, found the text 'four'", ""))
-service("octal number", "ready: {port: ⟦010}", ("expected a whole number", ""))
 service("number out of range", "ready: {port: ⟦0}", ("0 is out of range (1 to 65535)", ""))
 service("huge number", "ready: {port: ⟦" + "9" * 5000 + "}", ("is too large", ""))
 dev("boolean expected", "build: {ccache: ⟦yes}", ("expected true or false, found the text 'yes'", "YAML 1.2"))
-dev("text expected", "description: ⟦12", ("expected text, found a whole number (12)", 'quote it: "12"'))
-dev("enum", "gpu: ⟦al", ("expected one of auto, required, all, cdi, none; found the text 'al'", "did you mean `all`?"))
-dev("null in a list", "secrets: [A, ⟦~]", ("expected text, found nothing", ""))
 dev("restart always where nothing guards unified memory", "memory: {floor: 0}\nservices: {s: {command: [x], restart: ⟦always}}",
     ("would freeze the machine again and again", "leave memory.floor out"))
 service("user by name", "user: ⟦me", ("'me' is not accepted", "UID or UID:GID"))
@@ -168,22 +147,15 @@ dev("a block of text", "env:\n  g:\n    X: ⟦|\n      a\n      b", ("control ch
 cuda("arch without suffix", "⟦12.1", ("12.1 has no FP4 instructions", "write 12.1a"))
 cuda("one of two without suffix", "⟦9.0a 12.1", ("12.1 has no FP4 instructions", "write 9.0a 12.1a"))
 cuda("arch list with semicolons", "⟦12.0a;12.1a", ("write '12.0a 12.1a'", ""))
-cuda("arch list with two spaces", "⟦12.0a  12.1a", ("write '12.0a 12.1a'", ""))
 cuda("arch twice", "⟦12.1a 12.1a", ("names an architecture twice", ""))
-cuda("no arch", "⟦sm_121a", ("is not a CUDA architecture; write it like 12.1a", ""))
-cuda("an arch as in a folder", "⟦103f", ("write it like 10.3f", ""))
 cuda("arch as a whole number", "⟦12", ("expected text such as 12.1a", "write it like 12.1a"))
-cuda("arch as a list", "⟦[12.1a]", ("expected text such as 12.1a, found a list", ""))
 cuda("empty arch list", '⟦""', ("names no architecture", ""))
 
 # --- value types ------------------------------------------------------------------------------------------------------
 
 dev("image name", "image: ⟦My Image", ("is not an image name", ""))
 dev("image is the base", "image: ⟦debian:12", ("is the base image itself", "another name"))
-dev("size", "shm_size: ⟦lots", ("is not a size; write it like 8GiB", ""))
 dev("jobs", "build: {max_jobs: ⟦0}", ("'0' is not a number of jobs", ""))
-dev("jobs as fraction", "build: {max_jobs: ⟦1.5}", ("expected text such as auto, found a number", ""))
-dev("relative container path", "working_dir: ⟦workspace", ("is not an absolute path inside the container", ""))
 dev("container path with dots", "working_dir: ⟦/a/../b", ("contains '..'", ""))
 dev("ulimit, too small", "ulimits: {stack: ⟦-2}", ("-2 is too small; the minimum is -1", ""))
 dev("requirement", "pip: {tools: [⟦'a; rm -rf /']}", ("is not accepted here", "a requirement"))
@@ -194,24 +166,17 @@ dev("command substitution", "apt: {build: [⟦$(id)]}", ("'$(id)' is not accepte
 
 
 source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), pypi, wheel, folder, checkout"))
-source("two origins", "origin: ⟦{pypi: vllm==1, checkout: ../v}", ("names pypi and checkout", "keep one"))
 source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref or pull", "add ref"))
 source("ref and pull", "origin: {git: https://h/x, ref: main, ⟦pull: 3}", ("exclude each other", "keep one"))
 source("pull without git", "⟦origin: {⟦pull: 3}", ("names no origin", ""), ("pull without git", "add the address"))
-source("unknown origin key", "origin: {⟦chekout: ../v}", ("unknown key", "did you mean `checkout`?"))
 source("git address", "origin: {git: ⟦h, ref: main}", ("'h' is not accepted here", "https://host/path.git"))
-source("git option", "origin: {git: ⟦--upload-pack=x, ref: main}", ("is not accepted here", ""))
 source("ref as option", "origin: {git: https://h/x, ref: ⟦--force}", ("is not accepted here", "branch"))
 source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not accepted here", "a branch, tag or commit"))
-source("ref as number", "origin: {git: https://h/x, ref: ⟦1.0}", ("expected text, found a number", 'quote it: "1.0"'))
-source("password in the address", "origin: {git: ⟦https://me:pw@h/x, ref: main}",
-    ("looks like a login in an address", "credential helper"))
 source("pin without version", "origin: {pypi: ⟦vllm}", ("is not an exact version", ""))
 source("absolute checkout", "origin: {checkout: ⟦/home/me/vllm}",
     ("an absolute path; this file is shared", "envgen.local.yaml"))
 source("file address", "origin: {git: ⟦file:///home/me/v, ref: main}",
     ("is an address on one machine", "envgen.local.yaml"))
-source("another user's home", "origin: {checkout: ⟦~bob/vllm}", ("names another user's home", ""))
 source("variable in a path", "origin: {checkout: ⟦$HOME/vllm}", ("contains a $", "~/"))
 source("patches elsewhere", "patches: ⟦../../etc, origin: {checkout: ../v}", ("is not accepted here", ""))
 dev("source incomplete", "sources: {⟦⟦vllm: {origin: {checkout: ../v}}}",
@@ -227,8 +192,6 @@ dev("same mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm"
 dev("nested mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm/o",
     ("/workspace/vllm/o is inside /workspace/vllm", ""))
 dev("same package", TWO % "package: ⟦vllm, distribution: o, mount: /o", ("is already the package of vllm", ""))
-dev("same distribution", TWO % "package: o, distribution: ⟦VLLM, mount: /o",
-    ("is already the distribution of vllm", ""))
 
 # --- PYTHONPATH -------------------------------------------------------------------------------------------------------
 
@@ -257,14 +220,11 @@ dev("derived from a cache", "caches: {huggingface: {path: /hf}}\nenv: {g: {⟦HF
 dev("a reserved name of a variable", "env: {g: {⟦ENVGEN_X: 1}}", ("are reserved", ""))
 service("PATH without envgen's commands", "env: {PATH: ⟦/app:/usr/bin}",
     ("without /opt/envgen/bin", "PATH: /opt/envgen/bin:/app:/usr/bin"))
-service("derived in a service", "env: {⟦MAX_JOBS: 4}", ("envgen sets MAX_JOBS", ""))
 dev("variable name", "env: {g: {⟦A-B: 1}}", ("'A-B' is not a valid name", "letters, digits and underscores"))
 dev("variable with a list", "env: {g: {A: ⟦[1]}}", ("expected text, found a list", "quote it"))
-dev("group as text", "env: {⟦g: x}", ("is not a group of variables", "{common: {g: x}}"))
 dev("variables without a group", "env: {⟦VLLM_X: 1, HF_X: 0.70}",
     ("is not a group of variables", 'variables are in groups, each with a name of your own: {common: {VLLM_X: "1", HF_X: "0.70"}}'))
 dev("token", "env: {g: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}}", ("looks like a secret", "secrets: [HF_TOKEN]"))
-dev("password", "env: {g: {DB_PASSWORD: ⟦correct horse}}", ("looks like a secret", "secrets: [DB_PASSWORD]"))
 dev("secret in env", "secrets: [HF_TOKEN]\nenv: {g: {⟦HF_TOKEN: x}}", ("is also in `secrets`", ""))
 service("api key flag", "args: {api-key: ⟦abc}", ("--api-key looks like a secret", "VLLM_API_KEY"))
 dev("secret name", "secrets: [⟦HF-TOKEN]", ("is not accepted here", "letters, digits"))
@@ -284,9 +244,6 @@ dev("no command", "services: {⟦s: {interactive: true}}", ("is required", "The 
 dev("empty command", "services: {s: {command: ⟦[]}}", ("is empty", "write the program"))
 dev("command as text", "services: {s: {command: ⟦vllm serve}}", ("expected a list", ""))
 service("port out of range", "ports: ['8000:8000', ⟦'99999:8000']", ("port 99999 is out of range", ""))
-service("port without mapping", "ports: [⟦8000]", ("such as 127.0.0.1:8000:8000", 'write "127.0.0.1:8000:8000"'))
-service("port with a name", "ports: [⟦'http:8000']", ("is not a port mapping", ""))
-service("port address", "ports: [⟦'300.0.0.1:80:80']", ("is not an IPv4 address", ""))
 service("ready port not published", "ports: ['8000:8000'], ready: {port: ⟦8001}",
     ("8001 of the container is not published", "8001:8001"))
 service("ready model without port", "⟦ready: {model: m}", ("model without port", ""))
@@ -294,14 +251,9 @@ service("pattern of the log", "ready: {expect: {moe: ⟦'(Marlin'}}",
     ("is not a regular expression: missing )", "a backslash"))
 service("pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}",
     ("'x*' matches every line", "a part of the line"))
-service("name of a pattern", "ready: {expect: {⟦MoE: x}}", ("'MoE' is not a valid name", "small letters"))
 service("health neither", "⟦health: {retries: 3}", ("is required", "such as /health"))
-service("health path", "health: {http: ⟦health}", ("is not accepted here", "/health"))
 service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", "write 10s"))
-service("health duration", "health: {http: /h, interval: ⟦10 minutes}", ("is not a duration", ""))
-service("newline in an argument", 'args: {a: ⟦"x\\ny"}', ("control character '\\n'", ""))
 service("newline inside JSON", 'args: {a: {b: ⟦"x\\ny"}}', ("control character '\\n'", ""))
-service("empty list argument", "args: {a: ⟦[]}", ("is an empty list", "true for a bare flag"))
 service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that JSON can carry", "quote it"))
 dev("short flag of vLLM's", "services: {s: {command: [vllm, serve, m], args: {⟦tp: 2}}}",
     ("is a short flag of vLLM's", "write tensor-parallel-size"))
@@ -313,7 +265,6 @@ dev("variable in a command", "services: {s: {command: [server, ⟦'${MODEL}/x']}
     ("would get ${MODEL} as it is written", "--set"))
 dev("single GPUs as in Compose", "gpu: ⟦{device_ids: ['0']}", ("expected one of auto", "`gpu: [0]` in a service"))
 service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a valid name", "without dashes"))
-service("argument twice", "args: {max-len: 1, ⟦max_len: 2}", ("is the same flag as max-len", ""))
 service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
 
 # --- variants ---------------------------------------------------------------------------------------------------------
@@ -321,8 +272,6 @@ service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
 SERVE = "services: {serve: {command: [vllm]}}\nenv: {fast: {A: 1}}\n"
 dev("variant changes the image", "variants: {v: {⟦cuda: {arch_list: 12.0a}}}",
     ("unknown key", "belongs to the profile"))
-dev("variant with a wrong name", "variants: {⟦Fast-One: {}}", ("is not a valid name", "small letters"))
-dev("variant of the wrong type", SERVE + "variants: {v: ⟦[a]}", ("expected a mapping, found a list", ""))
 dev("variant with wrong values", SERVE + "variants:\n  v: {services: {serve: {restart: ⟦never, ports: [⟦8000], args: {⟦--x: 1}}}}",
     ("'never' is not accepted here", "no, on-failure:N"), ("expected text such as 127.0.0.1:8000:8000", ""),
     ("is not a valid name", "without dashes"))
@@ -333,20 +282,14 @@ dev("variant of no service", SERVE + "variants: {v: {services: {⟦server: {args
 
 dev("cache twice", "caches: {a: {path: /c}, b: {path: ⟦/c/}}", ("/c is already the path of the cache a", ""))
 dev("cache over a source", MOUNTED + "caches: {a: {path: ⟦/workspace}}", ("would hide the source vllm", ""))
-dev("cache inside a source", MOUNTED + "caches: {a: {path: ⟦/workspace/vllm/build}}", ("is inside the source vllm", ""))
 dev("cache over CUDA", "caches: {a: {path: ⟦/usr/local/cuda}}", ("would hide CUDA (cuda.home) at /usr/local/cuda", ""))
 dev("cache on one machine", "caches: {a: {path: /c, host: ⟦/data/hf}}",
     ("an absolute path; this file is shared", "envgen.local.yaml"))
-dev("wheelhouse on one machine", "build: {wheelhouse: ⟦/wheels}", ("an absolute path; this file is shared", "ENVGEN_"))
-dev("certificates on one machine", "network: {ca_certificates: ⟦/etc/ca.pem}",
-    ("an absolute path; this file is shared", "--set"))
 ENCODING = "tiktoken: {encodings: {o: {url: %s, sha256: %s}}}\n"
 dev("encoding hash", ENCODING % ("https://h/o", "⟦abc"), ("'abc' is not accepted here", "64 hexadecimal digits"))
-dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64), ("is not accepted here", "https://"))
 dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64) + "caches: {a: {path: ⟦/workspace}}",
     ("would hide the vocabulary files at /workspace/tiktoken_encodings", ""))
 dev("tool is protected", "pip: {tools: [⟦'torch>=2']}", ("torch is also in pip.protect", ""))
-dev("kept and removed", "pip: {remove: [⟦Flash_Attn]}", ("Flash_Attn is also in pip.protect", ""))
 GIT = (
     "sources:\n  fi:\n    origin: {%s}\n    package: f\n    distribution: f\n    mount: /w/f\n"
     "    %ssubmodule_origins: {%s: {git: 'https://h/c.git', ref: v1}}\n"
@@ -367,21 +310,16 @@ dev("tool is a source", MOUNTED + "pip: {tools: [⟦vllm]}", ("what the source v
 for _key in ("shm_size: ⟦%s", "services: {s: {command: [x], needs_memory: ⟦%s}}"):
     dev(f"400 digits in {_key[:8]}", "" + _key % ("9" * 400), ("too large", ""))
 dev("a size beyond all memory", "shm_size: ⟦9999999T", ("is too large; the largest size is 1024TiB", ""))
-dev("a size with many decimals", 'shm_size: ⟦"0.' + "1" * 400 + '"', ("too exact", ""))
 case("900 levels", HEAD + "x:\n" + "".join(f"{' ' * i}{'⟦' if i == 60 else ''}a:\n" for i in range(1, 900)),
     ("nests deeper than 60", ""))
 service("an infinite number in JSON", "args: {a: {b: ⟦1e999}}", ("not a number that JSON", ""))
 service("a number with 400 digits in JSON", "args: {a: {b: ⟦" + "9" * 400 + "}}", ("not a number that JSON", ""))
 dev("a line separator in a value", 'description: ⟦"a\\Lb"', ("contains \\u2028, which breaks or reorders a line", ""))
-dev("a bidi control in a value", 'description: ⟦"a\\u202Eb"', ("contains \\u202e", ""))
-dev("a raw bidi control", "description: ⟦a\u2067b", ("contains \\u2067", ""))
 dev("braces in host paths", "caches: {a: {path: /c, host: ⟦'x{y'}}\nbuild: {wheelhouse: ⟦'w}'}\nnetwork: {ca_certificates: ⟦'~/{c}'}",
     ("contains a brace", "rename"), ("contains a brace", ""), ("contains a brace", ""))
 dev("a text that is too long", "description: ⟦" + "x" * 60_001, ("longer than 60000 bytes", ""))
 dev("apt removes", "apt: {build: [⟦git-]}", ("'git-' is not accepted here", "Debian package"))
 case("scratch", HEAD.replace("debian:12", "⟦scratch"), ("scratch is Docker's own name", ""))
-case("a long image name", HEAD.replace("debian:12", "⟦" + "a" * 300), ("at most 255 characters", ""))
-dev("two specifiers without a comma", 'pip: {tools: [⟦"x>=1 <2"]}', ("is not accepted here", "a requirement"))
 dev("cache on /opt/envgen", "caches: {a: {path: ⟦/opt/envgen}}", ("would hide envgen's programs at /opt/envgen", "another folder"))
 service("health on another host", "health: {http: ⟦//evil/x}", ("is not accepted here", "/health"))
 service("a pattern that looks behind", "ready: {forbid: {a: ⟦'(?<!x)y'}}",
@@ -392,8 +330,6 @@ service("a pattern that looks behind", "ready: {forbid: {a: ⟦'(?<!x)y'}}",
 GIT = "sources: {vllm: " + SOURCE % "origin: {git: %s, ref: main}" + "}\n"
 for _url in ("https://ghp_abcdefghijklmnopqrstuvwxyz@github.com/a/b.git", "https://TOKEN@host/x", "https://me:pw@h/x"):
     dev(f"login in {_url[:12]}", GIT % ("⟦" + _url), ("looks like a login in an address", "ssh"))
-dev("token in a query", GIT % "⟦https://h/x?private_token=abcd", ("looks like a secret", "credential helper"))
-dev("login of an encoding", ENCODING % ("⟦https://u:p@h/o", "a" * 64), ("a login in an address", "file"))
 dev("index with a login", "env: {g: {MY_INDEX: ⟦https://u:p@h/simple}}",
     ("a login in an address", "secrets: [MY_INDEX]"))
 dev("index of a build", "sources: {vllm: "
@@ -404,9 +340,6 @@ dev("secret of prepare", "sources: {vllm: "
     ("looks like a secret", "builds get no secrets"))
 dev("api key in the command", "services: {s: {command: [vllm, serve, m, --api-key, ⟦X]}}",
     ("looks like a secret", "secrets:"))
-dev("api key in a shell's line", "services: {s: {command: [sh, -c, ⟦'vllm serve m --api-key abcdef']}}",
-    ("looks like a secret", ""))
-service("several api keys", "args: {api-key: [⟦abc, def]}", ("--api-key looks like a secret", "secrets:"))
 service("a key in a nested argument", "args: {config: {api_key: ⟦abc}}", ("looks like a secret", ""))
 service("a key in the health check", "health: {http: ⟦'/h?api_key=X'}", ("looks like a secret", ""))
 dev("a token among the secrets", "secrets: [⟦hf_abcdefghijklmnopqrst]",
@@ -420,8 +353,6 @@ SERVER = (
 dev("another port asked", SERVER % ('"1:9000", "1:8000"', "⟦8000"), ("listens on 9000 (args.port)", "the same port"))
 dev("another port published", "services: {s: {command: [vllm, serve, m, --port=9000], ports: ⟦['8000:8000']}}",
     ("publishes port 8000 of the container, but the server listens on 9000 (command)", ""))
-dev("vLLM's own port", "services: {s: {command: [vllm, serve, m], ports: ⟦['9000:9000']}}",
-    ("8000 (vLLM's default)", ""))
 
 # --- everything at once -----------------------------------------------------------------------------------------------
 
@@ -455,15 +386,11 @@ def two(name: str, old: str, new: str, *expected: tuple[str, str]) -> None:
 
 
 two("two machines with one address", "address: 10.0.0.2", "address: ⟦10.0.0.1", ("already the address of one", ""))
-two("two machines with one context", "context: b", "context: ⟦a", ("already the context of one", "docker context"))
-two("no address", "address: 10.0.0.2", "address: ⟦10.0.0.300", ("is not accepted here", "an IPv4 address"))
 two("a machine that is not there", "[one, two]", "[one, ⟦three]", ("machine three does not exist", "one, two"))
-two("one machine twice", "[one, two]", "[one, ⟦one]", ("is there twice", "once"))
 two("one machine alone", "{nodes: [one, two]}", "{nodes: ⟦[one]}", ("two machines or more", "leave `cluster` out"))
 two("three ranks on two machines", "size: 2", "size: ⟦3", ("3 ranks cannot be shared by 2", "tensor-parallel-size: 2"))
 two("a flag of envgen's own", "size: 2}", "size: 2, ⟦nnodes: 2}", ("is set by `cluster`", "leave it out"))
 two("data parallel", "size: 2}", "size: 2, ⟦data-parallel-size: 2}", ("not supported with `cluster`", "tensor"))
-two("another server", "[vllm, serve, m]", "⟦[llama-server]", ("only `vllm serve`", "vllm, serve"))
 two("a port that is mapped", "        cluster:",
     '        ports: [⟦"9000:8000"]\n        cluster:', ("maps no ports", "8000:8000"))
 two("a rank that restarts", "        cluster:",
@@ -483,30 +410,20 @@ two("a mount of the project on another machine", "        cluster:",
 
 service("absolute mount", "mounts: {m: ⟦/data:/m}",
     ("'/data' is an absolute path; this file is shared", "envgen.local.yaml"))
-service("variable in a mount", "mounts: {m: ⟦$HOME/m:/m}", ("contains a $", "~/"))
 service("two mounts in one place", "mounts: {m: './m:/m', n: ⟦./n:/m}", ("would hide the mount m", "another folder"))
-service("mount as text", "mounts: {m: ⟦models}",
-    ("expected a mapping, found the text", "write it like ~/models:/models:ro"))
 service("mounts as in Compose", "mounts: ⟦['~/m:/m:ro']", ("found a list", 'give each a name: {first: "~/m:/m:ro"}'))
 service("ports and host network", "⟦ports: ['8000:8000'], network: host",
     ("no effect with network: host", "remove one"))
 service("bridge", "network: ⟦bridge", ("not accepted", "host"))
 dev("GPU where there is none", "gpu: none\nservices: {s: {command: [x], ⟦gpu: [0]}}", ("has gpu: none", ""))
-dev("mount over a cache", "caches: {c: {path: /c/d}}\nservices: {s: {command: [x], mounts: {m: ⟦./m:/c}}}",
-    ("would hide the cache c", ""))
 
 
 extra("another stage", "FROM debian:12", ("is not a RUN, COPY, ENV, ARG or LABEL line", ""))
 extra("a download", "ADD https://h/x /x", ("is not a RUN,", ""))
-extra("instruction in small letters", "run true", ("is not a RUN,", ""))
 extra("a line that goes on", "'RUN true \\'", ("a backslash, which would join it to the next line", ""))
-extra("a line that ends with a blank", "'RUN true \\ '", ("a space or a backslash", ""))
 extra("a here-document", "'RUN cat <<EOF >/x'", ("begins a here-document", ""))
 extra("two lines", '"RUN true\\nUSER me"', ("control character '\\n'", ""))
 extra("copy from an image by its tag", "COPY --from=alpine /a /b", ("is not a plain COPY", ""))
 extra("copy of a machine's file", "COPY /etc/passwd /x", ("'/etc/passwd' is not a path in the project", ""))
-extra("copy of everything", "COPY . /x", ("'.' is not a path in the project", ""))
-extra("copy in JSON", '\'COPY ["a", "/x"]\'', ("is not a plain COPY", ""))
 extra("copy of what is not there", "COPY own /x", ("'own' does not exist in the project", "create it"))
 dev("compose that is rendered", "compose: ⟦compose/dev.yaml", ("is not a path in the project", ""))
-source("folder that is not there", "origin: {folder: ⟦v}", ("'v' does not exist in the project", "create it"))
