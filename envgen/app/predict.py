@@ -18,7 +18,7 @@ from envgen.inside import run
 from envgen.predict.answer import checked
 from envgen.predict.arguments import in_short, key_of
 from envgen.predict.gpus import Gpu, target
-from envgen.predict.judge import Contradiction, Judgement, Refusal, Verdict, backends, judge, unused_family, with_cubins
+from envgen.predict.judge import Contradiction, Judgement, Refusal, Verdict, backends, judge, unused_family
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Service
@@ -57,25 +57,22 @@ class Prediction:
     @property
     def gpu(self) -> Gpu | None:
         """The GPU that was asked about."""
-        platform = {} if isinstance(self.answer, run.NoAnswer) else self.answer.get("platform")
+        platform = self.known.get("platform")
         if not platform:
             return None
         major, minor = platform["capability"]
         return Gpu(platform["name"], major, minor, platform["memory"])
 
     @property
-    def effective(self) -> Mapping[str, Any]:
-        """The answer that was judged: with NVIDIA's cubins if the service fits only with them."""
-        if isinstance(self.answer, run.NoAnswer):
-            return {}
-        return with_cubins(self.answer) if self.judgement.cubins else self.answer
+    def known(self) -> Mapping[str, Any]:
+        """The answer; empty where there is none."""
+        return {} if isinstance(self.answer, run.NoAnswer) else self.answer
 
     @property
     def memory(self) -> Estimate | None:
         """Memory needed on each GPU; None if the answer lacks a figure."""
-        if isinstance(self.answer, run.NoAnswer) or self.gpu is None:
-            return None
-        return estimate(self.answer.get("size"), self.gpu.memory, unified=self.gpu.unified)
+        gpu = self.gpu
+        return estimate(self.known.get("size"), gpu.memory, unified=gpu.unified) if gpu else None
 
     @property
     def ends_well(self) -> bool:
@@ -85,7 +82,7 @@ class Prediction:
     @property
     def chosen(self) -> str:
         """``attention FLASHINFER, moe MARLIN``."""
-        return ", ".join(f"{step} {name}" for step, name in backends(self.effective).items())
+        return ", ".join(f"{step} {name}" for step, name in backends(self.known).items())
 
 
 def vllm_words(service: Service) -> tuple[str, ...] | None:
@@ -220,7 +217,7 @@ def not_asked(profile: Profile, judged: Judgement) -> list[str]:
 
 def made_for_it(prediction: Prediction) -> list[str]:
     """A line where kernels that are made for this GPU fit and are not used."""
-    names = unused_family(prediction.effective)
+    names = unused_family(prediction.known)
     flags = f"`envgen predict {prediction.service}` has their flags" if names else ""
     return [f"kernels made for this GPU fit and are not used: {names}; {flags}"] if names else []
 
@@ -266,7 +263,7 @@ def findings(prediction: Prediction, context: Context) -> list[Finding]:
         remedy = remedies.line(line) if line else _again(name, context)
         reported.append(error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts"))
     if judged.verdict is Verdict.FITS:
-        answer = prediction.effective
+        answer = prediction.known
         platform = answer.get("platform") or {}
         assumed = " (assumed: cuda.arch_list)" if prediction.assumed else ""
         title = f"{name}: on {platform.get('name')}{assumed} vLLM would use {chosen}"

@@ -53,7 +53,7 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
         raise NotFoundError(f"the release could not be asked what fits: {asked.answer}")
     forms = {"plain": session}
     ready = profile.services[service].ready
-    for backend in asked.effective.get("backends", ()):
+    for backend in asked.known.get("backends", ()):
         if backend["verdict"] == "accepted":
             changes = {f"args.{flag}": json.dumps(value) for flag, value in backend["args"].items()}
             if ready:  # what the profile says of its own kernels' lines

@@ -79,7 +79,6 @@ class _Answer:
     model: _Model | None = None
     quantization: str | None = None
     config_line: str | None = None
-    with_cubins: _Answer | None = None
 
 
 def checked(answer: Mapping[str, Any] | NoAnswer) -> Mapping[str, Any] | NoAnswer:
@@ -109,5 +108,3 @@ def _check(answer: _Answer) -> None:
                 raise ShapeError(f"{name} has an entry that is no text")
             if len(text) > TEXT:
                 raise ShapeError(f"{name} has a text of {len(text)} characters")
-    if answer.with_cubins is not None:
-        _check(answer.with_cubins)

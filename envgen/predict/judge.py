@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -56,7 +56,6 @@ class Judgement:
     unjudged: tuple[str, ...] = ()  # patterns of lines that are logged after the choice
     unasked: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
-    cubins: bool = False  # the answer is the one with NVIDIA's cubins
     patterns: Mapping[str, str] = field(default_factory=dict)  # for `ready.expect`
 
     @property
@@ -76,58 +75,12 @@ STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # a server log
 # vLLM's own warning, from 0.30 on.
 UNKNOWN_VARIABLE = re.compile(r"Unknown vLLM environment variable detected: \w+")
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
-CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
-CUBINS_NEEDED = {
-    True: "true only if the server can reach NVIDIA's artifactory, or with VLLM_HAS_FLASHINFER_CUBIN=1 (on 12.x nvcc"
-    " compiles the kernels, without cubins)",
-    False: "true only if the server can reach NVIDIA's artifactory or has the cubins (flashinfer-cubin of FlashInfer's"
-    " version, or other cubins and VLLM_HAS_FLASHINFER_CUBIN=1)",
-}
 
 
 def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
-    """Judge a release's answer by the service's `ready` patterns.
-
-    If the choice depends on NVIDIA's cubins, the answer has both choices; the service fits if it fits one of them, and
-    a caveat says which.
-    """
+    """Judge a release's answer by the service's `ready` patterns."""
     if isinstance(answer, NoAnswer):
         return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
-    plain = _judge(answer, service)
-    if "with_cubins" not in answer:
-        return plain
-    cubins = _judge(with_cubins(answer), service)
-    better = cubins.verdict is Verdict.FITS or (plain.refusals and not cubins.refusals)
-    if plain.verdict is not Verdict.FITS and better:
-        problems = [refusal.message for refusal in plain.refusals] or [one.seen for one in plain.contradictions]
-        caveat = f"{CUBINS_NEEDED[_family(answer) == 12]}; otherwise: {'; '.join(problems)}"
-        return replace(cubins, caveats=(*cubins.caveats, caveat), cubins=True)
-    chosen = backends(with_cubins(answer))
-    if backends(answer) != chosen:
-        other = ", ".join(f"{step} {name}" for step, name in chosen.items())
-        return replace(plain, caveats=(*plain.caveats, f"{CUBINS}; with the cubins it would choose: {other}"))
-    return plain
-
-
-def _family(answer: Mapping[str, Any]) -> int:
-    return int((answer.get("platform") or {}).get("capability", [0])[0])
-
-
-def with_cubins(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer for a server with NVIDIA's cubins; the same one if nothing depends on them."""
-    other = answer.get("with_cubins")
-    if other is None:
-        return answer
-    early = [line for line in answer["lines"] if line["step"] not in ("attention", "moe")]
-    return {**answer, **other, "lines": [*early, *other["lines"]]}
-
-
-def backends(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Step -> chosen backend."""
-    return {step: str(one["backend"]) for step, one in answer.get("asked", {}).items() if isinstance(one, dict)}
-
-
-def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     refusals = tuple(Refusal(str(one["step"]), str(one["message"])) for one in answer["refusals"])
     lines = by_subject(answer)
     every = [line for subject_lines in lines.values() for line in subject_lines]
@@ -160,14 +113,19 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     )  # fmt: skip
 
 
+def backends(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Step -> chosen backend."""
+    return {step: str(one["backend"]) for step, one in answer.get("asked", {}).items() if isinstance(one, dict)}
+
+
 def unused_family(answer: Mapping[str, Any]) -> str:
     """Backends of a family that is made for this GPU, which the release accepts and does not use; "" without one."""
-    major = _family(answer)
+    family = MADE_FOR.get((answer.get("platform") or {}).get("capability", [0])[0], "-")
     fitting = [
         f"{one['step']} {one['backend']}" for one in answer.get("backends", ())
-        if one["verdict"] == "accepted" and MADE_FOR.get(major, "-") in one["backend"].lower()
+        if one["verdict"] == "accepted" and family in one["backend"].lower()
     ]  # fmt: skip
-    used = any(MADE_FOR.get(major, "-") in one.lower() for one in backends(answer).values())
+    used = any(family in one.lower() for one in backends(answer).values())
     return "" if used or not fitting else ", ".join(fitting)
 
 

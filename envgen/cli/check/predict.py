@@ -62,7 +62,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
 
 def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     """The answer and its judgement as JSON."""
-    judged, answer = found.judgement, found.effective
+    judged, answer = found.judgement, found.known
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions")},
@@ -87,7 +87,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     """The answer and its judgement as lines for people."""
     judged = found.judgement
     variant = f", variant {profile.variant}" if profile.variant else ""
-    answer = found.effective
+    answer = found.known
     lines = [
         f"{found.service} (profile {profile.name}{variant}): {_release(answer, found.assumed)}, asked in {found.place}"
     ]

@@ -116,15 +116,15 @@ def build(config: Any, report: Doc, draft: Any = None) -> Any:
         torch.set_default_dtype(before)
 
 
-def ask_layers(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
+def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     """Ask the layers for linear kernels, Mamba and GDN, and for what the selectors did not tell.
 
     An error here is not a refusal: where the model can't be built, a note has the reason.
     """
-    left = [one["step"] for one in answers["unasked"] if one["step"] in ("attention", "moe")]
+    left = [one["step"] for one in report["unasked"] if one["step"] in ("attention", "moe")]
     if not (has_compiled_code() or report["uncompiled"]):
         why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
-        answers["notes"].append(
+        report["notes"].append(
             "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s" % why
         )
         return
@@ -133,7 +133,7 @@ def ask_layers(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
         model = build(config, report)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
-        answers["notes"].append("the kernels of the layers are unknown: the model can't be built here: %s" % why)
+        report["notes"].append("the kernels of the layers are unknown: the model can't be built here: %s" % why)
         lines.kept = before
         return
     logged, lines.kept = lines.kept, before
@@ -142,12 +142,12 @@ def ask_layers(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
     kernels = chosen(model, config)
     for step, one in kernels.items():
         if one["backend"] and (step in left or step in ("linear", "mamba")):
-            answers["asked"][step] = one
-            answers["unasked"] = [other for other in answers["unasked"] if other["step"] != step]
+            report["asked"][step] = one
+            report["unasked"] = [other for other in report["unasked"] if other["step"] != step]
             lines.kept += [dict(line, step=step) for line in logged if subject(line) == step]
 
 
-def ask_draft(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
+def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
     """Ask for the kernels of a draft: the release merges its settings over the server's, and builds it.
 
     An error here is not a refusal, either: its layers may be quantized in another way than envgen's facts have it.
@@ -162,12 +162,12 @@ def ask_draft(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
         kernels = chosen(build(settings, report, draft), settings)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
-        answers["notes"].append("the release did not build the draft here: %s" % why)
+        report["notes"].append("the release did not build the draft here: %s" % why)
         return
     finally:
         lines.kept = kept
     names = ["%s %s" % (step, one["backend"]) for step, one in kernels.items() if one["backend"]]
-    answers["asked"]["draft"] = {"where": kernels["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
+    report["asked"]["draft"] = {"where": kernels["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
 
 
 def subject(line: Doc) -> str:

@@ -9,7 +9,7 @@ import glob
 import os
 import sys
 import tempfile
-from typing import Any, Dict
+from typing import Any, Dict, List, Tuple
 
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
@@ -20,6 +20,12 @@ from envgen.inside.predict.machine import driver, set_platform, unloadable
 from envgen.inside.predict.release import Lines, everything_logged, forget, named, recording, release
 
 Doc = Dict[str, Any]
+CUBINS = "VLLM_HAS_FLASHINFER_CUBIN"
+NEEDED = (
+    "true only if the server can reach NVIDIA's artifactory, has the cubins (flashinfer-cubin of FlashInfer's version),"
+    " or has VLLM_HAS_FLASHINFER_CUBIN=1 (on 12.x nvcc compiles the kernels, without cubins); otherwise: "
+)
+OTHERS = "NVIDIA's artifactory can't be reached from here; with FlashInfer's cubins it would choose: "
 
 
 def answer(request: Doc) -> Doc:
@@ -59,44 +65,40 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
         forget()
     config = configured(args, report, lines)
-    ask_selectors(config, report, lines)
-    layers(config, report, report, lines)
-    report["backends"] = ask_others(config, report, lines) + report.get("backends", [])
-    if offline(lines):
-        # Whether NVIDIA's cubins can be downloaded depends on where the server starts: ask for both.
-        other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(report["kv"])}
-        other.update({name: report[name] for name in ("model", "quantization")})
-        os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
+    selected, logged = selectors(config, report, lines)
+    if CUBINS not in os.environ and any("artifactory" in one["text"] for one in logged if one["level"] == "WARNING"):
+        # NVIDIA's artifactory can't be reached from here; whether it can depends on where the server starts.
+        os.environ[CUBINS] = "1"
         forget()
-        before, lines.kept = lines.kept, []
-        ask_selectors(config, other, lines)
-        if other["unasked"]:
-            layers(config, other, report, lines)
-        for name in ("linear", "mamba", "draft"):
-            if name in report["asked"]:
-                other["asked"].setdefault(name, report["asked"][name])
-        other["notes"], other["lines"], lines.kept = report["notes"], lines.kept, before
-        report["with_cubins"] = other
+        others, again = selectors(config, report, lines)
+        if selected["refusals"] and not others["refusals"]:
+            refused = "; ".join(one["message"] for one in selected["refusals"])
+            report["notes"].append(NEEDED + refused)
+            selected, logged = others, again
+        else:
+            del os.environ[CUBINS]
+            forget()
+            if selected["asked"] != others["asked"]:
+                chosen = ["%s %s" % (step, one["backend"]) for step, one in others["asked"].items() if one]
+                report["notes"].append(OTHERS + ", ".join(chosen))
+    lines.kept += logged
+    report["asked"].update(selected["asked"])
+    for name in ("refusals", "unasked"):
+        report[name] += selected[name]
+    if not report["refusals"]:
+        lines.step = "layers"
+        with recording(report, lines), named("set config")[1](config), everything_logged():
+            ask_layers(config, report, lines)
+            ask_draft(config, report, lines)
+    report["backends"] = ask_others(config, report, lines) + report.get("backends", [])
 
 
-def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
-    """Ask each selector, and record in ``answers`` its choice, its refusal, or why there is none."""
+def selectors(config: Any, report: Doc, lines: Lines) -> Tuple[Doc, List[Doc]]:
+    """What each selector answers (its choice, its refusal, or why there is none), and what it logs."""
+    answers = dict(report, asked={}, refusals=[], unasked=[])
+    before, lines.kept = lines.kept, []
     for lines.step, ask in (("attention", ask_attention), ("moe", ask_moe)):
         with recording(answers, lines), named("set config")[1](config), everything_logged():
             answers["asked"][lines.step] = ask(config, answers)
-
-
-def layers(config: Any, answers: Doc, report: Doc, lines: Lines) -> None:
-    """Ask the layers of the model for what the selectors do not answer; an error here is not a refusal."""
-    if answers["refusals"]:
-        return
-    lines.step = "layers"
-    with recording(answers, lines), named("set config")[1](config), everything_logged():
-        ask_layers(config, answers, report, lines)
-        ask_draft(config, answers, report, lines)
-
-
-def offline(lines: Lines) -> bool:
-    """Whether the release could not reach NVIDIA's artifactory, and no variable replaces its answer."""
-    asked = any("artifactory" in one["text"] and one["level"] == "WARNING" for one in lines.kept)
-    return asked and "VLLM_HAS_FLASHINFER_CUBIN" not in os.environ
+    logged, lines.kept = lines.kept, before
+    return answers, logged

@@ -59,13 +59,13 @@ def test_a_draft_is_made_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) 
     speculation = types.SimpleNamespace(draft_model_config="draft", apply_draft_overrides=lambda config: settings)
     config, lines = types.SimpleNamespace(speculative_config=speculation), Lines()
     answers: dict[str, Any] = {"asked": {}, "notes": [], "refusals": []}
-    layers.ask_draft(config, answers, {}, lines)
+    layers.ask_draft(config, answers, lines)
     assert seen == [(settings, "draft")] and answers["asked"]["draft"]["backend"] == "attention FLASHINFER"
     answers["asked"].clear()
-    layers.ask_draft(config, answers, {}, lines)  # what the release says against a draft is a note
+    layers.ask_draft(config, answers, lines)  # what the release says against a draft is a note
     assert not answers["asked"] and not answers["refusals"]
     assert answers["notes"][0].endswith("ValueError: moe_backend='marlin' is not supported for unquantized MoE.")
-    layers.ask_draft(types.SimpleNamespace(speculative_config=None), answers, {}, lines)
+    layers.ask_draft(types.SimpleNamespace(speculative_config=None), answers, lines)
     assert len(seen) == 2
 
 

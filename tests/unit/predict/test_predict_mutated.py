@@ -79,13 +79,6 @@ def test_any_answer(profile: Profile, name: str, changes: Changes) -> None:
     survives(mutated(recorded(name), changes), profile)
 
 
-def nested(depth: int) -> dict[str, Any]:
-    answer = recorded(NAMES[0])
-    for _ in range(depth):
-        answer = {**recorded(NAMES[0]), "with_cubins": answer}
-    return answer
-
-
 @pytest.mark.parametrize(
     "part",
     [
@@ -93,7 +86,7 @@ def nested(depth: int) -> dict[str, Any]:
         {"asked": {"moe": "MARLIN"}}, {"asked": {"moe": {}}}, {"model": {}}, {"kv": {"block_size": 16}}, {"vllm": "x"},
         {"lines": [{"step": "moe", "level": "INFO", "text": "backend " * 100_000}]}, {"notes": [7]},
         {"lines": [{"step": "moe", "level": "INFO", "text": "x"}] * 5000}, {"backends": [{}]},
-        {"refusals": [{"step": "moe", "message": "Reason: [" * 100_000}]}, {"with_cubins": {}}, {"stubs": [{}]},
+        {"refusals": [{"step": "moe", "message": "Reason: [" * 100_000}]}, {"stubs": [{}]},
     ],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_none(profile: Profile, part: dict[str, Any]) -> None:
@@ -102,7 +95,3 @@ def test_an_answer_of_another_shape_is_none(profile: Profile, part: dict[str, An
     known = checked(answer)
     assert isinstance(known, NoAnswer) and str(known).startswith("the answer can't be read: ")
     assert judge(known, SERVICE).verdict is Verdict.UNKNOWN
-
-
-def test_an_answer_nested_without_end(profile: Profile) -> None:
-    assert not survives(nested(2000), profile)
