@@ -34,7 +34,7 @@ def failed(
     kept = bundle.save(machines or (deployment,), service, failure, cause.cause, deployment.node)
     text = f"{service} {verdict}: {failure.reason}" + (f"; cause: {cause.cause}" if cause.rule else "")
     shown = [shorten(cause.evidence, SHOWN)] if cause.evidence else []
-    if not cause.rule:
+    if not shown:
         last = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
         shown = [shorten(line, LONGEST_SHOWN) for line in cause.clues or last]
     if kept:
