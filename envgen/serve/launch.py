@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-
-from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.deployment import Deployment
@@ -22,14 +19,13 @@ from envgen.profile.model import Profile
 from envgen.profile.service import Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
-from envgen.serve.ended import StartFailure, log_text
+from envgen.serve.ended import StartFailure, in_profile, log_text
 from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, Waiter
 from envgen.text import Loudness
 
 Say = Callable[[str], None]
-_UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
 
 
 @dataclass(frozen=True)
@@ -191,13 +187,11 @@ class Launcher:
         done = self.deployment.compose.stream(*how, self.name, "envgen-install", on_line=note)
         if not done.code:
             return
-        if lacking := undeclared(self.deployment.profile, self.name, lines):
-            raise lacking
-        # All lines were printed. The last one says what failed; but on a full disk anything may fail.
+        # All lines were printed. The last one says what failed, where no rule knows it.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.deployment.profile.chosen_variant} {self.name} sh"
-        if (cause := cause_of(lines)) and cause.rule == "no_space":
-            reason, hint = cause.cause, cause.cure
+        if cause := cause_of(lines):
+            reason, hint = cause.cause, in_profile(cause.cure, self.deployment.profile, self.name)
         what = f"the mounted sources could not be installed (exit code {done.code})"
         raise ServiceError(what + (f": {reason}" if reason else ""), hint=hint)
 
@@ -223,24 +217,6 @@ def what_next(profile: Profile, service: str) -> str:
     """The commands for a service that keeps starting."""
     chosen = profile.chosen
     return f"`envgen ps {chosen}`, `envgen logs {chosen} -f {service}`, `envgen down {chosen}`"
-
-
-def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceError | None:
-    """The error if the build of a mounted source imports a missing package.
-
-    uv's own advice is for isolated builds; here the profile lists what is installed before, or the image has it.
-    """
-    found = next((match for line in lines if (match := _UNDECLARED.search(line))), None)
-    for name, source in profile.mounted_sources.items() if found else ():
-        if found and canonicalize_name(source.distribution) == found[1]:
-            key, module = f"sources.{name}.install.requires", found[2]
-            names, place = (key, key) if source.install.requires else ("its pyproject.toml", "pip.tools")
-            add = f"add the package of {module} to {place}"
-            return ServiceError(
-                f"{name} could not be installed: its build imports {module}, which {names} does not name",
-                hint=f"{add}, then: envgen up --build {service} {profile.chosen_variant}",
-            )
-    return None
 
 
 def service_url(service: Service, machine: str) -> str:

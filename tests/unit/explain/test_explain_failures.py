@@ -53,7 +53,7 @@ LOGS = [
     ("git_ref", "build", "fetch-git: https://github.com/x/y.git has no v9.9.9"),
     ("python_package", "build", "  x No solution found when resolving dependencies:"),
     ("debian_package", "build", "E: Reading state information...\nUnable to locate package ccachee"),
-    ("build_dependency", "build", "ModuleNotFoundError: No module named 'iniconfig'\n\nhint: This error likely "
+    ("undeclared_dependency", "build", "ModuleNotFoundError: No module named 'iniconfig'\n\nhint: This error likely "
                                   "indicates that `lib@1.5` depends on `iniconfig`, but doesn't declare it as a "
                                   "build dependency."),
     ("source_release", "build", '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: '
