@@ -28,6 +28,7 @@ from envgen.text import counted, visible
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
 NO_PROMPTS = (400, 404, 405, 422, 501)  # answers of a model that embeds, ranks or transcribes
+BUSY = (429, 503)
 ENOUGH = 80  # characters of a chat's answer that are read
 
 
@@ -99,22 +100,26 @@ class _Server:
                 return response.status_code, document_of(response), first
         except OSError as error:
             how = "broke off in the middle" if first else "did not come"
-            raise _Unanswered(
-                Readiness(False, f"{what} {how} ({reason_of_request(error)})", refused=bool(first))
-            ) from None
+            raise _not_ready(f"{what} {how} ({reason_of_request(error)})", refused=bool(first)) from None
         except BrokenOff as error:
-            raise _Unanswered(Readiness(False, f"{what} broke off in the middle: {error}", refused=True)) from None
+            raise _not_ready(f"{what} broke off in the middle: {error}", refused=True) from None
         except NoCompletion as error:
-            raise _Unanswered(Readiness(False, f"{what} is not a completion: {error}", fatal=True)) from None
+            raise _not_ready(f"{what} is not a completion: {error}", fatal=True) from None
 
 
 _Rows = Mapping[str, Mapping[str, Any]]  # of /v1/models, by name
 
 
-class _Unanswered(Exception):
+class _Judged(Exception):
+    """Ends the questions: the answer is known."""
+
     def __init__(self, answer: Readiness) -> None:
         super().__init__(answer.why)
         self.answer = answer
+
+
+def _not_ready(why: str, *, fatal: bool = False, refused: bool = False) -> _Judged:
+    return _Judged(Readiness(False, why, fatal=fatal, refused=refused))
 
 
 def ask(
@@ -126,23 +131,16 @@ def ask(
     Never raises for what the service does.
     """
     headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
-    on_step("/v1/models")
-    rows = _listed(base_url, question.model, headers)
-    if isinstance(rows, Readiness):
-        return _expected(rows, question)
-    model = next(iter(rows)) if question.model is None else question.model
-    row, server = rows[model], _Server(base_url, headers, timeout, on_step, names_of(rows, question.model))
     try:
+        on_step("/v1/models")
+        rows = _listed(base_url, question.model, headers)
+        model = next(iter(rows)) if question.model is None else question.model
+        server = _Server(base_url, headers, timeout, on_step, names_of(rows, question.model))
         answer = _complete(server, model, question)
-        if not answer.ready or answer.unasked or answer.pooled or question.chat is None:
-            return _expected(answer, question)
-        return _chat(server, model, chat.context_length(row), question.chat, answer)
-    except _Unanswered as unanswered:
-        return unanswered.answer
-
-
-def _expected(answer: Readiness, question: Question) -> Readiness:
-    """``answer``, which is wrong if a text is expected and nothing could be asked."""
+        if answer.ready and not answer.pooled and question.chat is not None:
+            answer = _chat(server, model, chat.context_length(rows[model]), question.chat, answer)
+    except _Judged as judged:
+        answer = judged.answer
     if answer.ready and answer.unasked and question.expect_text is not None:
         return Readiness(False, f"ready.expect_text can't be checked: {answer.unasked}", fatal=True)
     return answer
@@ -155,8 +153,8 @@ def names_of(rows: _Rows, model: str | None) -> frozenset[str]:
     return frozenset(name for name, row in rows.items() if row.get("root") == rows[model].get("root"))
 
 
-def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Readiness | _Rows:
-    """The rows of /v1/models, with ``model`` (None: any) among them, or what is wrong.
+def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Rows:
+    """The rows of /v1/models, with ``model`` among them. Without a model, a server that lists none may be right.
 
     Only an answer counts, not a connection: Docker's proxy accepts those to a published port before the program in the
     container listens.
@@ -164,31 +162,20 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> Rea
     try:
         status, document = short_answer("GET", f"{base_url}/v1/models", headers, 10)
     except OSError as error:
-        return Readiness(False, f"{base_url} does not answer yet ({error})")
-    if model is None:
-        return _any_of(status, document)
-    if status in (401, 403):
-        key = "it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
-        return Readiness(False, f"/v1/models answers {status}: {key}", fatal=True)
-    if status != 200:
-        return Readiness(False, f"/v1/models answers {status}")
-    rows = models(document)
-    if rows is None:
-        return Readiness(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
-    return rows if model in rows else Readiness(False, listing(list(rows), model), fatal=bool(rows))
-
-
-def _any_of(status: int, document: Any) -> Readiness | _Rows:
-    """The models of an answer to /v1/models. A server without that page may be right as it is."""
-    if status >= 500 and status != 501:
-        return Readiness(False, f"/v1/models answers {status}")
+        raise _not_ready(f"{base_url} does not answer yet ({error})") from None
     rows = models(document) if status == 200 else None
-    if rows:
-        return rows
-    if rows is None and status == 200:
-        return Readiness(True, unasked="/v1/models answers 200 with something that is not a list of models")
-    key = ": it needs an API key (`secrets: [VLLM_API_KEY]`)" if status in (401, 403) else ""
-    return Readiness(True, unasked=f"/v1/models answers {status}{key}" if rows is None else "/v1/models lists no model")
+    seen = f"/v1/models answers {status}"
+    if status in (401, 403):
+        seen += ": it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+    elif status == 200:
+        seen = f"{seen} with something that is not a list of models" if rows is None else "/v1/models lists no model"
+    if model is None and not rows:
+        raise _Judged(Readiness(True, unasked=seen)) if status < 500 or status == 501 else _not_ready(seen)
+    if rows is None:
+        raise _not_ready(seen, fatal=status in (401, 403), refused=status == 200)
+    if model is not None and model not in rows:
+        raise _not_ready(listing(list(rows), model), fatal=bool(rows))
+    return rows
 
 
 def listing(names: Sequence[str], model: str) -> str:
@@ -213,7 +200,8 @@ def _complete(server: _Server, model: str, question: Question) -> Readiness:
     if status in NO_PROMPTS and (pooled := _pool(server, model, question)) is not None:
         return pooled
     if question.model is None and status in NO_PROMPTS:
-        return Readiness(True, unasked=f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})")
+        why = f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})"
+        raise _Judged(Readiness(True, unasked=why))
     answer = judge(status, answered, question.expect_text, lambda reply: server.named(reply, "the first prompt"))
     return replace(answer, first_token=first)
 
@@ -242,12 +230,12 @@ def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
                 refused = refused or Readiness(False, why, fatal=True)
             continue
         if status != 200:
-            return Readiness(False, why, refused=status not in (429, 503))
+            raise _not_ready(why, refused=status not in BUSY)
         numbers = list(_numbers(answer, key))
         bad = next((one for one in numbers if not math.isfinite(one)), None if numbers else math.nan)
         if bad is not None:
-            why = f"{what} was answered with {f'a number that is {bad:g}' if numbers else 'no numbers'}"
-            return Readiness(False, why, fatal=True)
+            seen = f"a number that is {bad:g}" if numbers else "no numbers"
+            raise _not_ready(f"{what} was answered with {seen}", fatal=True)
         unused = "; ready.expect_text is not asked of such a model" if question.expect_text is not None else ""
         count = counted(len(numbers), "number")
         return Readiness(True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}")
@@ -277,25 +265,29 @@ def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, an
         # A tool call is read to its end, a chat only as far as needed.
         enough = (lambda _: False) if tool else (lambda reply: len(reply.text) >= ENOUGH)
         status, reply, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
-        if status in (429, 503):
-            return Readiness(False, f"the first {name} was answered with {status}: {visible(str(reply)[:200])}")
+        if status in BUSY:
+            raise _not_ready(_answered(f"the first {name}", status, reply))
         if status != 200:
             verdicts[name] = chat.refused(status, visible(error_text(reply)), flags)
         else:
             try:
                 whole = reply if isinstance(reply, Completion) else Completion().add(reply)
             except NoCompletion as error:
-                return Readiness(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
+                raise _not_ready(f"the answer to the first {name} is not a completion: {error}", fatal=True) from None
             if wrong := server.named(whole, f"the first {name}"):
-                return Readiness(False, wrong, fatal=True)
+                raise _not_ready(wrong, fatal=True)
             verdicts[name] = (chat.judge_call if tool else chat.judge_chat)(whole, flags)
         good, seen = verdicts[name]
         if good is False:
-            return Readiness(False, f"it completes a prompt, but the first {name} failed: {seen}", fatal=status < 500,
-                          refused=True)  # fmt: skip
+            why = f"it completes a prompt, but the first {name} failed: {seen}"
+            raise _not_ready(why, fatal=status < 500, refused=True)
         if good is None and status != 200:
             break  # no chats, so no tool calls
     return replace(answer, chats=verdicts)
+
+
+def _answered(what: str, status: int, document: Any) -> str:
+    return f"{what} was answered with {status}: {visible(str(document)[:200])}"
 
 
 def judge(
@@ -305,11 +297,9 @@ def judge(
 
     ``document``: JSON, or a Completion that was read from a stream. ``wrong``: what else is wrong with it, or "".
     """
-    if status in (429, 503):  # busy
-        return Readiness(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
     if status != 200:
-        why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
-        return Readiness(False, why, fatal=400 <= status < 500, refused=True)
+        why, busy = _answered("the first prompt", status, document), status in BUSY
+        return Readiness(False, why, fatal=400 <= status < 500 and not busy, refused=not busy)
     try:
         reply = document if isinstance(document, Completion) else Completion().add(document)
     except NoCompletion as error:

@@ -87,7 +87,10 @@ def test_the_model_is_what_the_server_lists() -> None:
     ("fault", "why"),
     [
         ("models 404", "/v1/models answers 404"),
-        ("models 401", "/v1/models answers 401: it needs an API key (`secrets: [VLLM_API_KEY]`)"),
+        (
+            "models 401",
+            "/v1/models answers 401: it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell",
+        ),
         ("models none", "/v1/models lists no model"),
         ("no server", "/v1/models answers 200 with something that is not a list of models"),
         ("pools nothing", "tiny takes no prompts (/v1/completions answers 404)"),
