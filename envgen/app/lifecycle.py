@@ -1,4 +1,4 @@
-"""Services that exist already: start, restart, stop and remove them, and run a command beside them."""
+"""Services that exist already: restart, stop and remove them, and run a command beside them."""
 
 from __future__ import annotations
 
@@ -26,57 +26,44 @@ from envgen.serve.prepare import prepare
 from envgen.text import progress
 
 
-def _there(deployment: Deployment, service: str) -> Container:
-    """The container of a service, running or not. NotFoundError with the command that creates it."""
-    profile = deployment.profile
-    deployment.require_name()
-    found = deployment.engine.containers(profile.compose_name, service, all=True)
-    if not found:
-        up = f"envgen up {service} {profile.chosen_variant}"
-        raise NotFoundError(f"{service} has no container to start", hint=up)
-    return found[0]
+def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+    """`docker compose restart` for the container that a service has, running or not; wait until it answers.
 
-
-def again(verb: str, session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """`docker compose VERB` (`start`, `restart`) for the container that a service has; wait until it answers.
-
-    On several machines, a restart stops all ranks before it starts the first.
+    On several machines, all ranks are stopped before the first is started. NotFoundError without a container.
     """
     deployment = machine_of(session.deployment(), service, None)
-    container = _there(deployment, service)
-    if verb == "start":
-        preflight.require_unpaused(container)
+    deployment.require_name()
+    up = f"envgen up {service} {deployment.profile.chosen_variant}"
+    found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
+    if not found:
+        raise NotFoundError(f"{service} has no container to start", hint=up)
     varied = with_running_variant(session, service, lambda: deployment.engine, stopped=True)
     if deployment.node:  # `up` keeps existing containers and starts them
         checked = predicted(check(varied.deployment(), service))
-        options = StartOptions(timeout=timeout, again=verb == "restart")
-        ((_, started),) = start_all([checked], _decline, options)
+        options = StartOptions(timeout=timeout, again=True)
+        ((_, started),) = start_all([checked], lambda _question: False, options)
         return checked.deployment.profile, started
     if varied is not session:  # when it is ready depends on the variant that it was started with
         deployment = varied.deployment().rendered_files()
-    profile = deployment.profile
+    container = found[0]
     preflight.check_again(deployment, container)  # before a running one is stopped
-    progress(f"  {verb}ing {container.name}")
-    done = deployment.compose.run(verb, service, check=False)
+    progress(f"  restarting {container.name}")
+    done = deployment.compose.run("restart", service, check=False)
     if done.code:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         if refused := preflight.changed_meanwhile(deployment, service, lines):
             raise refused
-        hint, reason = f"envgen up {service} {profile.chosen_variant}", "".join(lines[-1:])
+        reason = "".join(lines[-1:])
         if preflight.network_gone(lines):
             reason = "its container belongs to a network that was removed (by `docker network prune`?)"
-            hint = f"to create the container anew: {hint}"
-        raise ServiceError(f"{service} was not started: {reason}", hint=hint)
+            up = f"to create the container anew: {up}"
+        raise ServiceError(f"{service} was not started: {reason}", hint=up)
     launcher = Launcher(deployment, service, progress)
     try:
         awaited = launcher.wait(container.id, timeout)
     except StartFailure as failure:  # it is kept: it was there before
         raise failed(deployment, service, failure) from None
-    return profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
-
-
-def _decline(_question: str) -> bool:
-    return False
+    return deployment.profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
 
 
 def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from envgen.text import Loudness
 Groups = dict[str, tuple[str, dict[str, str]]]
 # Commands in a row with the same text share a line of the help.
 INPUTS = "Show the inputs of an image, or compare two."
-LIFE = "Stop, start or restart services."
+LIFE = "Stop or restart services."
 OUTPUT = "List services, or show their output."
 INSIDE = "Run a command in a container of a service."
 CHECKS = "Run quick checks, or the full acceptance test."
@@ -59,7 +59,6 @@ GROUPS: Groups = {
             "up": "Start services and wait until they answer.",
             "down": "Stop and remove services.",
             "stop": LIFE,
-            "start": LIFE,
             "restart": LIFE,
             "ps": OUTPUT,
             "logs": OUTPUT,

@@ -59,17 +59,16 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     assert "environment: LEVEL=1 is now 3" in project.envgen("status", "--set", "env.all.LEVEL=3").out
     assert "stopped" in project.envgen("stop", "two").out
     assert states() == {"one": "running", "two": "exited"}
-    project.envgen("start", "two")
+    project.envgen("up", "two")
     assert states() == {"one": "running", "two": "running"}
     project.envgen("stop", "two")
     assert "two is running" in project.envgen("restart", "two").out
     assert states() == {"one": "running", "two": "running"}
     docker("pause", f"{NAME}-dev-two-1")
-    for verb in ("up", "start"):
-        assert f"two is paused\n    hint: docker unpause {NAME}-dev-two-1\n" in project.envgen(verb, "two", code=6).err
+    assert f"two is paused\n    hint: docker unpause {NAME}-dev-two-1\n" in project.envgen("up", "two", code=6).err
     docker("unpause", f"{NAME}-dev-two-1")
     assert project.envgen("up", "two", "--json").json["already_running"] is True
-    failed = project.envgen("start", "one", "--json", "-p", "nope", code=2).json
+    failed = project.envgen("restart", "one", "--json", "-p", "nope", code=2).json
     assert "'nope'" in failed["error"] and failed["code"] == 2
     project.envgen("down", "one")
     assert states() == {"two": "running"}

@@ -30,7 +30,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("sta",), ["start", "status"]),
+        (("sta",), ["status"]),
         (("cache", "cl"), ["clear"]),
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from envgen.app import lifecycle
 from envgen.app.session import Session
-from envgen.cli.common import reporting
+from envgen.cli.common import answer, reporting, wants_json
 from envgen.cli.run.common import timeout_option
-from envgen.cli.run.start import again
+from envgen.cli.run.starting import print_started, started_document
+from envgen.live import moving
 
 
 @click.command()
@@ -17,10 +19,18 @@ from envgen.cli.run.start import again
 def command(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
     """Restart the container of each SERVICE, running or stopped, and wait until it answers.
 
-    A running server loads recompiled kernels only after a restart.
+    A running server loads recompiled kernels only after a restart. The container stays as it was created; `envgen up`
+    applies changes of the profile.
 
     \b
     Example:
       envgen restart serve
     """
-    return again("restart", session, names, timeout)
+    documents = []
+    for name in names:
+        with moving(f"{name}: restart"):
+            profile, started = lifecycle.restart(session, name, timeout)
+        documents.append(started_document(profile, name, started, waited=True))
+        if not wants_json():
+            print_started(profile, name, started)
+    return answer(documents[0] if len(names) == 1 else documents)

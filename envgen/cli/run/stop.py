@@ -19,7 +19,7 @@ from envgen.cli.run.common import described, ended
 def command(session: Session, names: tuple[str, ...]) -> int:
     """Stop the containers of each SERVICE (default: all of the profile), and keep them.
 
-    `envgen start` starts them again.
+    `envgen up` starts them again.
 
     \b
     Example:

@@ -165,7 +165,7 @@ def running(context: Context, _engine: EngineInfo) -> Finding | None:
         return warning(title, "none running", wanted, remedies.up(context), case="none")
     if container.state != "running":
         if end and end.asked:
-            start = remedies.envgen(context, "start", context.service)
+            start = remedies.up(context)
             wanted = "running, or a temporary container (envgen doctor --run)"
             return warning(f"{end}, so imports were not checked", _seen(container, end), wanted, start, case="stopped")
         unpause = Remedy(f"docker unpause {container.name}")

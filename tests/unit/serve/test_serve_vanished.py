@@ -40,7 +40,7 @@ RESTART = (
     'container init: error mounting "FOLDER" to rootfs at "/code/lib": stat FOLDER: no such file or directory'
 )
 START = 'Error response from daemon: invalid mount config for type "bind": bind source path does not exist: FOLDER/.git'
-LINES = {"restart": RESTART, "start": START, "up": START}
+LINES = {"restart": RESTART, "up": START}
 
 
 @pytest.fixture
