@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app.measure import Asked, measure, results_folder, server_of
+from envgen.app.measure import Asked, Trial, measure, results_folder, service_of
 from envgen.app.stage import Stage, sessions_of
 from envgen.bench import answers, record
-from envgen.bench.checks import Outcome, Trial
+from envgen.bench.checks import Outcome
 from envgen.bench.compare import differing
 from envgen.bench.questions import BATCH, Asker, questions, scorer
 from envgen.bench.record import Run, RunRecord
@@ -29,7 +29,7 @@ def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False
     asked = questions(quick)
     progress(f"  {len(asked)} questions, alone and {BATCH} at once")
     with doing("answers", "the questions"):
-        flags = chat_flags(trial.environment.get("flags", ()))
+        flags = chat_flags(trial.flags)
         asker = Asker(trial.target, flags, lambda step: now_doing("answers", step))
         given = asker.ask(asked)
         for answer in given.values():
@@ -52,7 +52,7 @@ def answered(
     """Ask a running server. Returns the verdict, the summary, and the record's path."""
     parameters: dict[str, Any] = {"quick": quick, **({"reference": reference.id} if reference else {})}
     (verdict, summary), path = measure(
-        asked, "answers", parameters, lambda _server, trial, run: ask(trial, run, reference, quick)
+        asked, "answers", parameters, lambda trial, run: ask(trial, run, reference, quick)
     )
     return verdict, summary, path
 
@@ -66,7 +66,9 @@ def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) 
     other = sessions_of(asked.session, name) if asked.url is None else None
     if other is None:
         return record.resolve(results_folder(asked.session.file), name, "answers")
-    service = server_of(asked).own.name
+    running = service_of(asked)
+    assert running is not None  # without --url
+    service = running.name
     stage = Stage(asked.session, service)
     if not agree(f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"):
         raise UsageError(f"--against {name} stops {service} for a while", hint="add --yes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.failed import failed
 from envgen.app.session import Session, the_service
 from envgen.bench import record
-from envgen.bench.checks import FAILED, PASSED, Outcome, Trial
-from envgen.bench.client import ServerGone, find
+from envgen.bench.checks import FAILED, PASSED, Outcome
+from envgen.bench.client import BenchTarget, ServerGone, find
 from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
-from envgen.bench.tools import CellResult, Matrix, ToolHost, find_tool, measure_all
+from envgen.bench.tools import BenchTool, CellResult, Matrix, find_tool, measure_all
 from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
@@ -47,54 +47,52 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Server:
-    """A server to measure; the ``service`` is unknown with --url."""
+class Trial:
+    """A server that is measured. ``service``: None with --url. ``environment``: as the record has it."""
 
-    url: str
-    session: Session
-    service: RunningService | None = None
+    asked: Asked
+    service: RunningService | None
+    target: BenchTarget
+    environment: Mapping[str, Any]
 
     @property
-    def own(self) -> RunningService:
-        """The service; UsageError if it is unknown."""
-        if self.service is None:
-            raise UsageError("this needs a service of the profile, and --url names a server")
-        return self.service
+    def flags(self) -> Sequence[str]:
+        """The server's arguments; none if they are unknown."""
+        return tuple(self.environment.get("flags", ()))
 
-    def place(self, target_root: str, tokenizer: str | None = None) -> ToolHost:
-        """Where a tool runs: in the service's container, or for a server at --url in one of the profile's image."""
-        folder, service = tokenizer or target_root, self.service
+    def tool(self, plan: Matrix, tokenizer: str | None = None) -> BenchTool:
+        """The plan's tool in the service's container, or for a server at --url in a new one of the profile's image."""
+        folder, service = tokenizer or self.target.root, self.service
         if not folder:
             raise UsageError("the server does not report its model's folder", hint="name it: --tokenizer PATH")
         if service is None:
-            deployment = self.session.deployment()
+            deployment = self.asked.session.deployment()
             image = deployment.profile.image_name
             execute = run.in_image(deployment.engine, image, network="host")
-            return ToolHost(execute, self.url, folder, f"image {image}")
-        outer, ready = urlsplit(self.url).port, service.service.ready
+            return find_tool(BenchTool(plan, self.target, execute, self.target.url, folder, f"image {image}"))
+        outer, ready = urlsplit(self.target.url).port, service.service.ready
         published = (port.container for port in service.container.ports if port.host == outer)
-        inner = next(published, ready.port if ready else None) or outer
+        url = f"http://127.0.0.1:{next(published, ready.port if ready else None) or outer}"
         execute = run.in_container(service.engine, service.container.id)
-        return ToolHost(execute, f"http://127.0.0.1:{inner}", folder, "the image of the service")
+        return find_tool(BenchTool(plan, self.target, execute, url, folder, "the image of the service"))
 
 
-def server_of(asked: Asked) -> Server:
-    """The profile's running service, or the server at --url. UsageError, NotFoundError."""
+def service_of(asked: Asked) -> RunningService | None:
+    """The profile's running service; None with --url. UsageError, NotFoundError."""
     if asked.url is not None:
         if asked.service:
             raise UsageError("a service and --url exclude each other")
-        return Server(asked.url.rstrip("/"), asked.session)
+        return None
     deployment = asked.session.deployment()
     profile = deployment.profile
     publishing = [name for name, service in profile.services.items() if service.host_ports]
     hint = "add one to its `ports`, or name a server: --url URL"
     name = the_service(profile, asked.service, publishing, "publishes no port", hint)
     head = head_of(deployment, name)
-    running = RunningService(head, name, head.running(name))
-    return Server(reachable_url(running.service, head), asked.session, running)
+    return RunningService(head, name, head.running(name))
 
 
-Work = Callable[[Server, Trial, Run], Outcome]
+Work = Callable[[Trial, Run], Outcome]
 
 
 def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> tuple[Outcome, Path]:
@@ -103,20 +101,20 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     Ctrl-C leaves the record unfinished and the service running. If the server stops answering, the record says so, and
     ServiceError has the reason.
     """
-    server = server_of(asked)
-    service = server.service
+    service = service_of(asked)
     if kind != "smoke" and service and takes_no_prompt(service.service.flag):
         what = f"{service.name} serves a model that embeds, ranks or classifies, and `envgen {kind}` sends prompts"
         raise UsageError(what, hint=f"`envgen smoke {service.name}` asks it for its task")
     expected = service.service.served_name if service else None
-    target = find(server.url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected)
+    url = reachable_url(service.service, service.deployment) if service else str(asked.url)
+    target = find(url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected)
     environment = {"envgen": __version__, "url": without_login(target.url), "model": target.model,
                    **(service.environment() if service else {})}  # fmt: skip
     given = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(results_folder(asked.session.file), kind, environment, given) as run:
         try:
             with moving(kind):
-                outcome, summary = work(server, Trial(target, environment), run)
+                outcome, summary = work(Trial(asked, service, target, environment), run)
         except KeyboardInterrupt:
             kept = f"; the results so far are in {run.path}" if run.samples else ""
             progress(f"\ninterrupted{kept}; the server keeps running")
@@ -138,11 +136,11 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     return (outcome, summary), run.path
 
 
-def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str, list[CellResult]]:
+def run_tool(trial: Trial, run: Run, plan: Matrix, tokenizer: str | None = None) -> tuple[str, list[CellResult]]:
     """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
-    tool = find_tool(place, trial.target, plan)
-    progress(f"  {tool.plan.tool} {tool.version} in {place.where}")
-    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": place.where})
+    tool = trial.tool(plan, tokenizer)
+    progress(f"  {tool.plan.tool} {tool.version} in {tool.where}")
+    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": tool.where})
 
     def keep(result: CellResult) -> None:
         name = str(result.cell).replace(" @ ", "-").replace(" ", "-")
@@ -158,8 +156,8 @@ def run_tool(trial: Trial, run: Run, plan: Matrix, place: ToolHost) -> tuple[str
 def bench(plan: Matrix, tokenizer: str | None = None) -> Work:
     """What `measure` does for `envgen bench`."""
 
-    def work(server: Server, trial: Trial, run: Run) -> Outcome:
-        tool, cells = run_tool(trial, run, plan, server.place(trial.target.root, tokenizer))
+    def work(trial: Trial, run: Run) -> Outcome:
+        tool, cells = run_tool(trial, run, plan, tokenizer)
         return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
 
     return work

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,20 +47,11 @@ def outcome(criteria: Sequence[Criterion], *, strict: bool = False, **more: Any)
     return word, {"criteria": [asdict(one) for one in criteria], **more}
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A server that is measured, and its environment as the record has it."""
-
-    target: BenchTarget
-    environment: Mapping[str, Any]
-
-
-def smoke(trial: Trial) -> list[Criterion]:
+def smoke(target: BenchTarget, flags: Sequence[str]) -> list[Criterion]:
     """The questions of `up`, and a long one. ServerGone without an answer."""
-    target, limit = trial.target, trial.target.max_len
-    flags = chat.chat_flags(trial.environment.get("flags", ()))
+    limit = target.max_len
     with doing("smoke", "first answers"):
-        question = readiness.Question(target.model, api_key=target.key, chat=flags)
+        question = readiness.Question(target.model, api_key=target.key, chat=chat.chat_flags(flags))
         first = readiness.ask(target.url, question, timeout=target.silence)
     wanted = "a text (or vector, rank, ...) with finite numbers; a chat and a tool call, if the server has them"
     seen = first.why or first.pooled or repr(shorten(first.text, 60))

@@ -85,23 +85,16 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class ToolHost:
-    """Where the tool runs, and the server's address from there."""
+class BenchTool:
+    """A tool, and where it runs: ``url`` is the server's address from there. See ``find_tool``."""
 
+    plan: Matrix
+    target: BenchTarget
     execute: run.Execute
     url: str
     tokenizer: str
     where: str = ""
-
-
-@dataclass(frozen=True)
-class BenchTool:
-    """A tool with its version, and where it runs. See ``find_tool``."""
-
-    version: str
-    place: ToolHost
-    target: BenchTarget
-    plan: Matrix
+    version: str = ""
 
     def measure(self, cell: MatrixCell) -> CellResult:
         """Run the tool for a cell. ServiceError if it fails or its results can't be read."""
@@ -112,7 +105,7 @@ class BenchTool:
             "book": self._book() if benchy else "", "silence": self.target.silence,
             "env": {"OPENAI_API_KEY": self.target.key} if self.target.key else {},
         }  # fmt: skip
-        done = _ask(self.place, request, LONGEST, f"{self.plan.tool} could not be run")
+        done = self.ask(request, LONGEST, f"{self.plan.tool} could not be run")
         tail = [visible(str(line)) for line in done.get("tail") or ()][-15:]
         last = "; its last lines:" + "".join(f"\n    {line}" for line in tail) if tail else ""
         if done.get("code") == -9:
@@ -125,6 +118,13 @@ class BenchTool:
         except MISSHAPEN as error:
             what = f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"
             raise ServiceError(what + last, hint=TRIED) from None
+
+    def ask(self, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
+        """The answer of the program in the container. ServiceError, which says ``what`` failed."""
+        reply = run.ask(self.execute, "python3", PROGRAM, request, timeout=timeout)
+        if isinstance(reply, run.NoAnswer):
+            raise ServiceError(f"{what}: {reply}")
+        return reply
 
     def _measured(self, cell: MatrixCell, report: Any, done: Mapping[str, Any]) -> CellResult:
         benchy = self.plan.tool != VLLM
@@ -143,7 +143,7 @@ class BenchTool:
 
     def _benchy(self, cell: MatrixCell) -> list[str]:
         wanted = {
-            "base-url": f"{self.place.url}/v1", "model": self.target.model, "tokenizer": self.place.tokenizer,
+            "base-url": f"{self.url}/v1", "model": self.target.model, "tokenizer": self.tokenizer,
             "pp": cell.prompt, "tg": cell.output, "depth": cell.context, "concurrency": cell.concurrency,
             "runs": self.plan.runs, "latency-mode": "generation", "book-url": "{book}", "save-result": "{result}",
             "format": "json", "api-key": self.target.key,
@@ -154,8 +154,8 @@ class BenchTool:
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
         wanted = {
-            "backend": "openai", "base-url": self.place.url, "endpoint": COMPLETIONS, "model": self.target.model,
-            "tokenizer": self.place.tokenizer, "dataset-name": "random", "random-input-len": cell.prompt,
+            "backend": "openai", "base-url": self.url, "endpoint": COMPLETIONS, "model": self.target.model,
+            "tokenizer": self.tokenizer, "dataset-name": "random", "random-input-len": cell.prompt,
             "random-output-len": cell.output, "random-prefix-len": cell.context,
             "num-prompts": self.plan.runs * cell.concurrency, "seed": random.getrandbits(30),
             "max-concurrency": cell.concurrency, "percentile-metrics": "ttft,tpot,itl,e2el",
@@ -173,24 +173,17 @@ def _words(wanted: Mapping[str, Any]) -> list[str]:
     return [word for name, value in wanted.items() if value != "" for word in (f"--{name}", str(value))]
 
 
-def _ask(place: ToolHost, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
-    reply = run.ask(place.execute, "python3", PROGRAM, request, timeout=timeout)
-    if isinstance(reply, run.NoAnswer):
-        raise ServiceError(f"{what}: {reply}")
-    return reply
-
-
-def find_tool(place: ToolHost, target: BenchTarget, plan: Matrix) -> BenchTool:
-    """The plan's tool, or else llama-benchy or vllm. UsageError if it is not installed."""
+def find_tool(tool: BenchTool) -> BenchTool:
+    """With the plan's tool, or else llama-benchy or vllm, and its version. UsageError if it is not installed."""
     request = {"verb": "probe", "tools": {name: row[:2] for name, row in TOOLS.items()}}
-    versions = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool or 'a tool'}")
-    other = not plan.tool and versions[VLLM] and not versions[LLAMA_BENCHY]
-    name = plan.tool or (VLLM if other else LLAMA_BENCHY)
+    versions = tool.ask(request, 150, f"{tool.where} could not be asked for {tool.plan.tool or 'a tool'}")
+    other = not tool.plan.tool and versions[VLLM] and not versions[LLAMA_BENCHY]
+    name = tool.plan.tool or (VLLM if other else LLAMA_BENCHY)
     if not versions[name]:
-        raise UsageError(f"{name} is not in {place.where}", hint=TOOLS[name][2])
+        raise UsageError(f"{name} is not in {tool.where}", hint=TOOLS[name][2])
     if other:
-        progress(f"  llama-benchy is not in {place.where} (pip.tools): using `vllm bench serve`")
-    return BenchTool(versions[name], place, target, replace(plan, tool=name))
+        progress(f"  llama-benchy is not in {tool.where} (pip.tools): using `vllm bench serve`")
+    return replace(tool, version=versions[name], plan=replace(tool.plan, tool=name))
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:

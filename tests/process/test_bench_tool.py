@@ -11,7 +11,7 @@ import pytest
 
 from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell
-from envgen.bench.tools import BenchTool, Matrix, ToolHost
+from envgen.bench.tools import BenchTool, Matrix
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError
 from envgen.inside import bench_tool
@@ -54,7 +54,7 @@ def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str) -> N
         answer = bench_tool.answer({**envelope["request"], "words": ["-c", program, "{result}"]})
         return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
 
-    place = ToolHost(execute, "http://127.0.0.1:9", "/m", "here")
-    tool = BenchTool("0.9", place, BenchTarget("http://h", "m", silence=2), Matrix(runs=1, tool="llama-benchy"))
+    plan, target = Matrix(runs=1, tool="llama-benchy"), BenchTarget("http://h", "m", silence=2)
+    tool = BenchTool(plan, target, execute, "http://127.0.0.1:9", "/m", "here", "0.9")
     with pytest.raises(ServiceError, match=message):
         tool.measure(MatrixCell(8, 64))

@@ -111,7 +111,7 @@ def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
         err = ask(tmp_path, "smoke", server.url, "--model", "tinny", code=2)[1]
         assert "has no model 'tinny'; it has: tiny" in err and "--model tiny" in err
         assert "NOKEY is not set" in ask(tmp_path, "smoke", server.url, "--api-key-env", "NOKEY", code=2)[1]
-        assert "--tokenizer PATH" in ask(tmp_path, "bench", server.url, code=2)[1]
+        assert "no envgen.yaml in" in ask(tmp_path, "bench", server.url, code=2)[1]  # whose image has the tool
     assert "is not the address of a server" in ask(tmp_path, "smoke", "nonsense", code=2)[1]
 
 

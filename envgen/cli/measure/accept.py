@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from envgen.app import answers
-from envgen.app.measure import Asked, Server, cells_document, results_folder, run_tool
+from envgen.app.measure import Asked, Trial, cells_document, results_folder, run_tool
 from envgen.bench import checks, record
-from envgen.bench.checks import Trial
 from envgen.bench.record import Run
 from envgen.bench.tools import Matrix
 from envgen.cli.common import Count
@@ -51,26 +50,24 @@ def command(
     sent = -(-requests // concurrency) * concurrency  # the tools send whole rounds
     plan = Matrix((PROMPT,), (REPLY,), (0,), (concurrency,), sent // concurrency, tool or "")
 
-    def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
-        place = server.place(trial.target.root)
+    def work(trial: Trial, run: Run) -> checks.Outcome:
+        service, flags = trial.service, trial.flags
+        assert service is not None  # it has no --url
         progress("smoke")
-        parts = {"smoke": checks.smoke(trial)}
+        parts = {"smoke": checks.smoke(trial.target, flags)}
         progress(f"load: {sent} requests, {concurrency} at once")
-        before = server.own.vitals()
-        used, cells = run_tool(trial, run, plan, place)
-        parts["load"] = checks.load(cells[0], before, server.own.vitals(), sent)
+        before = service.vitals()
+        used, cells = run_tool(trial, run, plan)
+        parts["load"] = checks.load(cells[0], before, service.vitals(), sent)
         if max_ttft or max_per_token:
             alone = replace(plan, concurrency=(1,), runs=ALONE, tool=used)
-            cells += run_tool(trial, run, alone, place)[1]
+            cells += run_tool(trial, run, alone)[1]
             parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
         if kept:
             progress("answers")
             _, told = answers.ask(trial, run, kept, quick=bool(kept.parameters.get("quick")))
             parts["answers"] = [checks.of_answers(row["name"], row["verdict"], row["seen"]) for row in told["rows"]]
-        facts = trial.environment
-        parts["log"] = checks.log_shows(
-            server.own.service.ready, server.own.log(), facts.get("flags", ()), gpu="gpu" in facts
-        )
+        parts["log"] = checks.log_shows(service.service.ready, service.log(), flags, gpu="gpu" in trial.environment)
         criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
         return checks.outcome(criteria, strict=True, **cells_document(used, cells))
 

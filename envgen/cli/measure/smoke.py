@@ -22,4 +22,4 @@ def command(asked: Asked) -> int:
       envgen smoke
       envgen smoke --url http://127.0.0.1:8080
     """
-    return report(asked, "smoke", {}, lambda _server, trial, _run: checks.outcome(checks.smoke(trial)))
+    return report(asked, "smoke", {}, lambda trial, _run: checks.outcome(checks.smoke(trial.target, trial.flags)))

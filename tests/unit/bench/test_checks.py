@@ -15,7 +15,7 @@ from envgen.bench import checks
 from envgen.bench.client import BenchTarget, ServerGone
 from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import Vitals, parse_gpu_memory
-from envgen.bench.tools import CellResult
+from envgen.bench.tools import CellResult, Matrix
 from envgen.errors import ServiceError, UsageError
 from envgen.profile.service import Ready
 
@@ -80,7 +80,7 @@ def test_what_a_load_left_behind() -> None:
 
 
 def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(_server: Any, _trial: checks.Trial, run: Any) -> NoReturn:
+    def work(_trial: measure.Trial, run: Any) -> NoReturn:
         run.sample({"ttft_ms": 1})
         raise ServiceError("the tool failed", hint="try another")
 
@@ -92,12 +92,14 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.fullmatch(r"the tool failed\n  the results so far are in .*\n +hint: try another", str(caught.value))
 
 
-def test_the_tool_for_another_server_runs_in_the_profiles_image() -> None:
+def test_the_tool_for_another_server_runs_in_the_profiles_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "find_tool", lambda tool: tool)
     deployment = SimpleNamespace(profile=SimpleNamespace(image_name="lab:prod"), engine=None)
-    server = measure.Server("http://h", cast(Session, SimpleNamespace(deployment=lambda: deployment)))
-    assert (server.place("/m").url, server.place("/m").where) == ("http://h", "image lab:prod")
+    asked = SimpleNamespace(session=SimpleNamespace(deployment=lambda: deployment))
+    trial = measure.Trial(cast(measure.Asked, asked), None, BenchTarget("http://h", "m"), {})
+    assert (trial.tool(Matrix(), "/m").url, trial.tool(Matrix(), "/m").where) == ("http://h", "image lab:prod")
     with pytest.raises(UsageError, match="its model's folder"):
-        server.place("")
+        trial.tool(Matrix())
 
 
 def test_strict_and_not() -> None:

@@ -14,7 +14,7 @@ import pytest
 from envgen.bench import tools
 from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell, table
-from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix, ToolHost
+from envgen.bench.tools import LLAMA_BENCHY, VLLM, BenchTool, CellResult, Matrix
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import bench_tool
@@ -37,8 +37,8 @@ def tool(
         text = "" if answer is None else f"{envelope['mark']} {json.dumps({'answer': answer})}\n"
         return ExecResult(0, text.encode(), b"")
 
-    place = ToolHost(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
-    return BenchTool("0.4.0", place, BenchTarget("http://h", "m", **more), Matrix(runs=3, tool=name))
+    plan, target = Matrix(runs=3, tool=name), BenchTarget("http://h", "m", **more)
+    return BenchTool(plan, target, execute, "http://127.0.0.1:8000", "/models/x", "image x", "0.4.0")
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
@@ -97,18 +97,15 @@ def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> 
 
 
 def test_a_tool_that_is_missing() -> None:
-    one = tool({"llama-benchy": "", "vllm": ""})
-    with pytest.raises(UsageError, match=r"llama-benchy is not in image x\n.*pip.tools"):
-        tools.find_tool(one.place, one.target, Matrix())
+    for name in ("", LLAMA_BENCHY):
+        with pytest.raises(UsageError, match=r"llama-benchy is not in image x\n.*pip.tools"):
+            tools.find_tool(tool({"llama-benchy": "", "vllm": "0.32.0" if name else ""}, name))
 
 
 def test_without_llama_benchy_vllm_measures(capsys: pytest.CaptureFixture[str]) -> None:
-    place = tool({"llama-benchy": "", "vllm": "0.32.0"}).place
-    found = tools.find_tool(place, BenchTarget("http://h", "m"), Matrix())
+    found = tools.find_tool(tool({"llama-benchy": "", "vllm": "0.32.0"}, ""))
     assert (found.plan.tool, found.version) == (VLLM, "0.32.0")
     assert "llama-benchy is not in image x (pip.tools)" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="llama-benchy is not in image x"):
-        tools.find_tool(place, BenchTarget("http://h", "m"), Matrix(tool=LLAMA_BENCHY))
 
 
 def test_the_versions_of_tools() -> None:
