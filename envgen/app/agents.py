@@ -72,8 +72,7 @@ def _mounts(profile: Profile) -> Iterator[str]:
         yield "Nothing: all code is in the image. A change needs `envgen build`."
         return
     yield "- An edit of Python counts for the next process: `envgen restart SERVICE`, or a new `envgen run`."
-    yield "- After an edit of C++ or CUDA, compile it anew; `envgen doctor` says what is out of date."
-    yield "- Which file is imported is not a matter of guessing: `envgen doctor` shows it, for running programs, too."
+    yield "- After an edit of a kernel, compile it again (`envgen cache warm`); `envgen doctor` says what is out of date."
 
 
 def _commands(profile: Profile) -> Iterator[str]:
@@ -81,13 +80,14 @@ def _commands(profile: Profile) -> Iterator[str]:
     service = next(iter([name for name in names if profile.services[name].serves] + names), "SERVICE")
     rows = {
         "what runs, and what is out of date": f"envgen status {chosen}",
-        "check everything": f"envgen doctor {chosen}",
+        "check everything, and which file is imported": f"envgen doctor {chosen}",
         "build or update the image": f"envgen build {chosen}",
         "start, and wait until it answers": f"envgen up {service} {chosen}",
         "why it failed": f"envgen explain {service} {chosen}",
         "its log": f"envgen logs {chosen} {service}",
         "a command in a running container": f"envgen exec {chosen} {service} -- python3 -c 'import torch'",
         "a command in a new one": f"envgen run {chosen} {service} python3 -m pytest",
+        "whether its answers are those of the last time": f"envgen answers {service} --against latest {chosen}",
         "how fast it is": f"envgen bench {service} {chosen}",
         "what a start on this GPU will choose": f"envgen predict {service} {chosen}",
         "stop": f"envgen down {chosen}",
