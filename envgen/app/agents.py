@@ -72,7 +72,7 @@ def _mounts(profile: Profile) -> Iterator[str]:
         yield "Nothing: all code is in the image. A change needs `envgen build`."
         return
     yield "- An edit of Python counts for the next process: `envgen restart SERVICE`, or a new `envgen run`."
-    yield "- After an edit of a kernel, compile it again (`envgen cache warm`); `envgen doctor` says what is out of date."
+    yield "- After an edit of a kernel, compile it again (`envgen cache warm`); `envgen doctor` says what is stale."
 
 
 def _commands(profile: Profile) -> Iterator[str]:
