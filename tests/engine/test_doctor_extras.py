@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,10 @@ from jit_lab import SITE, Lab
 from planted import PLANTED
 from projects import BASE, Project, docker
 
-from envgen.doctor.deep import PROGRAM
-from envgen.engine.client import Engine, connect
-from envgen.engine.values import ExecResult
-from envgen.inside.run import MARK, NoAnswer, ask
+from envgen.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 
-FAULTS = {
-    "hangs": "import time; time.sleep(600)",
-    "exits": "import sys; print('bye'); sys.exit(3)",
-    "dies": "import os; os._exit(7)",
-    "crashes": "import ctypes; ctypes.string_at(0)",
-    "prints": "print('x' * 10_000_000); __version__ = '1'",
-    "raises": "raise ImportError('libcuda.so.1: cannot open shared object file')",
-    "mumbles": "import sys; sys.stdout.buffer.write(b'\\xff\\xfe{\"deep\": 1}\\n'); __version__ = '2'",
-}
 PROJECT = """\
 version: 1
 name: {name}
@@ -90,33 +77,6 @@ def box(engine: Engine, tmp_path: Path) -> Iterator[Box]:
     finally:
         one.stop()
         docker("image", "rm", one.image)
-
-
-def asked_with(
-    engine: Engine, container: str, variable: str, argv: Sequence[str], stdin: bytes, timeout: float
-) -> ExecResult:
-    return engine.exec(container, ["env", variable, *argv], stdin=stdin, timeout=timeout)
-
-
-def test_a_package_that_misbehaves_is_a_finding(box: Box, tmp_path: Path) -> None:
-    seen = {}
-    for fault, code in FAULTS.items():
-        package = tmp_path / "faults" / fault / "flashinfer"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(code + "\n")
-    box.start("-v", f"{tmp_path / 'faults'}:/faults:ro")
-    for fault in FAULTS:
-        execute = partial(asked_with, connect(), box.container, f"PYTHONPATH=/faults/{fault}")
-        seen[fault] = ask(execute, "python3", PROGRAM, {"package": "flashinfer"}, timeout=2)
-    failed = {fault: one for fault, one in seen.items() if isinstance(one, NoAnswer)}
-    assert failed["hangs"].is_late
-    assert failed["exits"].error == "SystemExit" and failed["raises"].error == "ImportError"
-    assert failed["dies"].code == 7 and failed["crashes"].code == 139
-    assert any("Segmentation fault" in line for line in failed["crashes"].stack)
-    answers = {fault: one["answer"]["version"] for fault, one in seen.items() if not isinstance(one, NoAnswer)}
-    assert answers == {"prints": "1", "mumbles": "2"}
-    left = docker("exec", box.container, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-    assert MARK not in left  # the one that hung is gone
 
 
 def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:

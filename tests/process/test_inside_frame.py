@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from envgen.doctor.deep import PROGRAM
 from envgen.engine.values import ExecResult
 from envgen.inside import resolve
-from envgen.inside.run import STARTER, NoAnswer, ask
+from envgen.inside.run import STARTER, NoAnswer, ask, on_host
 from envgen.jitcache.service import AGENT
 
 
@@ -61,3 +62,28 @@ def test_it_ends_with_whoever_asked() -> None:
 def test_a_resolver_that_ends_in_silence_has_a_reason(script: str, reason: str) -> None:
     with pytest.raises(resolve.Failed, match=f"^{reason}$"):
         resolve.run(["/bin/sh", "-c", script])
+
+
+PACKAGES = [  # what is in a package, and how its import ends: in an error, with a code, or with a version
+    ("import time; time.sleep(600)", "no answer in time", 1, ""),
+    ("import sys; print('bye'); sys.exit(3)", "SystemExit", 0, ""),
+    ("raise ImportError('libcuda.so.1: cannot open shared object file')", "ImportError", 0, ""),
+    ("import os; os._exit(7)", "no answer", 7, ""),
+    ("import ctypes; ctypes.string_at(0)", "no answer", -11, ""),
+    ("print('x' * 10_000_000); __version__ = '1'", "", 0, "1"),
+    ("import sys; sys.stdout.buffer.write(b'\\xff\\xfe{\"deep\": 1}\\n'); __version__ = '2'", "", 0, "2"),
+]
+
+
+@pytest.mark.parametrize(("code", "error", "status", "version"), PACKAGES)
+def test_a_package_that_misbehaves_is_an_answer(
+    tmp_path: Path, code: str, error: str, status: int, version: str
+) -> None:
+    (tmp_path / "odd.py").write_text(code + "\n")
+    execute = on_host({"PYTHONPATH": str(tmp_path)})
+    answer = ask(execute, sys.executable, PROGRAM, {"package": "odd"}, timeout=2)
+    if isinstance(answer, NoAnswer):
+        assert (answer.error, answer.code, answer.is_late) == (error, status, "time" in error)
+        assert status != -11 or any("Segmentation fault" in line for line in answer.stack)
+    else:
+        assert answer["answer"]["version"] == version != ""

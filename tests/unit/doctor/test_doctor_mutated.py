@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutated import CHANGES, Changes, mutated
 
-from envgen.doctor import deep, probed, programs
+from envgen.doctor import probed, programs
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Severity
 from envgen.engine.values import ExecResult
 
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
 RECORDED = {name: recording(name) for name in NAMES}
-DEEP: dict[str, Any] = json.loads((DATA.parent / "deep_data/h200.json").read_text())
 
 
 def survives(document: dict[str, Any], context: Context, text: str = "") -> bool:
@@ -61,10 +60,12 @@ def test_any_document_of_a_probe(make: Make, name: str, changes: Changes) -> Non
     "part",
     [
         {"variables": []}, {"variables": "x"}, {"variables": {"PYTHONPATH": 7}}, {"variables": {"PYTHONPATH": None}},
-        {"system": {"uid": "x"}}, {"system": {"uid": []}}, {"system": {"gid": None}},
+        {"system": {"uid": "x"}}, {"system": {"uid": []}}, {"system": {"gid": None}}, {"python": None},
+        {"python": {"version": 3}}, {"imports": {}}, {"imports": [{"package": "x"}]}, {"imports": [3]},
+        {"roots": [{"package": "x", "root": "/", "data": [{"path": 1}]}]},
     ],
 )  # fmt: skip
-def test_parts_that_were_not_looked_at(make: Make, part: dict[str, Any]) -> None:
+def test_parts_of_another_form(make: Make, part: dict[str, Any]) -> None:
     assert not survives({**RECORDED["raw"], **part}, make())
 
 
@@ -97,8 +98,3 @@ def test_any_document_of_the_programs_that_run(make: Make, changes: Changes) -> 
     for finding in check(replace(make(), running=(running,))):
         described = DESCRIBED.get((check.id, finding.case))
         assert finding.severity <= Severity.INFO or described == finding.severity.word
-
-
-@given(changes=CHANGES)
-def test_any_answer_to_a_deep_question(make: Make, changes: Changes) -> None:
-    assert deep.judge(json.loads(json.dumps(mutated(DEEP["answers"]["kernel"], changes))), make()).title
