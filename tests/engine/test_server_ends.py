@@ -116,7 +116,7 @@ def test_each_end_of_a_real_server(ends: Ends) -> None:
     docker("exec", ends.name, "sh", "-c", f"kill -KILL {children[0]}")
     ends.until(lambda one: one.state == "exited")
     assert ends.container.exit_code == 137
-    ends.said("(SIGKILL, not for its memory limit)", failed=True, case="died", rule="killed")
+    ends.said("(SIGKILL, not for its memory limit)", failed=True, case="ended", rule="killed")
 
     # `docker stop`, and `docker kill`: neither is started again.
     docker("start", ends.name)
@@ -125,12 +125,12 @@ def test_each_end_of_a_real_server(ends: Ends) -> None:
     ends.said("", failed=False, case="")
     docker("start", ends.name)
     docker("kill", ends.name)
-    ends.said("(SIGKILL, not for its memory limit)", failed=True, case="died", rule="killed")
+    ends.said("(SIGKILL, not for its memory limit)", failed=True, case="ended", rule="killed")
 
     # Its memory limit.
     docker("update", "--restart", "no", "--memory", "300m", "--memory-swap", "300m", ends.name)
     docker("start", ends.name)
     ends.until(lambda one: one.state == "exited")
     assert ends.container.oom_killed
-    ends.said(f"{NAME} was killed at", failed=True, case="died", rule="server_memory")
+    ends.said(f"{NAME} was killed at", failed=True, case="ended", rule="server_memory")
     assert "because memory ran out" in ends.server.project.envgen("ps", "-p", "cpu", code=1).out

@@ -14,7 +14,7 @@ CHECKS: tuple[Check, ...] = (
     # Image
     outside.exists, outside.rendered_from_profile, outside.unpatched,
     # Container
-    outside.running, outside.others, outside.settings, outside.restart_policy,
+    outside.running, outside.settings, outside.restart_policy,
     outside.notices,
     # Inside
     machine.probe_ran, machine.source_mounts, imports.import_truth, running.import_running,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
@@ -11,7 +11,6 @@ from envgen.engine.values import Container, EngineInfo, Image
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
 from envgen.render.outputs import RENDER_LABEL
-from envgen.serve.ended import Ended
 from envgen.text import counted, first_of, shell_line
 
 LABEL_PROFILE = "dev.envgen.profile"
@@ -151,61 +150,46 @@ def unpatched(context: Context) -> Findings:
 
 
 @check("container.running", Where.CONTAINER, needs="engine")
-def running(context: Context, _engine: EngineInfo) -> Finding | None:
-    """A container of the profile runs; without one, imports can't be checked."""
+def running(context: Context, _engine: EngineInfo) -> Findings:
+    """A container of the profile runs, without which imports can't be checked; no other service of it has failed."""
     container = context.container
     end = context.ended.get(container.id) if container else None
     if context.is_temporary and not (end and end.failed):
-        return info("checked in a temporary container with the service's mounts and variables")
-    if container is None:
-        if context.image is None:
-            return None  # image.exists reports that
+        yield info("checked in a temporary container with the service's mounts and variables")
+    elif container is not None:
+        yield from _stands(container, context)
+    elif context.image is not None:  # else image.exists reports that
         title = "no container of this profile runs, so imports were not checked"
         wanted = f"{context.service}, or a temporary container (envgen doctor --run)"
-        return warning(title, "none running", wanted, remedies.up(context), case="none")
-    if container.state != "running":
-        if end and end.asked:
-            start = remedies.up(context)
-            wanted = "running, or a temporary container (envgen doctor --run)"
-            return warning(f"{end}, so imports were not checked", _seen(container, end), wanted, start, case="stopped")
-        unpause = Remedy(f"docker unpause {container.name}")
-        cure = unpause if container.state == "paused" else remedies.up(context)
-        return error(str(end or _state(container)), _seen(container, end), "running", cure, case="ended")
-    if container.health == "unhealthy":
-        cure = remedies.envgen(context, "logs", context.service)
-        return error(f"{container.name} is unhealthy", "its health check fails", "healthy", cure, case="unhealthy")
-    health = f", {container.health}" if container.health else ""
-    return ok(f"{container.name} is running{health}", id=container.id, since=str(container.started_at))
+        yield warning(title, "none running", wanted, remedies.up(context), case="none")
+    for other in context.others:
+        if other.service in context.profile.services:
+            yield from _stands(other, context)
+    return None
 
 
-def _state(container: Container) -> str:
-    return f"{container.name} {'has' if container.state == 'exited' else 'is'} {container.state}"
-
-
-def _seen(container: Container, end: Ended | None) -> str:
-    """How a container ended, with the cause if its log or the engine has it."""
-    if container.state == "paused":
-        return "docker pause"
+def _stands(container: Container, context: Context) -> Iterator[Finding]:
+    """Whether a container runs, or how it ended, with the cause if its log or the engine has it."""
+    end, name, is_mine = context.ended.get(container.id), container.name, container is context.container
     why = end.why if end else container.error
-    return f"exit code {end.exit_code if end else container.exit_code}" + (f": {why}" if why else "")
-
-
-@check("container.others", Where.CONTAINER, needs="engine")
-def others(context: Context, _engine: EngineInfo) -> Findings:
-    """No other service of the profile has failed or is stuck; which of its servers were stopped."""
-    mine = [container for container in context.others if container.service in context.profile.services]
-    for container in mine:
-        end = context.ended.get(container.id)
-        if container.state == "paused":
-            cure = Remedy(f"docker unpause {container.name}")
-            yield error(_state(container), _seen(container, end), "running", cure, case="paused")
-        elif (end and end.failed) or container.state in ("dead", "restarting"):
-            cure = Remedy(shell_line(["envgen", "up", "-p", context.profile.name, container.service]))
-            yield error(str(end or _state(container)), _seen(container, end), "running, or removed", cure, case="died")
-        elif end and end.asked and container.server:
-            yield info(str(end), _seen(container, end))
-    alive = sorted(container.service for container in mine if container.state == "running")
-    return ok(f"also running: {', '.join(alive)}") if alive else None
+    seen = f"exit code {end.exit_code if end else container.exit_code}" + (f": {why}" if why else "")
+    if container.state == "paused":
+        yield error(f"{name} is paused", "docker pause", "running", Remedy(f"docker unpause {name}"), case="paused")
+    elif container.health == "unhealthy" and container.state == "running":
+        cure = remedies.envgen(context, "logs", container.service)
+        yield error(f"{name} is unhealthy", "its health check fails", "healthy", cure, case="unhealthy")
+    elif container.state == "running":
+        health = f", {container.health}" if container.health else ""
+        yield ok(f"{name} is running{health}", id=container.id, since=str(container.started_at))
+    elif end and end.asked and is_mine:
+        wanted, cure = "running, or a temporary container (envgen doctor --run)", remedies.up(context)
+        yield warning(f"{end}, so imports were not checked", seen, wanted, cure, case="stopped")
+    elif is_mine or (end and end.failed) or container.state in ("dead", "restarting"):
+        state = f"{name} {'has' if container.state == 'exited' else 'is'} {container.state}"
+        cure = remedies.up(context) if is_mine else remedies.envgen(context, "up", container.service)
+        yield error(str(end or state), seen, "running, or removed", cure, case="ended")
+    elif end and end.asked and container.server:
+        yield info(str(end), seen)
 
 
 @check("container.settings", Where.CONTAINER, needs="differing")

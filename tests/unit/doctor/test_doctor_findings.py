@@ -197,7 +197,7 @@ def right(make: Make) -> Context:
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.others", "host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
+MUTE = {"host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
@@ -267,14 +267,14 @@ OUTSIDE: list[Row] = [
     ("container.running", given(container=DIED), "ended", "lab-dev-1 has exited", "exit code 1", "envgen up"),
     ("container.running", given(container=DIED, ended={DIED.id: replace(ENDED, exit_code=137, out_of_memory=True)}),
      "ended", "dev was killed at 2026-11-25T23:44:40Z, because memory ran out", "exit code 137", ""),
-    ("container.running", given(container=container(state="paused")), "ended", "lab-dev-1 is paused", "docker pause",
+    ("container.running", given(container=container(state="paused")), "paused", "lab-dev-1 is paused", "docker pause",
      "docker unpause lab-dev-1"),
     ("container.running", given(container=None, is_temporary=True), "info", "checked in a temporary container", "", ""),
-    ("container.others", given(others=(OTHER,), ended={"2": replace(ENDED, exit_code=2, cause="an unknown flag")}),
-     "died", "dev ended by itself", "exit code 2: an unknown flag", "envgen up"),
-    ("container.others", given(others=(OTHER,), ended={"2": replace(ENDED, asked=True)}), "info",
+    ("container.running", given(others=(OTHER,), ended={"2": replace(ENDED, exit_code=2, cause="an unknown flag")}),
+     "ended", "dev ended by itself", "exit code 2: an unknown flag", "envgen up"),
+    ("container.running", given(others=(OTHER,), ended={"2": replace(ENDED, asked=True)}), "info",
      "dev was stopped at 2026-11-25T23:44:40Z", "", ""),
-    ("container.others", given(others=(replace(OTHER, state="paused"),)), "paused", "lab-dev-2 is paused", "",
+    ("container.running", given(others=(replace(OTHER, state="paused"),)), "paused", "lab-dev-2 is paused", "",
      "docker unpause lab-dev-2"),
     ("container.restart", given(container=container(restarts=2), ended={"c": AGAIN}), "restarted",
      "dev was restarted 2 times by Docker, last at 2026-11-25T23:45:00Z", "", "envgen logs"),
