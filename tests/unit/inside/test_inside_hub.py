@@ -59,25 +59,38 @@ def test_none(tmp_path: Path) -> None:
     assert check(tmp_path) == ("absent", [])
 
 
-def test_a_missing_shard(tmp_path: Path, snapshot: Path) -> None:
-    (snapshot / SHARDS[1]).unlink()
-    assert check(tmp_path) == ("partial", [f"{SHARDS[1]} is missing"])
-    (snapshot / SHARDS[1]).symlink_to("../../blobs/gone")
-    assert check(tmp_path) == ("partial", [f"{SHARDS[1]} is missing"])
+CUT = shard(100)[:-7]
+DAMAGE = [  # file, what is there instead (None: nothing; a text: a link to it), state, problem
+    (SHARDS[1], None, "partial", f"{SHARDS[1]} is missing"),
+    (SHARDS[1], "../../blobs/gone", "partial", f"{SHARDS[1]} is missing"),
+    (SHARDS[0], CUT, "damaged", f"{SHARDS[0]} has {len(CUT)} bytes of {len(CUT) + 7}"),
+    (SHARDS[0], b"<html>not found</html>", "damaged", f"{SHARDS[0]} is not a safetensors file"),
+    (SHARDS[1], shard(100), "damaged", f"{SHARDS[1]} has other weights than the index says"),
+    *(("config.json", text, "damaged", "config.json is empty, or can't be read")
+      for text in (b"", b"{}", b"[1]", b"no")),
+    *((hub.INDEXES[0], text, "damaged", f"{hub.INDEXES[0]} names no weights, or can't be read")
+      for text in (b"", b"[]", b'{"weight_map": []}', b"{", b'{"weight_map": 1}', b'{"weight_map": {}}')),
+]  # fmt: skip
 
 
-def test_a_shard_that_was_cut_short(tmp_path: Path, snapshot: Path) -> None:
-    data = (snapshot / SHARDS[0]).read_bytes()
-    (snapshot / SHARDS[0]).write_bytes(data[:-7])
-    assert check(tmp_path) == ("damaged", [f"{SHARDS[0]} has {len(data) - 7} bytes of {len(data)}"])
-    (snapshot / SHARDS[0]).write_bytes(b"<html>not found</html>")
-    assert check(tmp_path) == ("damaged", [f"{SHARDS[0]} is not a safetensors file"])
+@pytest.mark.parametrize(("name", "instead", "state", "problem"), DAMAGE)
+def test_what_is_damaged(
+    tmp_path: Path, snapshot: Path, name: str, instead: bytes | str | None, state: str, problem: str
+) -> None:
+    (snapshot / name).unlink()
+    if isinstance(instead, str):
+        (snapshot / name).symlink_to(instead)
+    elif instead is not None:
+        (snapshot / name).write_bytes(instead)
+    if name == hub.INDEXES[0]:
+        (snapshot / SHARDS[0]).unlink()  # nothing else says that there was one
+    assert check(tmp_path) == (state, [problem])
 
 
 def test_a_download_that_was_not_finished(tmp_path: Path, snapshot: Path) -> None:
-    (snapshot / SHARDS[0]).unlink()
     (snapshot.parents[1] / "blobs/abc.incomplete").write_bytes(b"x")
-    assert check(tmp_path) == ("partial", [f"{SHARDS[0]} is missing"])
+    (snapshot / SHARDS[0]).write_bytes(CUT)
+    assert check(tmp_path)[0] == "partial"
 
 
 def test_another_commit_than_in_the_lock(tmp_path: Path, snapshot: Path) -> None:
@@ -86,19 +99,6 @@ def test_another_commit_than_in_the_lock(tmp_path: Path, snapshot: Path) -> None
     snapshot.rename(other)
     state, problems = check(tmp_path, OTHER)
     assert state == "damaged" and problems == [f"main is {COMMIT[:12]} here, and {OTHER[:12]} in the lock"]
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": []}', "{", '{"weight_map": 1}', '{"weight_map": {}}'])
-def test_an_index_that_is_none(tmp_path: Path, snapshot: Path, text: str) -> None:
-    (snapshot / hub.INDEXES[0]).write_text(text)
-    (snapshot / SHARDS[0]).unlink()  # nothing else says that there was one
-    assert check(tmp_path) == ("damaged", [f"{hub.INDEXES[0]} names no weights, or can't be read"])
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "no"])
-def test_a_config_that_says_nothing(tmp_path: Path, snapshot: Path, text: str) -> None:
-    (snapshot / "config.json").write_text(text)
-    assert check(tmp_path) == ("damaged", ["config.json is empty, or can't be read"])
 
 
 def test_a_model_without_its_vocabulary(tmp_path: Path, snapshot: Path) -> None:
@@ -110,11 +110,6 @@ def test_a_model_without_its_vocabulary(tmp_path: Path, snapshot: Path) -> None:
         (snapshot / name).touch()
         assert check(tmp_path) == ("whole", []), name
         (snapshot / name).unlink()
-
-
-def test_a_shard_that_is_a_copy_of_another(tmp_path: Path, snapshot: Path) -> None:
-    (snapshot / SHARDS[1]).write_bytes((snapshot / SHARDS[0]).read_bytes())
-    assert check(tmp_path) == ("damaged", [f"{SHARDS[1]} has other weights than the index says"])
 
 
 def test_the_hub_s_hashes(tmp_path: Path, snapshot: Path) -> None:
