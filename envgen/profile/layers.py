@@ -129,9 +129,6 @@ def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     return replace(node, kind=nodes.MAP, text="", items=items)
 
 
-DEEPEST = 30  # profiles in a chain of `extends`
-
-
 def chains(profiles: dict[str, YamlNode], problems: list[Problem]) -> dict[str, list[str]]:
     """Each profile with all that it extends, the farthest first.
 
@@ -145,10 +142,6 @@ def chains(profiles: dict[str, YamlNode], problems: list[Problem]) -> dict[str, 
             steps[step] = None
             step = _parent(step, steps, profiles, problems)
         above = chains_of.get(step or "", [])
-        if len(steps) + len(above) > DEEPEST:
-            place = profiles[name].key_place(f"profiles.{name}")
-            problems.append(Problem(f"extends a chain of more than {DEEPEST} profiles", place, "extend fewer"))
-            above, steps = [], {name: None}
         for step in reversed(steps):
             above = chains_of[step] = [*above, step]
     return {name: chains_of[name] for name in profiles}
@@ -208,26 +201,36 @@ def layered(
 ) -> dict[str, YamlNode]:
     """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself.
 
-    What a later file says of an extended profile gives way to what the profile itself says in the first one.
+    What a later file says of an extended profile gives way to what the profile itself says in the first one. A profile
+    that names no Dockerfile has one of its own, not that of the profile that it extends.
     """
     defaults, profiles = files[0]
     # In the first file, the shared one, a profile starts from its parent's tree, so that long chains stay linear.
     shared: dict[str, YamlNode] = {}
     for name in sorted(orders, key=lambda name: len(orders[name])):
         parent = shared.get(orders[name][-2]) if len(orders[name]) > 1 else None
-        shared[name] = _laid_over(parent or merge(YamlNode(nodes.MAP, defaults.source), defaults), profiles[name])
+        base = _without(parent, "dockerfile") if parent else merge(YamlNode(nodes.MAP, defaults.source), defaults)
+        shared[name] = merge(base, _without(profiles[name], "extends"))
     merged: dict[str, YamlNode] = {}
-    for name, order in orders.items():
+    for number, (name, order) in enumerate(orders.items()):
         tree = profiles[name].with_items(shared[name].items)
         for file_defaults, file_profiles in files[1:]:
             tree = merge(tree, file_defaults)
-            for number, step in enumerate(order):
+            for position, step in enumerate(order):
                 if step in file_profiles:
-                    tree = _laid_over(tree, file_profiles[step])
-                    for later in order[number + 1 :]:
-                        tree = _laid_over(tree, _of_its_own(profiles[later], file_profiles[step]))
+                    tree = merge(tree, _without(file_profiles[step], "extends", "dockerfile" * (step != name)))
+                    for later in order[position + 1 :]:
+                        tree = merge(tree, _without(_of_its_own(profiles[later], file_profiles[step]), "extends"))
+        if "dockerfile" not in tree.items and matches(NAME, name):
+            file = f"Dockerfile.{name}" if number else "Dockerfile"
+            node = scalar(file, ValueText("default", nodes.DEFAULT), quoted=True)
+            tree = tree.with_items({**tree.items, "dockerfile": node})
         merged[name] = tree
     return merged
+
+
+def _without(node: YamlNode, *keys: str) -> YamlNode:
+    return node.with_items({key: child for key, child in node.items.items() if key not in keys})
 
 
 def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
@@ -253,29 +256,6 @@ def with_binaries(trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]
             if (wheel := next((one for one in above if one is not None), None)) is not None:
                 completed[name] = merge(completed[name], as_tree(("sources", key, "binaries"), wheel))
     return completed
-
-
-def _laid_over(tree: YamlNode, node: YamlNode) -> YamlNode:
-    return merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
-
-
-def name_dockerfiles(
-    files: Sequence[tuple[YamlNode, dict[str, YamlNode]]], trees: Mapping[str, YamlNode]
-) -> dict[str, YamlNode]:
-    """``trees`` with a Dockerfile for each profile that names none; it does not inherit an extended profile's."""
-    named = dict(trees)
-    for name, tree in trees.items():
-        sections = [*(defaults for defaults, _ in files), *(p[name] for _, p in files if name in p)]
-        if "dockerfile" in tree.items and not any("dockerfile" in section.items for section in sections):
-            named[name] = tree.with_items({key: node for key, node in tree.items.items() if key != "dockerfile"})
-    taken = {tree.items["dockerfile"].text.lower() for tree in named.values() if "dockerfile" in tree.items}
-    for name, tree in named.items():
-        if "dockerfile" not in tree.items and matches(NAME, name):
-            file = f"Dockerfile.{name}" if "dockerfile" in taken else "Dockerfile"
-            taken.add("dockerfile")
-            node = scalar(file, ValueText("default", nodes.DEFAULT), quoted=True)
-            named[name] = tree.with_items({**tree.items, "dockerfile": node})
-    return named
 
 
 def spell(tree: YamlNode, override: Override) -> tuple[str, ...]:

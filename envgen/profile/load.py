@@ -117,7 +117,7 @@ def load_project(
     known = len(problems)
     chains = layers.chains(profiles, problems)
     partial = written.broken or len(problems) > known  # then what a profile lacks may come from the broken one
-    trees = layers.name_dockerfiles(written.sections, layers.layered(written.sections, chains))
+    trees = layers.layered(written.sections, chains)
     chosen, varied = profile or written.default, False
     before = trees.get(chosen)
     if before is not None:

@@ -347,8 +347,7 @@ class Profile:
     options: tuple[str, ...] = ()  # of the command line: --file FILE, --set KEY=VALUE
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(
-        "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
-        "Dockerfile.NAME for each further one.",
+        "The file that `envgen render` writes; unset: Dockerfile for the first profile, Dockerfile.NAME for others.",
         "Dockerfile",
         item=p.DOCKERFILE,
     )

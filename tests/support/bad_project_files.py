@@ -112,9 +112,6 @@ case("extends a stranger", HEAD + "  prod:\n    extends: ⟦dve\n    dockerfile:
 case("extends in a circle", HEAD.replace("dev:\n", "dev:\n    extends: prod\n")
     + "  prod:\n    extends: ⟦dev\n    dockerfile: Dockerfile.p\n",
     ("extends itself: dev -> prod -> dev", "remove one"))
-case("a long chain", "version: 1\nname: p\nprofiles:\n  p0: {mode: production, base: {image: a/b:1}, cuda: {arch_list: 12.1a}}\n"
-    + "".join(f"  p{n}: {{extends: p{n - 1}}}\n" for n in range(1, 30)) + "  ⟦p30: {extends: p29}\n",
-    ("extends a chain of more than 30 profiles", "extend fewer"))
 case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of a profile, found a list", ""))
 case("one Dockerfile twice", HEAD + "    dockerfile: Dockerfile\n  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
     ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))

@@ -14,7 +14,6 @@ from envgen.files import data_dir
 from envgen.profile import schema
 from envgen.profile.load import as_name
 from envgen.profile.shape import PROJECT_NAME, matches
-from envgen.text import reason_of
 
 _FILES = ("envgen.yaml", ".gitignore")
 _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
@@ -43,9 +42,9 @@ def command(folder: Path, name: str | None) -> int:
         raise RefusedError(f"{folder / 'envgen.yaml'} already exists", hint="choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        written = _starter(folder, chosen)
     except OSError as error:
-        raise RefusedError(f"{folder} cannot be created: {reason_of(error).lower()}") from None
-    written = _starter(folder, chosen)
+        raise files.trouble(error) from None
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     answer({"written": written, "folder": str(folder)}, ())
     click.echo(f"next: {go}envgen up serve", err=True)
@@ -61,7 +60,7 @@ def _starter(folder: Path, chosen: str) -> list[str]:
     for file, text in {**texts, schema.FILE_NAME: schema.text()}.items():
         path, done = folder / file, "kept"
         if not path.exists() or file == "envgen.yaml":
-            _write(path, text)
+            files.write(path, text.encode(), new=True)
             written.append(file)
             done = "wrote"
         elif file == ".gitignore" and (added := add_missing(path, text)):
@@ -70,27 +69,15 @@ def _starter(folder: Path, chosen: str) -> list[str]:
     return written
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        files.write(path, text.encode(), new=True)
-    except FileExistsError:
-        raise RefusedError(f"{path} already exists", hint="choose another folder") from None
-    except OSError as error:
-        raise RefusedError(f"{path} cannot be written: {reason_of(error).lower()}") from None
-
-
 def add_missing(path: Path, wanted: str) -> list[str]:
     """Append the patterns of ``wanted`` that the ignore file ``path`` lacks. Returns them."""
-    try:
-        there = files.read(path, follow=False).decode("utf-8", "surrogateescape")
-        have = {line.strip().strip("/") for line in there.splitlines()}
-        lines = [line for line in wanted.splitlines() if line and not line.startswith("#")]
-        missing = [line for line in lines if line.strip("/") not in have]
-        if missing:
-            gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
-            heading = next((line for line in wanted.splitlines() if line.startswith("#")), "")
-            added = "\n".join([*([gap + heading] if heading else []), *missing, ""])
-            files.write(path, (there + added).encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise RefusedError(f"{path} cannot be changed: {reason_of(error).lower()}") from None
+    there = files.read(path, follow=False).decode("utf-8", "surrogateescape")
+    have = {line.strip().strip("/") for line in there.splitlines()}
+    lines = [line for line in wanted.splitlines() if line and not line.startswith("#")]
+    missing = [line for line in lines if line.strip("/") not in have]
+    if missing:
+        gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
+        heading = next((line for line in wanted.splitlines() if line.startswith("#")), "")
+        added = "\n".join([*([gap + heading] if heading else []), *missing, ""])
+        files.write(path, (there + added).encode("utf-8", "surrogateescape"))
     return missing

@@ -105,12 +105,6 @@ def test_each_further_profile_has_a_dockerfile_of_its_own(tmp_path: Path) -> Non
     }  # fmt: skip
 
 
-def test_dockerfile_is_free_where_a_later_profile_names_it(tmp_path: Path) -> None:
-    (tmp_path / "envgen.yaml").write_text(HEAD + "  prod: {mode: production, dockerfile: Dockerfile}\n")
-    found = load_project(file=tmp_path / "envgen.yaml").project.profiles
-    assert (found["dev"].dockerfile, found["prod"].dockerfile) == ("Dockerfile.dev", "Dockerfile")
-
-
 def test_no_key_of_compose_hides_one_of_ours() -> None:
     assert not set(hints.COMPOSE) & {*fields_of(Service), *fields_of(Profile)}
 

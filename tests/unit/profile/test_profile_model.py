@@ -135,7 +135,7 @@ def test_what_a_model_without_prompts_is_not_asked(
     """What another profile uses is inherited without a word; of its own it would be a lie of the file."""
     file, why = tmp_path / "envgen.yaml", "a model that embeds, ranks or classifies completes no text"
     asks = PLAIN.replace("port: 8000}", "port: 8000, prompt: The capital, expect_text: Paris}")
-    asks += ", health: {http: /health, port: 8000, complete: 50s}"
+    asks += ", health: {http: /health, complete: 50s}"
     child = f"  child: {{extends: dev, dockerfile: Dockerfile.c, services: {{serve: {{args: {{{flag}}}}}}}}}\n"
     for text, warned in ((FILE % asks + child, 0), (FILE % f"{asks}, args: {{{flag}}}", 2)):
         file.write_text(text)
