@@ -12,7 +12,7 @@ from envgen.app.session import the_service
 from envgen.deployment import Deployment
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
-from envgen.engine.host import mem_available
+from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
 from envgen.predict.answer import checked
@@ -24,7 +24,6 @@ from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Service
 from envgen.recipes.shipped import models as known_models
 from envgen.render.environment import compose_env, overlay_volume, service_env
-from envgen.serve.memory import meminfo
 from envgen.serve.preflight import PreflightError
 from envgen.text import shell_line
 
@@ -183,7 +182,7 @@ def ask_release(deployment: Deployment, service: str, *, replaced: bool = False)
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
         if gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
-            free = mem_available(meminfo())
+            free = meminfo().get("MemAvailable")
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
     notes += not_asked(profile, judged)
     notes += contradicted(judged)

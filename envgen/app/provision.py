@@ -6,16 +6,12 @@ rest is built. Kernels need the image, and compile while the weights still come.
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from envgen import files
 from envgen.app import build as builds
 from envgen.app import lock as locks
 from envgen.app import weights
@@ -25,7 +21,6 @@ from envgen.engine import buildx
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, NotFoundError
-from envgen.files import state_dir
 from envgen.jitcache.place import CACHE, make_query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm_image
@@ -38,8 +33,6 @@ from envgen.serve.preflight import of_image
 from envgen.text import GIB, Loudness, is_terminal, progress, step_line
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
-MODULES = 64 << 10  # bytes of the file with the names of modules
-_ENDED = re.compile(r"ended with 0 after ([0-9.]+) s")  # of a build's log
 EVERY = 30.0  # seconds between two lines about a download that nothing else is printed beside
 
 
@@ -87,18 +80,13 @@ class Lacking:
         if self.lock:
             yield "  lock      resolves every version into envgen.lock (1 to 2 minutes)"
         if self.image:
-            yield f"  image     {self.image.removeprefix('the image ')}; {self._last_build()}"
+            what = self.image.removeprefix("the image ")
+            yield f"  image     {what}; a first build downloads all that it installs (a released vLLM is several GB)"
         for one in self.downloads:
             yield f"  weights   {one}"
         if self.modules:
             shown = ", ".join(self.modules[:6]) + (", ..." if len(self.modules) > 6 else "")
             yield f"  kernels   compiles {shown}"
-
-    def _last_build(self) -> str:
-        if seconds := _longest_build(self.deployment):
-            took = f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
-            return f"a build took up to {took} before"
-        return "the first build downloads all that it installs; a released vLLM is several GB"
 
 
 def look(session: Session, names: Sequence[str]) -> Lacking:
@@ -144,68 +132,26 @@ def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
             yield Download(model, 0, found.bytes, error.problems[0].message.rpartition(": ")[2])
 
 
-def _longest_build(deployment: Deployment) -> float:
-    """Seconds of the longest of the profile's last complete builds, by their logs; 0 without one.
+def record_sources(deployment: Deployment) -> None:
+    """Record what fresh modules were compiled from, so that later answers of `envgen cache` are certain.
 
-    The longest, for most builds find nearly all steps in the cache.
-    """
-    seconds = [0.0]
-    logs = state_dir(deployment.root, "logs").glob(f"build-{deployment.profile.name}-*.log")
-    for path in sorted(logs, reverse=True)[:20]:
-        with suppress(OSError, IndexError), path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            found = _ENDED.match(file.read().decode("utf-8", "replace").splitlines()[-1])
-            seconds += [float(found[1])] if found else []
-    return max(seconds)
-
-
-# --- kernels: known from earlier runs, else from the profile ----------------------------------------------------------
-
-
-def _memory(deployment: Deployment) -> Path:
-    return state_dir(deployment.root, "state") / f"modules-{deployment.profile.name}.json"
-
-
-def remember_modules(deployment: Deployment) -> None:
-    """Record which modules the profile's cache has, for the next image, whose cache begins empty.
-
-    A start that ended well has just compiled or loaded them: what they were compiled from is recorded, too, so that
-    later answers of `envgen cache` are certain.
+    A start that ended well has just compiled or loaded them.
     """
     if deployment.gpu is GpuMode.NONE or CACHE not in deployment.profile.caches:
         return
-    try:
+    with suppress(EnvgenError, OSError):
         cache = JitCache(deployment)
-        found = cache.inventory()
-        new = tuple(module.name for module in found.modules if module.state == "fresh" and module.guess)
-        if new:
-            with suppress(EnvgenError):
-                cache.baseline(make_query(new))
-    except (EnvgenError, OSError):
-        return  # only saves time
-    names = sorted({module.name for module in found.modules if module.state not in ("partial", "stale")})
-    with suppress(OSError):
-        files.write(_memory(deployment), json.dumps(names).encode(), within=deployment.root)
-
-
-def known_modules(deployment: Deployment) -> tuple[str, ...]:
-    """The modules that earlier starts of the profile used, else those that `caches.flashinfer.warm` names."""
-    cache = deployment.profile.caches.get(CACHE)
-    if cache is None or deployment.profile.mounted_sources:  # those are installed in a service only
-        return ()
-    try:
-        found = json.loads(files.read(_memory(deployment), limit=MODULES))
-        names = tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
-    except (OSError, ValueError, EnvgenError):
-        names = ()
-    return names or cache.warm
+        modules = cache.inventory().modules
+        if new := tuple(module.name for module in modules if module.state == "fresh" and module.guess):
+            cache.baseline(make_query(new))
 
 
 def _modules_to_compile(deployment: Deployment, names: Sequence[str]) -> tuple[str, ...]:
-    """The known modules, if the new image gets an empty cache and one of the services uses a GPU."""
-    if deployment.gpu is GpuMode.NONE or not any(deployment.profile.services[name].gpu != () for name in names):
-        return ()
-    return known_modules(deployment)
+    """Those of `caches.flashinfer.warm`, if the image has the sources and one of the services uses a GPU."""
+    profile = deployment.profile
+    uses_gpu = deployment.gpu is not GpuMode.NONE and any(profile.services[name].gpu != () for name in names)
+    cache = profile.caches.get(CACHE)
+    return cache.warm if cache is not None and uses_gpu and not profile.mounted_sources else ()
 
 
 # --- making it --------------------------------------------------------------------------------------------------------

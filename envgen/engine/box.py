@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgen.engine import process
+from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError
 
 PATIENCE = 5.0  # seconds for a program
@@ -54,10 +55,7 @@ class Box:
 
 def look(root: Path = Path("/")) -> Box:
     """The facts. What can't be read is left out."""
-    memory = {
-        name: int(count) << 10
-        for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
-    }
+    memory = meminfo(root)
     return Box(
         kernel=_read(root / "proc/sys/kernel/osrelease").strip(),
         options=tuple(_read(root / "proc/cmdline").split()),

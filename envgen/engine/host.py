@@ -7,13 +7,17 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
-def mem_available(meminfo: str) -> int | None:
-    """``MemAvailable`` of /proc/meminfo in bytes."""
-    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    return int(match[1]) << 10 if match else None
+def meminfo(root: Path = Path("/")) -> dict[str, int]:
+    """This machine's /proc/meminfo in bytes; empty if there is none."""
+    try:
+        text = (root / "proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return {name: int(count) << 10 for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
 def is_taken(port: int, address: str = "") -> bool:

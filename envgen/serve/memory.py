@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
 from envgen.deployment import Deployment
-from envgen.engine.host import mem_available
+from envgen.engine.host import meminfo
 from envgen.errors import Problem
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import ByteSize
@@ -37,16 +36,9 @@ def _floor(deployment: Deployment, service: str) -> str:
     return floor and (deployment.shell.get(FLOOR_VARIABLE) or floor)
 
 
-def meminfo(root: Path = ROOT) -> str:
-    """This machine's /proc/meminfo; empty if there is none."""
-    with contextlib.suppress(OSError):
-        return (root / "proc/meminfo").read_text(encoding="utf-8")
-    return ""
-
-
 def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
     """A problem if less than ``needed`` bytes are available."""
-    available = mem_available(meminfo(root))
+    available = meminfo(root).get("MemAvailable")
     if available is None or available >= needed:
         return []
     message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
@@ -59,12 +51,11 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
 
     ``unified``: a GPU is used; if it shares this memory, CUDA counts the page cache as used.
     """
-    text = meminfo(root)
-    available = mem_available(text)
+    memory = meminfo(root)
+    available, free = memory.get("MemAvailable"), memory.get("MemFree", needed)
     if available is None:
         return ["free memory is unknown: it is not in /proc/meminfo"]
-    found = re.search(r"^MemFree:\s+(\d+) kB$", text, re.MULTILINE)
-    if not (unified and found and (free := int(found[1]) << 10) < needed):
+    if not unified or free >= needed:
         return []
     note = f"of the {available / GIB:.1f} GiB available, only {free / GIB:.1f} GiB are unused, the rest is page "
     note += "cache; a GPU that shares this memory may count that as used: sync; echo 3 | sudo tee "
@@ -73,14 +64,11 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
 
 def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[str]:
     """Notes: how much memory the guard keeps free."""
-    found = []
-    total = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo(root), re.MULTILINE)
-    share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
-    if total and share:  # as docker/runtime/libexec/memory-guard
-        size = int(total[1]) << 10
-        kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))
-        found.append(f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available")
-    return found
+    size, share = meminfo(root).get("MemTotal"), re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
+    if not size or not share:
+        return []
+    kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))  # as docker/runtime/libexec/memory-guard
+    return [f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available"]
 
 
 def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
@@ -94,7 +82,7 @@ def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
         wanted = ByteSize.parse(floor).bytes
     except ValueError as error:
         return [Problem(f"{FLOOR_VARIABLE}: {error}", hint="or off")]
-    available = mem_available(meminfo(root))
+    available = meminfo(root).get("MemAvailable")
     if available is None or wanted < available:
         return []
     message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"

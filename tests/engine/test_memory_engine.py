@@ -11,7 +11,7 @@ from projects import Project, docker, inner_pid, lean_base
 
 from envgen.app.bundle import RECORD
 from envgen.engine.client import connect
-from envgen.engine.host import mem_available
+from envgen.engine.host import meminfo
 
 pytestmark = pytest.mark.engine
 
@@ -59,7 +59,7 @@ def project(make_project: Callable[..., Project]) -> Iterator[Project]:
 
 
 def available() -> int:
-    found = mem_available(Path("/proc/meminfo").read_text())
+    found = meminfo().get("MemAvailable")
     assert found is not None
     return found
 

@@ -42,9 +42,9 @@ def up(
         with moving("starting"):
             for passed, started in start_all(checked, ask, options):
                 if options.wait and not started.already and len(passed.machines) == 1:
-                    from envgen.app.provision import remember_modules  # a start that has nothing to do needs neither
+                    from envgen.app.provision import record_sources  # a start that has nothing to do needs neither
 
-                    remember_modules(passed.deployment)
+                    record_sources(passed.deployment)
                 documents.append(
                     started_document(passed.deployment.profile, passed.service, started, waited=options.wait)
                 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,14 +36,9 @@ class Cache:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_a_fresh_module_without_proof_gets_its_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
-) -> None:
+def test_a_fresh_module_without_proof_gets_its_baseline(monkeypatch: pytest.MonkeyPatch, refuses: bool) -> None:
     monkeypatch.setattr(provision, "JitCache", Cache)
     Cache.recorded, Cache.refuses = [], refuses
-    profile = SimpleNamespace(caches={"flashinfer": None}, name="prod")
-    deployment: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=profile, root=tmp_path)
-    provision.remember_modules(deployment)
+    deployment: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=SimpleNamespace(caches={"flashinfer": None}))
+    provision.record_sources(deployment)
     assert Cache.recorded == [("sampling",)]  # not the stale one, not what is proven, not what is half built
-    kept = next(tmp_path.rglob("modules-prod.json"))
-    assert json.loads(kept.read_text()) == ["page", "sampling"]
