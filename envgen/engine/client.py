@@ -78,7 +78,7 @@ class Engine:
         """Write the files of an image into an archive, as `docker export` does; the container for it never runs."""
         deadline = time.monotonic() + EXPORTING
         body, what = self._temporary(name, ["none"], False), f"image {name}"
-        with self._created(body, what) as container_id, path.open("wb") as file:
+        with self._created(body, what) as container_id, path.open("wb") as file, self._wrap_errors(what):
             for chunk in self._work.export(container_id):
                 file.write(chunk)
                 if time.monotonic() > deadline:
@@ -333,8 +333,9 @@ class Engine:
     @contextlib.contextmanager
     def _created(self, body: Mapping[str, Any], what: str) -> Iterator[str]:
         """A temporary container, not started yet, which is always removed."""
-        with self._wrap_errors(what), process.terminable():
-            container_id = str(self._work.create_container_from_config(body)["Id"])
+        with process.terminable():
+            with self._wrap_errors(what):
+                container_id = str(self._work.create_container_from_config(body)["Id"])
             try:
                 yield container_id
             finally:

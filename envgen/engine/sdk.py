@@ -85,7 +85,10 @@ def read_all(response: requests.Response) -> requests.Response:
 
 @contextlib.contextmanager
 def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
-    """Turns what the SDK raises inside into EngineError. ``what``: in front of the engine's message."""
+    """Turns what the SDK and ``values.py`` raise inside into EngineError. ``what``: in front of the engine's message.
+
+    Inside stand only a question and the reading of its answer: a defect of envgen elsewhere must stay one.
+    """
     prefix = f"{what}: " if what else ""
     try:
         yield
@@ -97,19 +100,8 @@ def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
         raise EngineError("the engine's answer is not JSON: this may not be a Docker Engine") from None
     except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
         raise api.unreachable(endpoint, error) from None
-    except _UNEXPECTED as error:
-        if not _from_an_answer(error):
-            raise
+    except _UNEXPECTED:
         raise EngineError(f"{prefix}the engine's answer does not have the form of a Docker Engine's") from None
-
-
-def _from_an_answer(error: BaseException) -> bool:
-    """Whether it was raised while reading an answer (in ``values.py``, the SDK), and is not a defect of envgen."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    name = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
-    return name in _READERS or name.partition(".")[0] in _LIBRARIES
 
 
 def _explanation(error: docker.errors.APIError) -> str:
@@ -121,5 +113,3 @@ def _explanation(error: docker.errors.APIError) -> str:
 _UNEXPECTED = (
     ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
-_READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values")
-_LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
