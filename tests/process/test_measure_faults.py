@@ -52,26 +52,13 @@ def test_a_good_server_passes(tmp_path: Path) -> None:
     assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        ("500", "answered with 500: EngineCore died"),
-        ("garbage", "the reply is not JSON: <html>Bad gateway</html>"),
-    ],
-)
-def test_requests_that_fail(tmp_path: Path, fault: str, sentence: str) -> None:
-    with fault_server(fault, good=2) as server:
+def test_a_request_that_fails(tmp_path: Path) -> None:
+    with fault_server("500", good=2) as server:
         out, _ = ask(tmp_path, "smoke", server.url, code=1)
     (line,) = [line for line in out.splitlines() if "FAIL  prefill of 500 tokens" in line]
-    assert sentence in line
+    assert "answered with 500: EngineCore died" in line
     (lines,) = records(tmp_path)
     assert lines[-1]["outcome"] == "failed"
-
-
-def test_replies_that_are_wrong(tmp_path: Path) -> None:
-    with fault_server("nan") as server:
-        out, _ = ask(tmp_path, "smoke", server.url, code=1)
-    assert "FAIL  first answers: the first completion has a NaN" in out and out.count("FAIL") == 1
 
 
 def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:

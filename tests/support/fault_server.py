@@ -63,8 +63,6 @@ class _Handler(Quiet):
             missing = {"error": {"message": "Not Found", "code": 404}}
             answer = POOLED[fault].get(self.path, missing)
             self.document(answer.get("error", {}).get("code", 200), json.dumps(answer))
-        elif fault == "garbage":
-            self.document(200, "<html>Bad gateway</html>")
         elif fault == "hangs":
             self.server.closing.wait(30)
         elif fault == "dies":

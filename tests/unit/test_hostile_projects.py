@@ -161,9 +161,3 @@ BROKEN_PARENT = SEEDS[0].replace("  prod:\n", "  prod: later\n  other:\n", 1)
 @example(text=BROKEN_PARENT)
 def test_replaced_values(folder: Path, text: str) -> None:
     check(text, folder)
-
-
-@EXAMPLES
-@given(text=st.text(max_size=200))
-def test_random_text(folder: Path, text: str) -> None:
-    check(text, folder)

@@ -115,13 +115,28 @@ def compared(mine: Answer, other: Answer, scored: list[Step] | None = None) -> t
     return verdict(own, rows), [*rows, *own]
 
 
-def test_the_same_server_twice() -> None:
-    assert compared(answer(), answer())[0] == answers.SAME
-    assert verdict(answers.itself({"capital": answer()})) == answers.SAME
+OTHER: Step = {2: -0.1, 1: -4.0}
+BARE = replace(answer(), steps=(), batched=(), scored=())
 
 
-def test_other_text_of_equal_probabilities_is_close() -> None:
-    assert compared(replace(answer(), text="other"), answer())[0] == answers.CLOSE
+@pytest.mark.parametrize(
+    ("mine", "word", "alone", "seen"),
+    [
+        (answer(), answers.SAME, answers.SAME, "1 of 1 are equal"),
+        (replace(answer(), text="other"), answers.CLOSE, answers.SAME, "0 of 1 are equal"),
+        (replace(answer(), prompt=(9, 9)), answers.DIFFERENT, answers.SAME, "another chat template or tokenizer"),
+        (replace(answer(), steps=[OTHER] * 3), answers.BROKEN, answers.BROKEN, "0.0% of 3 first tokens agree"),
+        (replace(answer(), batched=[SURE, SURE, OTHER]), answers.DIFFERENT, answers.DIFFERENT, "66.7% of 3"),
+        (answer(chat="<|channel|> in 'x'"), answers.BROKEN, answers.BROKEN, "<|channel|> in 'x'"),
+        (answer(fault="answered with 500"), answers.BROKEN, answers.BROKEN, "answered with 500"),
+        (BARE, answers.UNKNOWN, answers.UNKNOWN, "1 of 1 are equal"),  # the server gives no probabilities
+    ],
+)
+def test_verdicts(mine: Answer, word: str, alone: str, seen: str) -> None:
+    """Against a good reference, and without one."""
+    found, rows = compared(mine, BARE if mine is BARE else answer())
+    assert found == word and verdict(answers.itself({"capital": mine})) == alone
+    assert any(seen in row.seen for row in rows)
 
 
 def test_one_early_difference_does_not_hide_the_rest() -> None:
@@ -130,33 +145,6 @@ def test_one_early_difference_does_not_hide_the_rest() -> None:
     mine, other = answer(ids=(2, 5, 5), step=near), answer(ids=(1, 7, 7), step=near)
     word, rows = compared(mine, other)
     assert word == answers.CLOSE and rows[0].figures.places == 3 and rows[1].figures.places == 1
-
-
-def test_decoding_that_is_wrong_shows_without_a_reference() -> None:
-    wrong = replace(answer(), steps=[{2: -0.1, 1: -4.0}] * 3)
-    assert verdict(answers.itself({"capital": wrong})) == answers.BROKEN
-    assert compared(wrong, answer())[0] == answers.BROKEN
-
-
-def test_a_batch_that_is_wrong() -> None:
-    wrong = replace(answer(), batched=[SURE, SURE, {2: -0.1, 1: -4.0}])
-    assert verdict(answers.itself({"capital": wrong})) == answers.DIFFERENT
-
-
-def test_another_template() -> None:
-    word, rows = compared(replace(answer(), prompt=(9, 9)), answer())
-    assert word == answers.DIFFERENT and "another chat template or tokenizer" in rows[0].seen
-
-
-def test_chats_without_form_and_faults() -> None:
-    assert compared(answer(chat="<|channel|> in 'x'"), answer())[0] == answers.BROKEN
-    assert compared(answer(fault="answered with 500"), answer())[0] == answers.BROKEN
-
-
-def test_servers_that_give_no_probabilities_are_not_compared() -> None:
-    bare = replace(answer(), steps=(), batched=(), scored=())
-    word, rows = compared(bare, bare)
-    assert word == answers.UNKNOWN and any(row.seen == "1 of 1 are equal" for row in rows)
 
 
 def test_answers_that_repeat_themselves() -> None:
@@ -175,12 +163,8 @@ def test_a_record_keeps_answers(steps: list[Step]) -> None:
     record = RunRecord(Path("x"), "1", "answers", datetime.now(timezone.utc), {}, {}, "same", {}, [sample])
     (found,) = answers.read(record).values()
     assert list(found.scored[:-1]) == steps and math.isnan(found.scored[-1][1]) and found.ids == list(kept.ids)
-
-
-def test_a_record_of_another_kind() -> None:
-    record = RunRecord(Path("x"), "1", "bench", datetime.now(timezone.utc), {}, {}, "passed", {}, [])
     with pytest.raises(UsageError, match="of kind bench and has no answers"):
-        answers.read(record)
+        answers.read(replace(record, kind="bench", samples=[]))
 
 
 def test_the_questions() -> None:

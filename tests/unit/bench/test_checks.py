@@ -12,7 +12,7 @@ import pytest
 from envgen.app import measure
 from envgen.app.session import Session
 from envgen.bench import checks
-from envgen.bench.client import BenchTarget, ServerGone
+from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult, Matrix
@@ -110,16 +110,3 @@ def test_strict_and_not() -> None:
 @pytest.mark.parametrize(("text", "size"), [("512\n1024\n", 1536 << 20), ("[N/A]\n", None), ("", None)])
 def test_gpu_memory(text: str, size: int | None) -> None:
     assert parse_gpu_memory(text) == size
-
-
-def test_what_one_of_several_at_once_raises_is_raised() -> None:
-    from envgen.bench.client import together
-
-    def ask(number: int) -> int:
-        if number == 3:
-            raise ServerGone("gone")
-        return number * number
-
-    assert together(ask, range(3)) == [0, 1, 4]
-    with pytest.raises(ServerGone):
-        together(ask, range(5))

@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from envgen.__main__ import main
-from envgen.cli import main as group
 
 
-def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, (*words, name))
-        else:
-            yield (*words, name), command
-
-
-OPTIONS = [
-    ([*words, option.opts[0]], option.opts[0])
-    for words, command in commands(group)
-    for option in command.params
-    if isinstance(option, click.Option) and isinstance(option.type, click.types.IntParamType) and option.name != "seed"
-]
-
-
-@pytest.mark.parametrize(
-    ("words", "option"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
-)
+@pytest.mark.parametrize("words", [["accept", "--max-ttft"], ["bench", "--runs"], ["logs", "--tail"]], ids=" ".join)
 def test_a_hostile_number_is_a_usage_error(
-    words: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for value in ("nan", "9" * 30, "9" * 5000):
-        assert len(OPTIONS) > 8 and main([*words, value]) == 2
-        assert option in capsys.readouterr().err
-
-
-def test_the_limit_of_clocks_and_sizes_is_refused_and_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["accept", "--max-ttft", "1000000001"]) == 2
-    assert "1000000001 is more than 1000000000" in capsys.readouterr().err
-    assert main(["accept", "--help"]) == 0
-    assert "1000000000" not in capsys.readouterr().out
+    for value in ("nan", "9" * 30, "9" * 5000, "1000000001"):
+        assert main([*words, value]) == 2
+        assert words[1] in capsys.readouterr().err
+    assert main([words[0], "--help"]) == 0 and "1000000000" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "0", "nan", ""])

@@ -75,11 +75,7 @@ def test_the_package_whose_library_is_missing_is_named() -> None:
     assert cause is not None and cause.cause.startswith("the package torchcodec can't be loaded")
 
 
-def test_each_log_is_judged() -> None:
-    assert {path.stem for path in LOGS.iterdir()} == set(FIRST)
-
-
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", sorted(path.stem for path in LOGS.iterdir()))
 def test_the_first_exception_of_a_real_failure(name: str) -> None:
     lines = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
     found = first_exception(lines)
@@ -113,15 +109,6 @@ def test_another_s_failure_is_named_where_nothing_else_is() -> None:
     assert str(first_exception([*caught, *lines])).endswith(wrapper)
 
 
-def test_the_last_of_a_chain_was_written_for_people() -> None:
-    lines = [
-        "Traceback (most recent call last):", "  File", "KeyError: 'gpt'", "",
-        "During handling of the above exception, another exception occurred:", "",
-        "Traceback (most recent call last):", "  File", "ValueError: no such model", "INFO done",
-    ]  # fmt: skip
-    assert str(first_exception(lines)) == "ValueError: no such model"
-
-
 @given(
     st.lists(st.sampled_from(["Traceback (most recent call last):", "  File x", "A: b", "A:", "", "x y"]) | st.text())
 )
@@ -141,13 +128,3 @@ def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pyte
     for name, why in (("none", "has no server.log"), ("cut", "can't be read"), ("text", "can't be read")):
         assert main(["explain", str(tmp_path / f"{name}.tar.gz")]) == 2
         assert why in capsys.readouterr().err
-
-
-def test_the_ranks_of_torch_are_processes() -> None:
-    lines = [
-        "[rank3]: Traceback (most recent call last):",
-        '[rank3]:   File "/x/site-packages/vllm/a.py", line 3, in load',
-        "[rank3]: KeyError: 'qwen9'",
-    ]
-    found = first_exception(lines)
-    assert found is not None and (found.process, found.text, found.line) == ("rank3", "KeyError: 'qwen9'", 3)

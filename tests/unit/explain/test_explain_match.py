@@ -38,7 +38,7 @@ def test_a_rule_explains_its_own_log(rule: Rule) -> None:
     assert not re.search(r"\{[a-z_]+\}|\]\]", said.replace("{wheel}", "")), "a fact outside of [[ ]]"
     assert mine.link == rule.link
     assert found[0].rule == rule.rule, f"{found[0].rule} is taken for it"
-    assert mine.link.startswith("https://") and mine.cause and mine.cure
+    assert mine.link.startswith("https://github.com/" if rule.quoted else "https://") and mine.cause and mine.cure
     assert "--volumes" not in mine.cure  # it would cost the compiled kernels
 
 
@@ -121,9 +121,3 @@ def test_no_line_takes_for_ever(word: str) -> None:
     """An expression that backtracks would."""
     for nasty in (word * (10_000 // len(word)), word[:-1] * 500):
         assert isinstance(classify([nasty]), tuple)
-
-
-def test_a_large_log() -> None:
-    line = "(EngineCore_DP0 pid=17) INFO 08-08 08:01:25 [loggers.py:123] Engine 000: Avg generation throughput: 3 t/s"
-    lines = [line] * (5 * 1_000_000 // len(line))
-    assert classify(lines) == ()
