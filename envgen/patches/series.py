@@ -236,8 +236,7 @@ class Series:
 
 def version_of(origin: Origin) -> str:
     """The version of a source, where its origin names one: an exact release, or a tag named like one."""
-    pin = origin.pypi or origin.wheel
-    return pin.version if pin is not None else version_of_ref(origin.ref or "")
+    return origin.wheel.version if origin.wheel is not None else version_of_ref(origin.ref or "")
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:

@@ -81,7 +81,7 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
         if context.is_temporary:  # without the service's first step, which installs the checkout
             return info(title, seen, version=first.version)
         return error(title, seen, wanted, cure, case="second", version=first.version)
-    if (pin := source.origin.wheel or source.origin.pypi) and not _is(pin, first):
+    if (pin := source.origin.wheel) and not _is(pin, first):
         title = f"{first.name} {first.version} is installed, not {pin}"
         return error(title, first.metadata, str(pin), remedies.anew(context), case="other-version")
     return ok(f"{source.distribution} {first.version} is installed", version=first.version)

@@ -371,7 +371,7 @@ def tried(**given_: Any) -> Callable[[Make], Context]:
 
 STASH = "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
 CUSTOMIZED = starters(customize={"sitecustomize": "/site/sitecustomize.py"})
-OLDER = "sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"
+OLDER = "sources.flashinfer.origin.wheel=flashinfer-python==0.5.2"
 OVERLAY = "/opt/envgen/env/lib/python3.12/site-packages"
 OTHER_PYTHON = "services.dev.env={PATH: /other:/opt/envgen/bin:/bin, A: b}"
 IMPORTS: list[Row] = [

@@ -10,7 +10,7 @@ from envgen.errors import ProjectError, RefusedError, UsageError
 from envgen.patches import series as folder
 from envgen.patches.series import head_of, in_range, load_series, read_header, version_of, version_of_ref
 from envgen.profile.model import Origin
-from envgen.profile.values import Pin, WheelPin
+from envgen.profile.values import Pin
 
 HEAD = """\
 Description: One line
@@ -69,8 +69,7 @@ def test_versions_of_refs(ref: str, version: str) -> None:
 
 
 def test_versions_of_other_origins() -> None:
-    assert version_of(Origin(pypi=Pin("vllm", "0.14.0"))) == "0.14.0"
-    assert version_of(Origin(wheel=WheelPin("vllm", "0.14.0"))) == "0.14.0"
+    assert version_of(Origin(wheel=Pin("vllm", "0.14.0"))) == "0.14.0"
     assert version_of(Origin(git="https://example.org/x.git", pull=7)) == ""
 
 
