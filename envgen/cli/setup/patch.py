@@ -131,7 +131,7 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     """
     place = new_target(session, source, name)
     target = place.target
-    there = Checkout(checkout_of(target, place.project, checkout))
+    there = Checkout(checkout_of(target, checkout))
     diff = _changes(there, target.series(begun=False).for_version(there.version))
     version = there.version or target.version
     fields = {
@@ -195,7 +195,7 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
     series = target.series()
     names = [one.name for one in series.patches]
     name = series_folder.choose(names, patch)
-    there = Checkout(checkout_of(target, session.loaded().project, checkout))
+    there = Checkout(checkout_of(target, checkout))
     before = Series(series.folder, series.patches[: names.index(name)]).for_version(there.version)
     diff = _changes(there, before)
     click.echo(series_folder.replace_diff(target.root, target.folder, name, diff))
@@ -217,7 +217,7 @@ def apply(session: Session, source: str | None, checkout: Path | None) -> int:
       envgen patch apply vllm
     """
     target = one_target(session, source)
-    there = Checkout(checkout_of(target, session.loaded().project, checkout))
+    there = Checkout(checkout_of(target, checkout))
     bare = there.bare()
     run = dry_run(bare, target.series())
     if not run.ok:
