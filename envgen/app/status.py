@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 from envgen.app import lock
 from envgen.app.cluster.machines import nodes_of, reach
 from envgen.app.containers import rows_of
-from envgen.app.session import VARIANT_LABEL, Session
+from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
 from envgen.engine.endpoint import with_plugin
-from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.profile.model import Profile
 from envgen.render.outputs import diff, render_project
-from envgen.serve.differences import differences, keep_moment
 from envgen.serve.notices import of_all
 
 PATIENCE = 5.0  # seconds in all
@@ -32,7 +29,7 @@ def look(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
-        "caches": [], "differences": {}, "drift": drift(session), "left_out": [], "other_folder": None,
+        "caches": [], "drift": drift(session), "left_out": [], "other_folder": None,
         "notices": {},
     }  # fmt: skip
     try:
@@ -46,12 +43,9 @@ def look(session: Session) -> dict[str, Any]:
         found["other_folder"] = str(first.other_folder() or "") or None
         for deployment in reached.values():
             there = deployment.containers(all=True)
-            rows = rows_of(deployment, there)
-            found["containers"] += rows
+            found["containers"] += rows_of(deployment, there)
             told = of_all(deployment.engine, there)
             found["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
-            differing = [one for one, row in zip(there, rows, strict=True) if row["settings"] == "differ"]
-            found["differences"] |= {one.name: _differences(deployment, one) for one in differing}
     except EnvgenError as error:
         trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)
         reachable = not isinstance(error, EngineError)
@@ -72,15 +66,6 @@ def drift(session: Session) -> list[str]:
         ]
     except EnvgenError:
         return []  # `render --check` reports it
-
-
-def _differences(deployment: Deployment, container: Container) -> list[str]:
-    """What `up` would change in a container, with both values."""
-    new, old = deployment.profile.variant, container.labels.get(VARIANT_LABEL, "")
-    lines = [f"variant: {old or 'none'} → {new or 'none'}"] if old != new else []
-    with contextlib.suppress(EnvgenError):  # Compose did not answer in time
-        lines += differences(keep_moment(deployment.rendered_files(), container), container.service, container)
-    return lines
 
 
 def _image(deployment: Deployment) -> Mapping[str, Any]:

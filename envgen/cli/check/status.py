@@ -54,8 +54,6 @@ def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield f"machine     {message}"
     if found["containers"]:
         yield from ("", *listing(found["containers"]), *endings(found["containers"], f"--profile {found['profile']}"))
-        for name, lines in found["differences"].items():
-            yield from (f"{name}: {line}" for line in lines)
         for name, told in found["notices"].items():
             yield from (f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told)
     elif found["other_folder"]:  # `up` says what to do: this folder may have been moved
