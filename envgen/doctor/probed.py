@@ -227,12 +227,21 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Binaries:
-    """A mounted checkout with compiled modules of a wheel. ``compiled``: their sources against that release: same,
-    differs, "" (unknown)."""
+    """Compiled modules of a mounted checkout that come from a wheel."""
 
     source: str
+    package: str
+    mount: str
     wheel: str
-    compiled: str = ""
+    noted: bool = False  # envgen-install has installed it
+    modules: tuple[str, ...] = ()  # unchanged modules of the wheel
+    others: tuple[str, ...] = ()  # of an earlier build, or changed
+    gone: tuple[str, ...] = ()
+    compiled: str = ""  # the checkout's sources of modules against that release: same, differs, "" (unknown)
+
+    @property
+    def release(self) -> str:
+        return self.wheel.split("-")[1] if self.wheel.count("-") > 1 else ""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from envgen.profile.values import (
     ImageRef,
     MaxJobs,
     Pin,
+    WheelPin,
     own_path,
 )
 from envgen.text import shell_line
@@ -189,7 +190,7 @@ class Tiktoken:
     encodings: Mapping[str, Encoding] = key("One entry per vocabulary: o200k_base, ...", {}, names=p.NAME)
 
 
-ORIGIN_KINDS = ("git", "wheel", "folder", "checkout")
+ORIGIN_KINDS = ("git", "pypi", "wheel", "folder", "checkout")
 
 
 # distribution -> its repository, in which a release has the tag v1.2.3
@@ -201,12 +202,13 @@ REPOSITORIES = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``wheel``, ``folder`` or ``checkout``."""
+    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``pypi``, ``wheel``, ``folder`` or ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=p.GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=p.GIT_REF)
     pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
-    wheel: Pin | None = key(
+    pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
+    wheel: WheelPin | None = key(
         "A built wheel on the package index, with extras as in vllm[b12x]==0.33.0: nothing is compiled. Without a"
         " version: the one that the other sources ask for.",
         None,
@@ -218,13 +220,13 @@ class Origin:
 
     @property
     def kind(self) -> str:
-        """``git``, ``wheel``, ``folder`` or ``checkout``."""
+        """``git``, ``pypi``, ``wheel``, ``folder`` or ``checkout``."""
         return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
 
     @property
     def is_built(self) -> bool:
         """Whether an image build makes its wheel."""
-        return self.kind in ("git", "folder")
+        return self.kind in ("git", "pypi", "folder")
 
     @property
     def git_ref(self) -> str:
@@ -271,7 +273,7 @@ class Source:
     mount: ContainerPath = key(
         "Where its checkout is in the container; unset: /workspace/NAME.", ContainerPath("/workspace/NAME")
     )
-    binaries: Pin | None = key(
+    binaries: WheelPin | None = key(
         "The release whose wheel gives a mounted checkout its dependencies and, for vLLM, its compiled modules: nothing"
         " is compiled. Unset: the wheel of the profile that this one extends, if any; null: none.",
         None,

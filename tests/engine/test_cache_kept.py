@@ -121,26 +121,3 @@ def rendered_volume(file: Path, arch: str) -> str:
     profile = select(project, None)
     text = render_profile(profile, lock_of(profile, project.root), root=project.root).files["compose/dev.yaml"]
     return str(yaml.safe_load(text)["volumes"]["cache-flashinfer"]["name"])
-
-
-def test_a_damaged_record_in_the_container(lab: Lab, envgen: Envgen) -> None:
-    """Cut off, then garbage: said, nothing claimed, and the module can be cleared."""
-    lab.start("new")
-    record = f"{CACHE}/0.7.2.post1/121a/cached_ops/page/.ninja_deps"
-    lab.sh(f"truncate -s -10 {record}")
-    assert ".ninja_deps is cut off or damaged" in envgen("why", "page", "--version", "0.7.2.post1")
-    lab.sh(f"head -c 5000 /dev/urandom > {record}")
-    assert envgen.states()["0.7.2.post1 page"] == "unknown"
-    assert "removed page" in envgen("clear", "page", "--version", "0.7.2.post1")
-
-
-def test_a_service_that_is_not_root_on_a_cache_that_is(lab: Lab, envgen: Envgen) -> None:
-    """Root wrote it and the service's user can't even look: envgen is root inside, without sudo on the host."""
-    lab.start()
-    lab.prebuilt = False
-    lab.start("wheel", "--user", "1000:1000")
-    assert "Permission denied" in lab.sh(f"ls {CACHE} 2>&1 || true")
-    ops = f"{CACHE}/0.5.3/121a/cached_ops"
-    assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["page", "tmp", "vllm_comm"]
-    assert "removed page" in envgen("clear", "page", "--version", "0.5.3")
-    assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["tmp", "vllm_comm"]

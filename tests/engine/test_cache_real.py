@@ -112,19 +112,6 @@ def test_warm_says_the_compilers_own_first_error(lab: Lab, envgen: Envgen) -> No
     assert envgen.states()["0.5.3 page"] in ("partial", "building")
 
 
-@pytest.mark.nightly
-def test_a_cache_larger_than_usual_in_one_exec(lab: Lab, envgen: Envgen) -> None:
-    """100,000 files beside the modules: listed and cleared without a word to a host's ninja."""
-    lab.start()
-    lab.sh(f"cd {CACHE}/0.5.3/121a/cached_ops && mkdir big && cd big && seq 100000 | xargs touch", timeout=120)
-    page = lab.stamps("page")
-    found = {m["name"]: m["files"] for m in envgen.json("list", "big")["modules"]}
-    assert found == {"big": 100000}
-    envgen("clear", "big")
-    assert lab.stamps("big") == {}
-    assert lab.stamps("page") == page
-
-
 # The jit-cache of 0.7 is not on the package index. This stands in for it: the functions that FlashInfer 0.7 asks, as in
 # flashinfer-ai/flashinfer#4514. The libraries are empty files: which one would be loaded is asked, none is.
 SHIM = """

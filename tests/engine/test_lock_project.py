@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
-from local import until
-from lock_servers import git_daemon
-from patch_sources import committed, read
+from patch_sources import read
 from projects import BASE, LEAN, Project, docker
-
-from envgen.patches.source import put
 
 NAME = "envgentestlock"
 MY_BASE = f"{NAME}base:1"
@@ -27,10 +22,10 @@ profiles:
     gpu: none
     build: {{ccache: false}}
     apt: {{runtime: [tree]}}
-    pip: {{tools: [sniffio==1.3.1, "filelock<4"]}}
+    pip: {{tools: [sniffio, "filelock<4"]}}
     sources:
       six:
-        origin: {{git: GIT/six, ref: 1.16.0}}
+        origin: {{pypi: six==1.16.0}}
         package: six
         distribution: six
         mount: /workspace/six
@@ -55,20 +50,16 @@ def make_base(salt: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def project(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     make_base("one")
-    source, top = read("six", "1.16.0", lambda _name: True), tmp_path_factory.mktemp("git")
-    put(top / "six", source)
-    committed(top / "six", "1.16.0")
-    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
-    lines = source["six.py"].data.decode().splitlines(keepends=True)
+    made = make_project(NAME, TEXT)
+    old = read("six", "1.16.0", "six.py".__eq__)["six.py"].data.decode()
+    lines = old.splitlines(keepends=True)
+    (made.root / "patches/six").mkdir(parents=True)
     diff = difflib.unified_diff(lines, [*lines, "MARK = 1\n"], "a/six.py", "b/six.py")
-    with git_daemon(top, gateway) as address:
-        made = make_project(NAME, TEXT.replace("GIT", address))
-        (made.root / "patches/six").mkdir(parents=True)
-        (made.root / "patches/six/0001-mark.patch").write_text("Description: mark\n\n" + "".join(diff))
-        (made.root / "patches/six/series").write_text("0001-mark.patch\n")
-        yield made
+    (made.root / "patches/six/0001-mark.patch").write_text("Description: mark\n\n" + "".join(diff))
+    (made.root / "patches/six/series").write_text("0001-mark.patch\n")
+    yield made
     docker("image", "rm", "-f", MY_BASE, check=False)
 
 
@@ -100,28 +91,16 @@ def test_a_production_profile_wants_a_lock(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("unlocked")
-def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
-    child = project.start("lock")
-    deployment = ("--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}")
-    until(lambda: docker("ps", "-q", *deployment))
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130, err
-    assert not (project.root / "envgen.lock").exists()
-    assert docker("ps", "-aq", *deployment) == ""
-
-
-@pytest.mark.usefixtures("unlocked")
 def test_lock_then_nothing_changes(project: Project) -> None:
     document = project.envgen("lock", "--json").json
     assert document["written"]
     names = {change["name"]: change["after"] for change in document["changes"]}
     assert names[f"image {MY_BASE}"].startswith("sha256:")
-    assert names["prod linux/amd64 pip deps sniffio"] == "1.3.1"
-    assert "prod linux/amd64 pip requires.six setuptools" in names
+    assert names["prod linux/amd64 pip sdist.six six"] == "1.16.0"
+    assert "prod linux/amd64 pip deps sniffio" in names
     text = (project.root / "envgen.lock").read_text()
     assert "resolved: local" in text
-    assert "http" not in text  # no index, no user, no password
+    assert "://" not in text  # no index, no user, no password
     project.envgen("lock")
     assert (project.root / "envgen.lock").read_text() == text
     project.envgen("lock", "--check")
@@ -141,19 +120,19 @@ def test_two_builds_have_the_same_content(project: Project) -> None:
 @pytest.mark.usefixtures("built")
 def test_the_image_tells_its_inputs(project: Project) -> None:
     document = project.envgen("inspect", "--json").json
-    assert document["inputs"]["linux/amd64 pip deps sniffio"] == "1.3.1"
+    assert document["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
     assert document["labels"]["dev.envgen.lock"]
     assert any(one.startswith("tree=") for one in document["debian"])
     assert project.envgen("diff", f"{NAME}:prod", "envgen.lock").err.strip() == "all inputs are the same"
     lock = project.root / "envgen.lock"
-    (project.root / "old.lock").write_text(lock.read_text().replace("sniffio==1.3.1", "sniffio==1.3.0"))
+    (project.root / "old.lock").write_text(lock.read_text().replace("six==1.16.0", "six==1.15.0"))
     assert (
         docker("run", "--rm", "--network", "none", f"{NAME}:prod", "python3", "-c", "import six; print(six.MARK)")
         == "1"
     )
     assert "was not built by envgen" in project.envgen("inspect", BASE, code=1).err
     done = project.envgen("diff", "old.lock", f"{NAME}:prod", code=1)
-    assert "linux/amd64 pip deps sniffio: 1.3.0 → 1.3.1" in done.out
+    assert "linux/amd64 pip sdist.six six: 1.15.0 → 1.16.0" in done.out
 
 
 @pytest.mark.usefixtures("locked")
@@ -205,24 +184,10 @@ def test_a_lock_that_lost_its_pins_builds_nothing(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("locked")
-def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
-    file = project.root / "envgen.yaml"
-    text = file.read_text()
-    file.write_text(text.replace("sniffio==1.3.1", "sniffio<1.3"))
-    try:
-        done = project.envgen("lock", "--check", code=1)
-        assert "pip: the Python packages are not locked, or out of date (prod)" in done.out
-        done = project.envgen("lock")
-        assert "pip deps sniffio: " in done.out and "wrote envgen.lock: 1 input" in done.err
-    finally:
-        file.write_text(text)
-
-
-@pytest.mark.usefixtures("locked")
 def test_an_unknown_package_is_named_with_its_step(project: Project) -> None:
     file = project.root / "envgen.yaml"
     text, lock = file.read_text(), (project.root / "envgen.lock").read_text()
-    file.write_text(text.replace("sniffio==1.3.1", "sniffio==99.99"))
+    file.write_text(text.replace("sniffio", "sniffio==99.99"))
     try:
         done = project.envgen("lock", code=7)
         assert "the Python packages of profile prod: deps:" in done.err

@@ -50,15 +50,6 @@ def test_a_tag_becomes_digests_of_both_platforms(open_registry: str, tmp_path: P
     assert found.resolved == "registry"
 
 
-def test_a_moved_tag_is_seen_when_it_is_asked_for(open_registry: str, tmp_path: Path) -> None:
-    first = push_image(open_registry, "moving", "1", "one")
-    assert resolve(f"{open_registry}/moving:1", tmp_path).digest == first["index"]
-    second = push_image(open_registry, "moving", "1", "two")
-    assert resolve(f"{open_registry}/moving:1", tmp_path).digest == second["index"] != first["index"]
-    pinned = resolve(f"{open_registry}/moving:1@{first['index']}", tmp_path)
-    assert pinned.digest == first["index"]
-
-
 def test_what_is_missing_is_named(open_registry: str, tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"nothing:1: 127\.0\.0\.1:\d+ has no such image"):
         resolve(f"{open_registry}/nothing:1", tmp_path)
@@ -105,11 +96,16 @@ def test_a_wrong_or_missing_password_is_never_shown(
     ],
 )
 def test_each_failure_has_its_sentence(answer: Answer, sentence: str, tmp_path: Path) -> None:
-    with failing(lambda _path, _number: answer) as server, pytest.raises(LockError, match=sentence) as caught:
+    with failing(answer) as server, pytest.raises(LockError, match=sentence) as caught:
         resolve(f"{server.host}/x:1", tmp_path)
     assert str(caught.value).startswith(f"{server.host}/x:1: ") and "hint" in str(caught.value)
 
 
 def test_a_server_that_hangs_is_given_up(tmp_path: Path) -> None:
-    with failing(lambda _path, _number: None) as server, pytest.raises(LockError, match=r"did not answer within 2 s"):
+    with failing(None) as server, pytest.raises(LockError, match=r"did not answer within 2 s"):
         resolve(f"{server.host}/x:1", tmp_path, timeout=2)
+
+
+def test_nothing_listens(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match=r"cannot be reached: .*connection refused"):
+        resolve("127.0.0.1:9/x:1", tmp_path)

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 from local import Quiet, serving
-from lock_servers import git_daemon
-from patch_sources import committed
-from projects import lean_base, run_again
-from rendering import docker, package, render
+from projects import lean_base
+from rendering import docker, package, render, sdist
 
 pytestmark = pytest.mark.engine
 
@@ -38,9 +36,9 @@ profiles:
     tiktoken:
       encodings: {{small: {{url: "{words}", sha256: {sha256}}}}}
     sources:
-      alpha: {{origin: {{git: "{git}/alpha", ref: v1.5}}, package: alpha, distribution: alpha, mount: /workspace/alpha,
+      alpha: {{origin: {{pypi: alpha==1.5}}, package: alpha, distribution: alpha, mount: /workspace/alpha,
               patches: alpha, install: {{requires: [setuptools, wheel], env: {{ALPHA_WORD: "a 'b' $c"}}}}}}
-      beta: {{origin: {{git: "{git}/beta", ref: v1.5}}, package: beta, distribution: beta, mount: /workspace/beta,
+      beta: {{origin: {{pypi: beta==1.5}}, package: beta, distribution: beta, mount: /workspace/beta,
              console_scripts: [beta-cli],
              install: {{requires: [setuptools, wheel], prepare: [touch, "beta/prepared by.py"], dependencies: true}}}}
     gpu: none
@@ -109,12 +107,9 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     top = tmp_path_factory.mktemp("production")
     found = Prod(top, f"envgen-test-{uuid.uuid4().hex[:10]}")
     base = lean_base(f"{found.name}:base")
-    (top / "wheels").mkdir()
-    package(top / "git/alpha", "alpha")
-    (top / "git/alpha/setup.py").write_text(SETUP)
-    package(top / "git/beta", "beta", requires='"pluggy", "alpha==0.0.9", "packaging"')
-    for name in ("alpha", "beta"):
-        committed(top / "git" / name, "v1.5")
+    alpha = package(top / "alpha", "alpha")
+    sdist(top / "wheels", "alpha", {**alpha, "setup.py": SETUP})
+    sdist(top / "wheels", "beta", package(top / "beta", "beta", requires='"pluggy", "alpha==0.0.9", "packaging"'))
     # A company's CA beside those that the downloads of this test need.
     system = Path("/etc/ssl/certs/ca-certificates.crt")
     known = system.read_text() if system.exists() else ""
@@ -125,9 +120,8 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     (found.root / "patches/alpha/series").write_text("".join(f"{name}\n" for name in PATCHES))
     gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
     digest = hashlib.sha256(WORDS).hexdigest()
-    with serving(Words, gateway) as url, git_daemon(top / "git", gateway) as address:
-        words = f"{url}/small"
-        render(found.root, PROJECT.format(name=found.name, base=base, words=words, sha256=digest, git=address))
+    with serving(Words, gateway) as url:
+        render(found.root, PROJECT.format(name=found.name, base=base, words=f"{url}/small", sha256=digest))
         try:
             found.build()
             yield found
@@ -218,36 +212,3 @@ def test_without_a_number_the_gate_decides(prod: Prod) -> None:
         "--secret", f"id=ca_certificates,src={prod.top / 'ca.pem'}", str(prod.root),
     )  # fmt: skip
     assert re.findall(r"with MAX_JOBS=(\d+)", done.stderr)[-1] == "128"
-
-
-def test_a_patch_of_python_builds_no_wheel_again(prod: Prod) -> None:
-    path = prod.root / "patches/alpha/0002-python.patch"
-    good = path.read_text()
-    path.write_text(good.replace("alpha patched", f"alpha patched {uuid.uuid4()}"))  # no earlier run built this
-    again = run_again(prod.build())
-    assert [name for name in again if "apply-patches --installed" in name]
-    assert not [name for name in again if "build-wheel" in name]
-    path.write_text(good)
-
-
-def test_a_patch_that_does_not_apply_stops_the_build(prod: Prod) -> None:
-    path = prod.root / "patches/alpha/0002-python.patch"
-    good = path.read_text()
-    path.write_text(good.replace("as released", "as nobody released"))
-    try:
-        with pytest.raises(AssertionError, match=r"0002-python\.patch does not apply"):
-            prod.build()
-    finally:
-        path.write_text(good)
-
-
-def test_wrong_bytes_stop_the_build(prod: Prod) -> None:
-    """A vocabulary that is not the one whose SHA-256 is named."""
-    path = prod.root / "Dockerfile"
-    good = path.read_text()
-    path.write_text(re.sub(r"--checksum=sha256:[0-9a-f]{64}", f"--checksum=sha256:{'0' * 64}", good))
-    try:
-        with pytest.raises(AssertionError, match="digest mismatch"):
-            prod.build()
-    finally:
-        path.write_text(good)

@@ -6,20 +6,18 @@ Many strings go into one Dockerfile and one Compose file, so the whole costs two
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from projects import BASE, docker
 
 from envgen.render import quote
 
 pytestmark = pytest.mark.engine
 
-BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 WORDS = r"""
 ' " \ \\ a\ a\" '' "" `id` $ $$ $$$ $HOME ${HOME} ${X:-y} ${X:?no} ${X $(id) $((1+1)) \$HOME \${X} # <<EOF
 <<'EOF' a<<EOF 1<<EOF & && | ; > * ? [a] {a,b} ~ ! !! %s %% @ = a=b - a:b : [x] {x:y} &a *a !t >- %TAG
@@ -28,31 +26,10 @@ WORDS = r"""
 """
 AWKWARD = WORDS.split()
 AWKWARD += ["", " ", "  two  ", "trailing ", "\ttab\t", "# a", "a # b", "- x", "? x", ": x", "a: b", "$(touch /pwned)"]
-AWKWARD += [
-    "ENV A=b",
-    "FROM scratch",
-    "\u00e9",
-    "\u0085",
-    "a\u0085b",
-    "\u00a0",
-    "\u2028",
-    "\u2029",
-    "a\u2028b",
-    "\u200b",
-]
-AWKWARD += [
-    "\ufeff",
-    "\ufeffa",
-    "a\ufeff",
-    "\u202e",
-    "\ufffe",
-    "\uffff",
-    "\U0001f600",
-    "\U0010ffff",
-    "\x7f",
-    "\x1b[31m",
-]
-AWKWARD += ["\x01", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x1f"]
+AWKWARD += ["ENV A=b", "FROM scratch", "a\u0085b", "a\u2028b", "\ufeffa", "a\ufeff", "\x1b[31m"]
+AWKWARD += (
+    "\u00e9\u0085\u00a0\u2028\u2029\u200b\ufeff\u202e\ufffe\uffff\U0001f600\U0010ffff\x7f\x01\x0b\x0c\x1c\x1d\x1e\x1f"
+)
 BROKEN_LINES = ["\n", "a\nb", "\nRUN touch /pwned", "a\n", "\r", "a\r\nb", "\\\nx"]
 
 
@@ -67,17 +44,11 @@ def strings(count: int, *, lines: bool) -> list[str]:
     return found
 
 
-def docker(*argv: str, stdin: str | None = None) -> str:
-    done = subprocess.run(["docker", *argv], input=stdin, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"docker {argv[:3]}: {done.stderr[-3000:]}"
-    return done.stdout
-
-
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[str]:
     name = f"envgen-test-quoting:{uuid.uuid4().hex[:12]}"
     yield name
-    subprocess.run(["docker", "image", "rm", "-f", name], capture_output=True, timeout=60, check=False)
+    docker("image", "rm", "-f", name, check=False)
 
 
 def build(folder: Path, text: str, image: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lock_servers import failing, git_daemon
+from lock_servers import failing, git_daemon, git_http
 
 from envgen.errors import LockError
 from envgen.lock.servers import resolve_git
@@ -61,6 +61,18 @@ def repositories(tmp_path: Path) -> Iterator[Repositories]:
         found = Repositories(tmp_path, address)
         found.make("vllm")
         yield found
+
+
+def test_over_http_too(tmp_path: Path) -> None:
+    with git_http(tmp_path) as address:
+        repositories = Repositories(tmp_path, address)
+        repositories.make("vllm")
+        commit = repositories.commit("vllm", "top")
+        repositories.point("vllm", "refs/pull/31740/head", commit)
+        found = resolve_git(repositories.url("vllm"), "refs/pull/31740/head")
+        assert (found.commit, found.kind) == (commit, "pull")
+        with pytest.raises(LockError, match=r"main of http://127\.0\.0\.1:\d+/none\.git"):
+            resolve_git(repositories.url("none"), "main")
 
 
 def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories) -> None:
@@ -132,7 +144,7 @@ def test_a_vanished_ref_and_repository(repositories: Repositories) -> None:
 
 
 def test_passwords_are_never_shown(tmp_path: Path) -> None:
-    with failing(lambda _path, _number: (401, {"WWW-Authenticate": "Basic realm=x"}, b"")) as server:
+    with failing((401, {"WWW_Authenticate": "Basic realm=x"}, b"")) as server:
         with pytest.raises(LockError) as caught:
             resolve_git(f"http://alice:hunter2@{server.host}/x.git", "main")
         assert "hunter2" not in str(caught.value)
@@ -141,7 +153,7 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
 
 def test_a_server_that_hangs_is_given_up() -> None:
     with (
-        failing(lambda _path, _number: None) as server,
+        failing(None) as server,
         pytest.raises(LockError, match=r"did not answer within 0\.5 s"),
     ):
         resolve_git(f"http://{server.host}/x.git", "main", timeout=0.5)

@@ -144,7 +144,6 @@ def test_what_is_shipped_fits_a_gb10(
 
 
 @pytest.mark.nightly
-@pytest.mark.nightly
 def test_variables_that_a_release_no_longer_reads(hot: Warm, predict: Predict) -> None:
     """The release warns itself of those that its own list does not have."""
     names = {"VLLM_FLASHINFER_MOE_BACKEND": "throughput", "VLLM_LOGING_LEVEL": "DEBUG", "VLLM_LOGGING_LEVEL": "INFO"}

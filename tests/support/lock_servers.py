@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.server
 import json
+import os
 import shutil
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,19 +61,56 @@ def git_daemon(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
         child.wait(10)
 
 
+class _GitHandler(Quiet):
+    """Passes each request to `git http-backend`, as a web server would by CGI."""
+
+    folder: Path
+
+    def _answer(self) -> None:
+        path, _, query = self.path.partition("?")
+        length = self.headers.get("Content-Length", "0")
+        body = self.rfile.read(int(length))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        settings = {
+            "GIT_PROJECT_ROOT": str(self.folder),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+        }
+        done = subprocess.run(
+            ["git", "http-backend"], input=body, env={**os.environ, **settings}, capture_output=True, check=False
+        )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().splitlines() if ": " in line)
+        status, kind = int(fields.pop("Status", "200").split(" ")[0]), fields.pop("Content-Type", "text/plain")
+        self.reply(content, status, kind, **fields)
+
+    do_GET = do_POST = _answer
+
+
+@contextlib.contextmanager
+def git_http(folder: Path) -> Iterator[str]:
+    """The same repositories over HTTP, by git's own backend."""
+    with serving(type("Handler", (_GitHandler,), {"folder": folder})) as url:
+        yield url
+
+
 Answer = tuple[int, dict[str, str], bytes]
 
 
 class Failing(http.server.ThreadingHTTPServer):
-    """Answers with what ``script`` says: one function of the request's path and number, or None to hang."""
+    """Gives the same answer to every request, or none: it hangs."""
 
     daemon_threads = True
 
-    def __init__(self, script: Callable[[str, int], Answer | None]) -> None:
+    def __init__(self, answer: Answer | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.script = script
-        self.asked: list[str] = []
-        self.authorizations: list[str] = []
+        self.answer = answer
         self.released = threading.Event()
 
     @property
@@ -83,29 +122,19 @@ class _Handler(Quiet):
     server: Failing
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        self.server.authorizations.append(self.headers.get("Authorization", ""))
-        found = self.server.script(self.path, len(self.server.asked))
-        if found is None:
+        if self.server.answer is None:
             self.server.released.wait(20)
             return
-        status, headers, body = found
-        self.send_response(status)
-        headers.setdefault("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            if self.command != "HEAD":
-                self.wfile.write(body)
+        status, headers, body = self.server.answer
+        self.reply(body, status, **headers)
 
     do_HEAD = do_GET
 
 
 @contextlib.contextmanager
-def failing(script: Callable[[str, int], Answer | None]) -> Iterator[Failing]:
+def failing(answer: Answer | None) -> Iterator[Failing]:
     """A server that misbehaves as told."""
-    server = Failing(script)
+    server = Failing(answer)
     with serving(server):
         try:
             yield server
