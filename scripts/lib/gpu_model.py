@@ -4,9 +4,10 @@ usage: gpu_model.py CONFIG TOKENIZER LAYERS SNAPSHOT
 
 CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary (o200k_base.tiktoken). Real
 vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are chained so that it answers "Paris" in Harmony, as
-completion and as chat. All else is random: large enough that attention, sinks and experts change the answers, and small
-enough that rounding does not: BF16 against FP32 diverges by 0.003 nats in the mean, without the sinks by 0.2 (asked of
-Transformers, 2 layers, 32 experts). Only what depends on shapes and formats is that of gpt-oss.
+completion and as chat. All else is random: large enough that attention, sinks and experts change the answers, and
+small enough that rounding does not: BF16 against FP32 diverges by 0.003 nats in the mean, without the sinks by 0.2, a
+window of half the size by 0.6 after 300 tokens (asked of Transformers, 2 layers, 16 and 32 experts). Only what depends
+on shapes and formats is that of gpt-oss.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Weights:
         return (self.torch.randn(*shape, device=self.device) * scale).to(self.torch.bfloat16)
 
     def _first(self) -> None:
-        # The first words of a place are about a nat apart, as a trained model's: a chain of full strength makes nearly
-        # every place certain, and hides what a kernel changes.
+        # The first words of a place are one to three nats apart, as a trained model's, those of the chain, too: a chain
+        # of full strength makes a place certain, and hides what a kernel changes. The longest prompts end in one.
         vocabulary, hidden = self.config["vocab_size"], self.config["hidden_size"]
         embedding, head = self._random(vocabulary, hidden, scale=1), self._random(vocabulary, hidden, scale=0.09)
         seen = set[int]()
@@ -86,7 +87,7 @@ class Weights:
                 if following not in seen:
                     head[following] = 0
                     seen.add(following)
-                head[following] += 0.08 * embedding[number]
+                head[following] += 0.0135 * embedding[number]
 
         chain("assistant", "<|channel|>", "final", "<|message|>", " Paris", ".", "<|return|>")
         chain(" is", " Paris")

@@ -12,7 +12,7 @@ GOOD = ("same", "close")
 # Settings that make a kernel compute something else, as one does that reads them wrong.
 FAULTS: dict[str, dict[str, Any]] = {
     "a window of half the size": {"sliding_window": 64},
-    "another clamp of SwiGLU": {"swiglu_limit": 1.0},
+    "one expert instead of four": {"num_experts_per_tok": 1},
     "another base of RoPE": {
         "rope_parameters": {
             "rope_theta": 10_000.0, "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,

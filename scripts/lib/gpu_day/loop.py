@@ -6,7 +6,6 @@ import argparse
 import difflib
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -89,6 +88,8 @@ def ship(day: Day, rows: Rows) -> None:
 
 VERSIONS = "import importlib.metadata as m; print(m.version('vllm'), m.version('flashinfer-python'))"
 LINE = "gpu-day was here"
+# What vLLM's and FlashInfer's builds ask for beyond what their wheels bring.
+BUILD = ("cmake>=3.26.1", "setuptools-scm>=8.0", "setuptools-rust>=1.9.0", "wheel", "ninja")
 
 
 def _development(day: Day) -> tuple[Day, Path]:
@@ -111,7 +112,11 @@ def _development(day: Day) -> tuple[Day, Path]:
         profiles["dev"]["sources"][name]["origin"]["checkout"] = name
     shipped |= {"name": f"{NAME}-dev", "default_profile": "dev", "profiles": profiles}
     (folder / "envgen.yaml").write_text(yaml.safe_dump(shipped, sort_keys=False))
-    shutil.copyfile(day.project / "envgen.local.yaml", folder / "envgen.local.yaml")
+    local = yaml.safe_load((day.project / "envgen.local.yaml").read_text())
+    if day.options.wheels:  # without an index what their builds need has to be in the image
+        tools = shipped["profiles"][day.profile]["pip"]["tools"]
+        local["profiles"][day.profile].setdefault("pip", {})["tools"] = [*tools, *BUILD]
+    (folder / "envgen.local.yaml").write_text(yaml.safe_dump(local, sort_keys=False))
     own = {**vars(day.options), "project": str(folder), "profile": "dev"}
     return Day(argparse.Namespace(**own)), folder
 
