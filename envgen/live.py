@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from envgen.text import Loudness, SafeStream, is_terminal, visible
+from envgen.text import SafeStream, is_terminal, visible
 
 STILL = 1.0  # seconds without output after which the line is drawn
 TICK = 0.5
@@ -61,7 +61,7 @@ _line = _Line()
 @contextlib.contextmanager
 def moving(text: str) -> Iterator[None]:
     """Inside, the terminal shows ``text`` while nothing else is printed; ``doing`` adds to it."""
-    if Loudness.quiet or not is_terminal():
+    if not is_terminal():
         yield
         return
     over = threading.Event()

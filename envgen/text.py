@@ -270,11 +270,10 @@ def hide(values: Mapping[str, str]) -> None:
             stream.hidden.update(values)
 
 
-class Loudness:
-    """The output on stderr besides errors: nothing (`-q`), progress, or also each program that is run (`-v`)."""
+class Verbosity:
+    """``on``: each program that is run is printed (`-v`)."""
 
-    quiet = False
-    verbose = False
+    on = False
 
 
 def is_terminal() -> bool:
@@ -282,8 +281,7 @@ def is_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def progress(line: str, *, always: bool = False) -> None:
-    """One line of progress, on stderr. ``always``: with `--quiet`, too, as a part of an error."""
-    if always or not Loudness.quiet:
-        sys.stderr.write(line + "\n")  # `print` would make plain text of Styled
-        sys.stderr.flush()
+def progress(line: str) -> None:
+    """One line of progress, on stderr."""
+    sys.stderr.write(line + "\n")  # `print` would make plain text of Styled
+    sys.stderr.flush()

@@ -69,7 +69,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     same = f"{FILE_NAME} is unchanged" if unpinned else f"{FILE_NAME} is up to date"
     progress(f"wrote {FILE_NAME}: {counted(len(differences), 'input')}" if written else same)
     for problem in unpinned:
-        progress(f"not pinned: {problem}", always=True)
+        progress(f"not pinned: {problem}")
     if unpinned:
         progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")
     return Updated(differences, outcome.notes, written, not old.images, unpinned)

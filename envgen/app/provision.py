@@ -30,7 +30,7 @@ from envgen.profile.model import GpuMode, Mode
 from envgen.profile.service import ModelRef
 from envgen.render.outputs import BASE_STAGE
 from envgen.serve.preflight import of_image
-from envgen.text import GIB, Loudness, is_terminal, progress, step_line
+from envgen.text import GIB, is_terminal, progress, step_line
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
 EVERY = 30.0  # seconds between two lines about a download that nothing else is printed beside
@@ -246,7 +246,7 @@ class Provision:
     def image(self) -> None:
         """Build it."""
         job = builds.job_of(self.session.deployment())
-        self.shown(builds.build(job, show=is_terminal() and not Loudness.quiet))
+        self.shown(builds.build(job, show=is_terminal()))
 
     def kernels(self) -> None:
         """Compile them for the new image. What fails is left to the first request."""

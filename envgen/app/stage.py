@@ -69,7 +69,7 @@ class Stage:
         if kind is KeyboardInterrupt:
             self.clear()
             if again:
-                progress(f"what ran before starts again with: {again}", always=True)
+                progress(f"what ran before starts again with: {again}")
         elif self.before:
             progress(f"starting again what ran before: {again}")
             self.show(self.before)

@@ -102,7 +102,7 @@ def sweep(
                         rows[name] = _row(shown, name, partial(stage.show, form), reference, matrix, quick)
                         run.sample(rows[name])
         except KeyboardInterrupt:
-            progress("interrupted: the same command continues with the next variant", always=True)
+            progress("interrupted: the same command continues with the next variant")
             raise
         good = all(not row["cause"] and row["verdict"] in GOOD for row in rows.values())
         summary = {"rows": list(rows.values())}
@@ -141,7 +141,7 @@ def _row(
     except EnvgenError as error:
         told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
         row["cause"] = next((line for line in told if not line.endswith(":")), told[0])
-        progress(f"  {name} failed: {row['cause']}", always=True)
+        progress(f"  {name} failed: {row['cause']}")
     return row
 
 

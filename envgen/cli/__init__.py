@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from envgen import __version__
 from envgen.errors import OutputMode
-from envgen.text import Loudness
+from envgen.text import Verbosity
 
 Groups = dict[str, tuple[str, dict[str, str]]]
 # Commands in a row with the same text share a line of the help.
@@ -91,28 +91,20 @@ GROUPS: Groups = {
     ),
 }
 
-# They work before and after the command.
-LOUDNESS = (
-    ("q", "quiet", "Print only results and errors."),
-    ("v", "verbose", "Also print each program that is run."),
-)
+
+def _louder(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    Verbosity.on |= value
 
 
-def _louder(_ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        setattr(Loudness, param.name or "", True)
-
-
-def with_loudness(command: click.Command) -> click.Command:
-    """Add -q and -v to ``command`` and its sub-commands, unless one already uses them (`down -v`)."""
+def with_verbose(command: click.Command) -> click.Command:
+    """Add -v, which works before and after the command, to it and its sub-commands (without the letter to `down`)."""
     taken = {spelling for param in command.params for spelling in param.opts}
-    for letter, name, text in LOUDNESS:
-        if free := [spelling for spelling in (f"-{letter}", f"--{name}") if spelling not in taken]:
-            command.params.append(
-                click.Option([*free, name], is_flag=True, help=text, expose_value=False, callback=_louder)
-            )
+    free = [spelling for spelling in ("-v", "--verbose") if spelling not in taken]
+    command.params.append(
+        click.Option(free, is_flag=True, help="Print each program that is run.", expose_value=False, callback=_louder)
+    )
     for subcommand in getattr(command, "commands", {}).values():
-        with_loudness(subcommand)
+        with_verbose(subcommand)
     return command
 
 
@@ -157,7 +149,7 @@ class LazyGroup(FullGroup):
         if cmd_name not in self._commands():
             return None
         command: click.Command = importlib.import_module(self._commands()[cmd_name][0]).command
-        return with_loudness(command)
+        return with_verbose(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -194,7 +186,7 @@ def main() -> None:
     """
 
 
-with_loudness(main)
+with_verbose(main)
 
 
 def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None) -> int:

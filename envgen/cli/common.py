@@ -129,7 +129,7 @@ def _agrees(question: str) -> bool:
     except click.Abort as abort:
         if not isinstance(abort.__context__, EOFError):
             raise  # Ctrl-C
-        progress("\nno answer: the input ended", always=True)
+        progress("\nno answer: the input ended")
         return False
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any, TypeVar
 
 from envgen.engine.values import ExecResult
 from envgen.errors import EngineError, ProcessError
-from envgen.text import Loudness, reason_of, shell_line
+from envgen.text import Verbosity, reason_of, shell_line
 
 Child = subprocess.Popen[bytes]
 PIPE = subprocess.PIPE
@@ -135,7 +135,7 @@ def start(
 
 def show_command(argv: Sequence[str]) -> None:
     """With `--verbose`, print a program before it runs."""
-    if Loudness.verbose:
+    if Verbosity.on:
         print(f"$ {shell_line(argv)}", file=sys.stderr, flush=True)
 
 

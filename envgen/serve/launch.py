@@ -23,7 +23,7 @@ from envgen.serve.ended import StartFailure, in_profile, log_text
 from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited, Waiter
-from envgen.text import Loudness
+from envgen.text import Verbosity
 
 Say = Callable[[str], None]
 
@@ -172,7 +172,7 @@ class Launcher:
         """Keep a line of another program; it is shown with --verbose, and at a failure."""
         if line.strip():
             lines.append(log_text(line.strip()))
-            if Loudness.verbose or "level=warning" in line:
+            if Verbosity.on or "level=warning" in line:
                 self.say(f"  {lines[-1]}")
 
     def _install(self, *how: str) -> None:

@@ -23,7 +23,7 @@ from envgen.serve.chat import chat_flags
 from envgen.serve.ended import StartFailure, log_text
 from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
-from envgen.text import Loudness, counted, instant, is_terminal, step_line
+from envgen.text import Verbosity, counted, instant, is_terminal, step_line
 
 # Lines per look: a program that writes more loses its oldest lines. Without a number, the engine would read the whole
 # log at each look.
@@ -270,7 +270,7 @@ class Waiter:
         for line in reader.new_lines():
             self.progress.feed(line)
             self._evidence.feed(line)
-            if Loudness.verbose:
+            if Verbosity.on:
                 self._say(f"  {self._name} | {log_text(line)}")
         if self._evidence.forbidden is not None:
             name, line = self._evidence.forbidden

@@ -24,7 +24,7 @@ Many commands share these options. Below, "Also" names the ones that a command t
 | --- | --- |
 """
 # By the names of their parameters, where their spellings and help are the same everywhere.
-_SHARED = ("file", "profile", "sets", "variant", "as_json", "quiet", "verbose")
+_SHARED = ("file", "profile", "sets", "variant", "as_json", "verbose")
 
 
 def text() -> str:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
-from envgen.text import Loudness
+from envgen.text import Verbosity
 
 # A busy machine isn't a defect, and a search that differs from run to run isn't a gate: in CI each test tries the same
 # examples every time (`CI` unset: new ones). ENVGEN_EXAMPLES: how many, where a second run need not search again.
@@ -65,5 +65,4 @@ def no_envgen_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     # Nor must the Docker that is installed.
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path_factory.getbasetemp() / "docker"))
     monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
-    monkeypatch.setattr(Loudness, "quiet", False)
-    monkeypatch.setattr(Loudness, "verbose", False)
+    monkeypatch.setattr(Verbosity, "on", False)

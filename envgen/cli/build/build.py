@@ -18,7 +18,7 @@ from envgen.cli.common import print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import BuildResult
 from envgen.errors import BuildError, ExitCode
 from envgen.serve.ended import in_profile
-from envgen.text import Loudness, progress, short_id, shorten
+from envgen.text import progress, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed
 
@@ -40,7 +40,7 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     """
     job = builds.job_of(session.deployment(), no_cache=no_cache, unlocked=unlocked)
     warn_of_unused(session)
-    _show(builds.build(job, show=not wants_json() and not Loudness.quiet))
+    _show(builds.build(job, show=not wants_json()))
     if files := drift(session):
         progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
     return ExitCode.OK
@@ -75,7 +75,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
     """Print the last lines of the failed step; the error has the step, the cause and the fix."""
     cause, step = outcome.cause, result.failed
     for line in [] if quiet or outcome.shown else result.last_lines[-SHOWN_LINES:]:
-        progress(f"    {shorten(line.strip(), 300)}", always=True)
+        progress(f"    {shorten(line.strip(), 300)}")
     what = f"the build of {outcome.job.image} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""

@@ -55,7 +55,7 @@ def ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
     """Print the document or the lines, and ``left``: what machines that do not answer still need."""
     answer(document, lines)
     for line in left:
-        progress(line, always=True)
+        progress(line)
     return ExitCode.ENGINE if left else ExitCode.OK
 
 

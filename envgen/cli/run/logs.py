@@ -35,7 +35,7 @@ def command(
     """
     found = machines_of(session.deployment(), names, node)
     for error in found.lost.values():
-        progress(str(error), always=True)
+        progress(str(error))
     machines = [deployment for deployment in found.reached if deployment.containers(names, all=True)]
     if not machines and not found.lost:
         profile = session.profile()

@@ -105,7 +105,7 @@ def add(
         return ExitCode.OK
     click.echo(visible(change.diff, lines=True))
     for setting in change.left:
-        progress(f"not placed: {setting}", always=True)
+        progress(f"not placed: {setting}")
     if dry_run:
         return ExitCode.OK
     if not (yes or ask(f"write {change.file.name}?")):
