@@ -104,7 +104,7 @@ class Context:
     profile: Profile
     service: str  # the service that is examined, or would be started
     digest: str = ""  # of the image that the profile renders now; "": unknown
-    outdated: tuple[str, ...] = ()  # what has changed since the image was built, if known
+    stale: tuple[Problem, ...] | None = None  # that the image is missing or out of date; None: unknown
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
     box: Box | None = None  # of this machine; None: the engine is on another one

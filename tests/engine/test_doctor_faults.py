@@ -50,29 +50,6 @@ def test_hooks_that_are_at_fault(
     assert "\x1b[31m" not in text
 
 
-PACKAGES = {
-    "hangs": "while True: pass",
-    "prints": "print('x' * 11000000)",
-    "exits": "import sys; sys.exit(3)",
-    "crashes": "import os; os.kill(os.getpid(), 11)",
-    "latin": "print('h\\xe9llo')",
-}
-
-
-def test_a_package_that_can_not_be_imported_is_found_all_the_same(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its import hangs, prints 11 MB, ends Python or crashes it. Nothing happens to doctor."""
-    folder, file = tmp_path / "package", str(project(tmp_path))
-    (folder / "flashinfer").mkdir(parents=True)
-    lab.start("hook", f"/broken:{PP}", args=["-v", f"{folder}:/broken:ro"])
-    for kind, code in PACKAGES.items():
-        (folder / "flashinfer" / "__init__.py").write_bytes(code.encode("latin-1") + b"\n")
-        _, report = doctor(capsys, "-f", file)
-        assert one(report, "import.truth")["evidence"]["case"] == "other-copy", kind
-        assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"], kind
-
-
 def test_killed_in_the_middle(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ CHECKS: tuple[Check, ...] = (
     outside.docker, outside.gpu_runtime, outside.refused,
     outside.weights, outside.exposure, outside.own_compose,
     # Image
-    outside.exists, outside.rendered_from_profile, outside.unpatched,
+    outside.image, outside.unpatched,
     # Container
     outside.running, outside.settings, outside.restart_policy,
     outside.notices,

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
 from envgen.engine.gpu import gpu_offered
-from envgen.engine.values import Container, EngineInfo, Image
+from envgen.engine.values import Container, EngineInfo
+from envgen.errors import Problem
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
-from envgen.render.outputs import RENDER_LABEL
 from envgen.text import counted, first_of, shell_line
 
-LABEL_PROFILE = "dev.envgen.profile"
 # Keys of a service that replace its program, or let it do more on its machine.
 _FAR = ("command", "entrypoint", "privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "security_opt")
 LOOPING = 3  # restarts that make a restart loop
@@ -106,33 +105,15 @@ def weights(context: Context, _engine: EngineInfo) -> Findings:
 # --- the image --------------------------------------------------------------------------------------------------------
 
 
-@check("image.exists", Where.IMAGE, needs="engine")
-def exists(context: Context, _engine: EngineInfo) -> Finding:
-    """The profile's image is on this engine."""
+@check("image.current", Where.IMAGE, needs="stale")
+def image(context: Context, stale: Sequence[Problem]) -> Findings:
+    """The profile's image is on this engine, and is what would be built now, as `envgen up` asks it."""
     name, image = context.profile.image_name, context.image
-    if image is None:
-        title, cure = f"the image {name} isn't built", remedies.build(context)
-        return error(title, "no such image on this engine", name, cure, case="missing")
-    return ok(f"{name} is {image.id[:19]}", id=image.id, created=str(image.created), size=image.size)
-
-
-@check("image.render", Where.IMAGE, needs="image")
-def rendered_from_profile(context: Context, image: Image) -> Finding:
-    """The image is up to date with the profile, by its render digest."""
-    digest, owner = image.labels.get(RENDER_LABEL, ""), image.labels.get(LABEL_PROFILE, "")
-    cure, name = remedies.build(context), context.profile.name
-    if not digest:
-        seen = "no label dev.envgen.render"
-        return warning("the image wasn't built by envgen", seen, "an image of this profile", cure, case="foreign")
-    if owner != name:
-        return error("the image belongs to another profile", owner, name, cure, case="other-profile")
-    if not context.digest:
-        return info("not checked whether the image is up to date")
-    if digest != context.digest:
-        title = "the profile has changed since the image was built"
-        seen = "; ".join(first_of(context.outdated, 4)) or digest[:12]
-        return warning(title, seen, context.digest[:12], cure, case="outdated")
-    return ok("the image is up to date", digest=digest)
+    for problem in stale:
+        make, case = (error, "missing") if image is None else (warning, "outdated")
+        seen = f"{name} is {image.id[:19]}" if image else "no such image on this engine"
+        yield make(problem.message, seen, "an image of the profile as it is", Remedy(problem.hint), case=case)
+    return ok(f"{name} is up to date", id=image.id, created=str(image.created), size=image.size) if image else None
 
 
 @check("patches.mounted", Where.HOST)
@@ -158,7 +139,7 @@ def running(context: Context, _engine: EngineInfo) -> Findings:
         yield info("checked in a temporary container with the service's mounts and variables")
     elif container is not None:
         yield from _stands(container, context)
-    elif context.image is not None:  # else image.exists reports that
+    elif context.image is not None:  # else image.current reports that
         title = "no container of this profile runs, so imports were not checked"
         wanted = f"{context.service}, or a temporary container (envgen doctor --run)"
         yield warning(title, "none running", wanted, remedies.up(context), case="none")

@@ -13,9 +13,7 @@ import pytest
 from doctor_facts import (
     CACHE,
     CONTAINER,
-    DIGEST,
     HOME,
-    IMAGE,
     PP,
     Make,
     altered,
@@ -118,6 +116,7 @@ KHO = replace(SPARK, kernel="7.0.0-1019-nvidia", memory={**SPARK.memory, "CmaFre
 UNIFIED = ("gpu=required", "cuda.arch_list=12.1a", "services.dev.args.gpu-memory-utilization=0.90")
 OWN, PREFER = ("compose=over.yaml",), ("pip.prefer=[b12x]",)
 OLD = {"package": "flashinfer", "folder": "/opt/old/flashinfer", "file": "/opt/old/flashinfer/a.so"}
+STALE = (Problem("the image x is not built", hint="envgen build -p dev"),)
 EDITED = {"package": "flashinfer", "folder": f"{PP}/flashinfer", "file": "page.py", "changed": 1034.0}
 ENDED = Ended(service="dev", container="lab-dev-1", at="2026-11-25T23:44:40.7Z", asked=False, exit_code=1)
 
@@ -137,9 +136,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("compose.own", "far"): given(own_changes={"dev": ("labels", "privileged")}, sets=OWN),
     ("up.refused", "refused"): given(container=None, refused=(Problem("its checkout is empty", None, "git clone x"),)),
     ("weights.whole", "not-whole"): given(weights={"dev": (Problem("a shard is short", None, "envgen model pull"),)}),
-    ("image.render", "foreign"): given(image=replace(IMAGE, labels={})),
-    ("image.render", "outdated"): given(digest="x" * 64),
-    ("image.render", "other-profile"): given(profile="prod"),
+    ("image.current", "outdated"): given(stale=STALE),
     ("patches.mounted", "lacks"): given(unpatched={"flashinfer": ("0001-a.patch",)}, checkouts={"flashinfer": "/me"}),
     ("container.running", "none"): given(container=None),
     ("container.running", "stopped"): given(
@@ -191,7 +188,7 @@ def right(make: Make) -> Context:
     }  # fmt: skip
     sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
-        document, sets=sets, weights={"dev": ()}, differing=(), box=SPARK, running=programs(),
+        document, sets=sets, weights={"dev": ()}, differing=(), stale=(), box=SPARK, running=programs(),
         own_changes={"dev": ()},
     )  # fmt: skip
 
@@ -205,7 +202,6 @@ def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
     loud = {one.severity: (name, one) for name, some in found.items() for one in some if one.severity > Severity.INFO}
     assert loud == {}
     assert {name for name, some in found.items() if not any(one.severity is Severity.OK for one in some)} == MUTE
-    assert DIGEST in found["image.render"][0].evidence.values()
 
 
 SILENT: list[tuple[str, Callable[[Make], Context]]] = [
@@ -288,8 +284,7 @@ OUTSIDE: list[Row] = [
      "services: {serve: {ports: ['127.0.0.1:8000:8000']}}"),
     ("host.exposure", given(profile="prod", sets=("secrets=[VLLM_API_KEY]",)), "ok", "from the network", "", ""),
     ("host.exposure", given(profile="prod", sets=(LOOPBACK,)), "ok", "this machine only", "", ""),
-    ("image.exists", given(image=None), "missing", "isn't built", "", "envgen build -p dev"),
-    ("image.exists", given(image=None, is_unlocked=True), "missing", "isn't built", "", "&& envgen build -p dev"),
+    ("image.current", given(image=None, stale=STALE), "missing", "is not built", "", "envgen build -p dev"),
     ("host.blocks", given(box=Box(killers={"earlyoom": 1 << 30}), sets=SHARED), "info", "earlyoom runs", "", ""),
     ("host.blocks", given(box=Box(memory={"SwapTotal": 1 << 34}), sets=SHARED), "info", "swap is on: 16.0 GiB", "", ""),
     ("python.start", given("hangs"), "hook", "an import hook hangs",
