@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,9 +24,7 @@ from envgen.patches.dry_run import DryRun, dry_run, report_lines, summary
 from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
-from envgen.text import first_of, progress, size
-
-ROOM = 30 << 30  # bytes on Docker's disk: what doctor wants for the next build
+from envgen.text import first_of, progress
 
 
 @dataclass(frozen=True)
@@ -52,26 +48,22 @@ class Job:
         return self.deployment.engine.image(self.image) if self.target else self.deployment.image
 
     @property
-    def folder(self) -> Path:
-        """The folder of the files that are used: rendered with all layers, unlike the committed ones."""
-        return state_dir(self.deployment.root, "render") / self.deployment.profile.name
-
-    @property
     def text(self) -> str:
         """The Dockerfile itself."""
         return self.deployment.rendered.files[self.deployment.rendered.dockerfile].decode()
 
     @cached_property
     def request(self) -> BuildRequest:
-        """The request for buildx. RefusedError if a file that the profile names does not exist."""
+        """The request for buildx, its files written. RefusedError if a file that the profile names does not exist."""
         profile, own = self.deployment.profile, self.deployment.require_own_files()
+        folder = self.deployment.workspace.folder
         jobs = profile.build.max_jobs.count
         secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
         for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
             secrets |= {secret: own[key]} if key in own else {}
         return BuildRequest(
-            self.folder / self.deployment.rendered.dockerfile,
-            self.folder,
+            folder / self.deployment.rendered.dockerfile,
+            folder,
             tags=(self.image,),
             # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
             args={"SOURCE_DATE_EPOCH": str(self.deployment.lock.epoch)} if self.deployment.lock else {},
@@ -82,16 +74,6 @@ class Job:
             labels={INPUTS_LABEL: label_of(self.deployment.rendered.inputs)} if not self.target else {},
             no_cache=self.no_cache,
         )
-
-    def placed(self, request: BuildRequest) -> BuildRequest:
-        """``request`` with the files written; another folder, where another command uses this one."""
-        folder = self.deployment.workspace.folder
-        return replace(request, dockerfile=folder / self.deployment.rendered.dockerfile, context=folder)
-
-    def shown(self, path: Path) -> str:
-        """``path``, relative to the project where it is inside."""
-        root = self.deployment.root
-        return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def job_of(deployment: Deployment, *, no_cache: bool = False, unlocked: bool = False) -> Job:
@@ -107,7 +89,7 @@ class BuildOutcome:
     image_id: str
     result: BuildResult | None = None
     cause: Explanation | None = None  # of a failure
-    log: Path | None = None
+    log: str = ""  # its path in the project
     shown: bool = False  # its output
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
@@ -124,11 +106,7 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     changed = _changed(job)
     deployment.require_own_files()
     require_plugin("buildx")
-    engine, existing = deployment.engine.info(), job.existing
-    with contextlib.suppress(OSError):  # a virtual machine's folder is not here
-        free = shutil.disk_usage(engine.data_root).free if engine.local and engine.data_root else ROOM
-        if free < ROOM:
-            progress(f"note: {size(free)} are free on Docker's disk; a build of vLLM needs about {size(ROOM)}")
+    existing = job.existing
     result, cause, log = _run(job, show)
     if not job.no_cache and existing and existing.id == result.image_id:
         return BuildOutcome(job, existing.id, changed=changed)
@@ -238,12 +216,12 @@ def _changed(job: Job) -> tuple[InputChange, ...]:
     return changed
 
 
-def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, Path]:
+def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, str]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
-    request, folder = job.placed(job.request), state_dir(job.deployment.root, "logs")
+    request, root = job.request, job.deployment.root
     # Two builds may start in one second.
-    path = folder / f"build-{job.deployment.profile.name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
-    with files.create(path, within=folder.parents[1]) as log:
+    path = state_dir(root, "logs") / f"build-{job.deployment.profile.name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
+    with files.create(path, within=root) as log:
         say = partial(print, file=log, flush=True)
         say(f"$ {shlex.join(buildx.argv_of('build', *request.words()))}")
         result = buildx.build(request, say, show=show)
@@ -251,7 +229,7 @@ def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, Path]:
         if cause:
             say(f"{cause.cause}: {cause.evidence}")
         say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    return result, cause, path
+    return result, cause, str(path.relative_to(root))
 
 
 def _cause(result: BuildResult) -> Explanation | None:

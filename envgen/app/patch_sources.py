@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,13 +24,12 @@ from envgen.text import progress
 
 def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSource]:
     """The sources with patches of the chosen profile; if none was chosen, of all profiles, each origin once."""
-    project = session.loaded().project
-    profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
+    project, profiles = session.loaded().project, _profiles(session)
     targets: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
         for target in Deployment(profile, project.root).to_build().patched_sources:
-            with_history = replace(target, checkouts=tuple(_checkouts(project, target.name)))
-            targets.setdefault((target.name, target.folder, repr(target.source.origin)), with_history)
+            key = (target.name, target.folder, repr(target.source.origin))
+            targets.setdefault(key, replace(target, checkouts=_checkouts(project, target.name)))
     known = sorted({target.name for target in targets.values()})
     if not known:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
@@ -41,13 +40,16 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     return [target for target in targets.values() if not names or target.name in names]
 
 
-def _checkouts(project: Project, name: str) -> Iterator[Path]:
+def _profiles(session: Session) -> list[Profile]:
+    """The chosen profile; if none was chosen, all."""
+    return [session.profile()] if session.profile_name else list(session.loaded().project.profiles.values())
+
+
+def _checkouts(project: Project, name: str) -> tuple[Path, ...]:
     """The mounted checkouts of a source that are there and have a history."""
-    for profile in project.profiles.values():
-        source = profile.mounted_sources.get(name)
-        folder = mounted_at(source, project.root) if source is not None else None
-        if folder is not None and (folder / ".git").exists():
-            yield folder
+    mounted = [p.mounted_sources[name] for p in project.profiles.values() if name in p.mounted_sources]
+    folders = [folder for source in mounted if (folder := mounted_at(source, project.root))]
+    return tuple(folder for folder in dict.fromkeys(folders) if (folder / ".git").exists())
 
 
 def one_target(session: Session, name: str | None) -> PatchedSource:
@@ -154,8 +156,7 @@ def with_line(text: str, path: Sequence[str], line: tuple[str, str]) -> str:
 def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     """Where a new patch goes. A source without `patches` gets a folder with its own name."""
     project = session.loaded().project
-    profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
-    places = [(key, profile) for profile in profiles for key in profile.sources]
+    places = [(key, profile) for profile in _profiles(session) for key in profile.sources]
     known = sorted({key for key, _ in places})
     if name is None and title in known:
         raise UsageError(f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}")
@@ -170,19 +171,16 @@ def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     if len(folders) > 1:
         raise UsageError(f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE")
     sources = [(profile, replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0])) for profile in mine]
-    targets = [PatchedSource(wanted[0], profile, source, project.root) for profile, source in sources]
+    checkouts = _checkouts(project, wanted[0])
+    targets = [PatchedSource(wanted[0], profile, s, project.root, checkouts=checkouts) for profile, s in sources]
     return NewPatch(min(targets, key=_distance), project, session.profile_name or "")
 
 
-def checkout_of(target: PatchedSource, project: Project, given: Path | None) -> Path:
+def checkout_of(target: PatchedSource, given: Path | None) -> Path:
     """The checkout of a source on this machine: the one of its profile, else the first that is there."""
-    mounted = [p.mounted_sources[target.name] for p in project.profiles.values() if target.name in p.mounted_sources]
-    folders = [at for source in mounted if (at := mounted_at(source, project.root))]
-    if own := given or target.mounted:
-        folders = [own]
-    if not folders:
+    folder = given or target.mounted or next(iter(target.checkouts), None)
+    if folder is None:
         raise UsageError(f"no profile mounts a checkout of {target.name}", hint="name one with --checkout DIR")
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="name another with --checkout DIR")
     return folder

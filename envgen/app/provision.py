@@ -268,7 +268,7 @@ def _fetcher(job: builds.Job) -> str:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     first = replace(job, target=BASE_STAGE)
-    result = buildx.build(replace(job.placed(first.request), tags=(first.image,)))
+    result = buildx.build(first.request)
     return first.image if result.ok else ""  # the build itself says why
 
 

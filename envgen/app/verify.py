@@ -35,7 +35,7 @@ def verify(session: Session) -> Verified:
     require_lock(deployment)
     names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
     try:
-        results = _twice(job, job.placed(job.request), names)
+        results = _twice(job, job.request, names)
         ids = tuple(result.image_id for result in results)
         if ids[0] != ids[1]:
             progress("the image IDs differ, as timestamps do: comparing the content")

@@ -101,8 +101,7 @@ class RunningService:
     def environment(self) -> dict[str, Any]:
         """Image, lock, sources, versions, GPU, variables and flags, without secrets and unknowns."""
         profile, container = self.deployment.profile, self.container
-        origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}
-        pins = {name: str(pin) for name, pin in origins.items() if pin is not None}
+        pins = {name: str(pin) for name, source in profile.sources.items() if (pin := source.origin.wheel)}
         info, image = self.engine.info(), self.engine.image(container.image_id)
         labels = image.labels if image else {}
         seen: dict[str, Any] = {

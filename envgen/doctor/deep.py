@@ -26,11 +26,7 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     if container is not None and container.state == "running":
         execute = run.in_container(subject.deployment.engine, container.id, workdir=str(profile.working_dir))
     elif subject.may_start and context.image is not None:
-        places = [
-            subject.deployment.temporary_container(context.service, memory=32 << 30, gpu=gpu)[0]
-            for gpu in (True, False)
-        ]
-        execute = run.first_of(*places)
+        execute, _ = subject.deployment.temporary_container(context.service, memory=32 << 30, gpu=True)
     else:
         title, start = "no container for the deep checks", envgen(context, "up", context.service)
         return [replace(warning(title, "no container", "a running service", start, case="nothing-runs"), check="deep")]

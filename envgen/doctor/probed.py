@@ -227,21 +227,12 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Binaries:
-    """Compiled modules of a mounted checkout that come from a wheel."""
+    """A mounted checkout with compiled modules of a wheel. ``compiled``: their sources against that release: same,
+    differs, "" (unknown)."""
 
     source: str
-    package: str
-    mount: str
     wheel: str
-    noted: bool = False  # envgen-install has installed it
-    modules: tuple[str, ...] = ()  # unchanged modules of the wheel
-    others: tuple[str, ...] = ()  # of an earlier build, or changed
-    gone: tuple[str, ...] = ()
-    compiled: str = ""  # the checkout's sources of modules against that release: same, differs, "" (unknown)
-
-    @property
-    def release(self) -> str:
-        return self.wheel.split("-")[1] if self.wheel.count("-") > 1 else ""
+    compiled: str = ""
 
 
 @dataclass(frozen=True)

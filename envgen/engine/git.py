@@ -326,17 +326,14 @@ class WorkTree(GitRepository):
             content = files.read(self._common / "config", limit=_SMALL)
         except FileNotFoundError:
             content = b""
-        kept: dict[str, str] = {}
-        for key, value in read_config(content):
-            if (pattern := _HARMLESS.get(key)) and re.fullmatch(pattern, value, re.IGNORECASE):
-                kept[key] = value
         lines = ["[core]", "\trepositoryformatversion = 1", "\tbare = false", "\tuntrackedCache = false"]
-        lines += [f"\t{key[5:]} = {value}" for key, value in kept.items() if key.startswith("core.")]
         ignore = files.xdg_dir("XDG_CONFIG_HOME", ".config") / "git" / "ignore"
         if ignore.is_file() and not re.search(r'["\\\n]', str(ignore)):
             lines.append(f'\texcludesFile = "{ignore}"')  # the user's own; HOME is not set
-        lines += ["[extensions]"]
-        lines += [f"\t{key[11:]} = {value}" for key, value in kept.items() if key.startswith("extensions.")]
+        for key, value in read_config(content):
+            if (pattern := _HARMLESS.get(key)) and re.fullmatch(pattern, value, re.IGNORECASE):
+                section, _, name = key.partition(".")
+                lines += [f"[{section}]", f"\t{name} = {value}"]
         return "\n".join(lines) + "\n"
 
 

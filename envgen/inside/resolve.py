@@ -168,7 +168,7 @@ class PackageSets:
     def one(self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]) -> List[Doc]:
         stem, own = os.path.join(self.folder, item["name"]), normal(item["own"])
         never = (set(off) | set(map(normal, item["never"]))) - {own}
-        present = {} if item["sdist"] or item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
+        present = {} if item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
         present.update(later if present else {})
         options = ["--find-links", self.links] if present else []
         options += [] if item["dependencies"] else ["--no-deps"]
@@ -181,7 +181,7 @@ class PackageSets:
         self.write(stem + ".pins", ["%s==%s" % pair for pair in sorted(wanted.items())])
         target = os.path.join(self.folder, "pylock.%s.toml" % re.sub(r"[^a-z0-9]", "", item["name"]))
         self.compile(stem + ".pins", target, ["--no-deps", "--format", "pylock.toml"])
-        return self.pins(target, wanted, item["sdist"])
+        return self.pins(target, wanted)
 
     def compile(self, source: str, target: str, options: List[str]) -> None:
         # Without constraints and overrides from outside: the request has them.
@@ -194,7 +194,7 @@ class PackageSets:
         argv += ["--no-index"] if environment.get("PIP_NO_INDEX") == "1" else []
         run([*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options], env=environment)
 
-    def pins(self, path: str, wanted: Dict[str, str], sdist: bool) -> List[Doc]:
+    def pins(self, path: str, wanted: Dict[str, str]) -> List[Doc]:
         try:
             toml: Any = importlib.import_module("tomllib")
         except ImportError:  # before Python 3.11
@@ -206,7 +206,7 @@ class PackageSets:
             name, wheels = normal(package["name"]), hashes_of(package.get("wheels", []))
             fitting = [digest for file, digest in wheels if fits(file, tags)]
             sources = [package[key] for key in ("sdist", "archive") if key in package]
-            hashes = [digest for _, digest in hashes_of(sources)] if sdist or not fitting else fitting
+            hashes = fitting or [digest for _, digest in hashes_of(sources)]
             if not hashes:
                 raise Failed("the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name]))
             found.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})

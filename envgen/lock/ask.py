@@ -29,7 +29,6 @@ class PythonSet:
     never: tuple[str, ...] = ()
     dependencies: bool = True
     needs_metadata: bool = False
-    sdist: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,6 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
         if source.origin.is_built:
             if source.install.requires:
                 steps.append(PythonSet(f"requires.{name}", source.install.requires))
-            if source.origin.pypi:
-                steps.append(PythonSet(f"sdist.{name}", (str(source.origin.pypi),), dependencies=False, sdist=True))
             if source.install.dependencies:
                 words = (f"{source.distribution}=={version}",) if (version := released(source)) else ()
                 steps.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
@@ -224,7 +221,7 @@ class Upgrade:
         have = lock.python.get(profile.name, {})
         pins = {pin.name for python in have.values() for pins in python.sets.values() for pin in pins}
         return any(name in self.names or self._moves(name) for name in pins) or any(
-            name in self.names for name, source in profile.sources.items() if source.origin.wheel or source.origin.pypi
+            name in self.names for name, source in profile.sources.items() if source.origin.wheel
         )
 
     def _moves(self, package: str) -> bool:

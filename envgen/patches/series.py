@@ -236,8 +236,7 @@ class Series:
 
 def version_of(origin: Origin) -> str:
     """The version of a source, where its origin names one: an exact release, or a tag named like one."""
-    pin = origin.pypi or origin.wheel
-    return pin.version if pin is not None else version_of_ref(origin.ref or "")
+    return origin.wheel.version if origin.wheel is not None else version_of_ref(origin.ref or "")
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
@@ -312,68 +311,44 @@ def _read(root: Path, path: str, place: Place) -> bytes:
 _TITLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
-def series_file(root: Path, folder: str) -> Path:
-    """The path of a series. RefusedError for a folder outside of the project."""
-    path = (root / folder).resolve()
-    if not path.is_relative_to(root.resolve()):
-        raise RefusedError(f"{folder} leads out of the project")
-    return root / folder / "series"
-
-
-def listed(file: Path) -> str:
-    """The text of a series; empty where there is none yet."""
-    return files.read(file).decode() if file.exists() else ""
-
-
-def entries(text: str) -> list[str]:
-    """The names in a series, in order."""
-    return [entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())]
-
-
-def next_name(names: list[str], title: str) -> str:
-    """``0004-title.patch``, with the next free number."""
+def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
+    """Write a new patch with the next free number, and append it to the series. Returns its path."""
     if not _TITLE.fullmatch(title):
         hint = "write small letters, digits and single dashes, as in: faster-moe"
         raise UsageError(f"{title!r} is not a name for a patch", hint=hint)
-    return f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
-
-
-def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
-    """Write a new patch, and append it to the series. Returns its path."""
-    file = series_file(root, folder)
-    text = listed(file)
-    content = head.encode() + b"\n" + diff
-    there = sorted(path.name for path in file.parent.glob("*.patch"))
-    for other in entries(text):
+    file = root / folder / "series"
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise RefusedError(f"{folder} leads out of the project")
+    text = files.read(file).decode() if file.exists() else ""
+    names = {entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())}
+    names |= {path.name for path in file.parent.glob("*.patch")}
+    for other in sorted(names):
         if (file.parent / other).is_file() and without_head(files.read(file.parent / other)) == diff:
             raise RefusedError(f"{folder}/{other} already has this change", hint="edit the checkout first")
-    name = next_name([*entries(text), *there], title)
-    for other in there:  # written by a run that was killed before it wrote the series
-        if other[4:] == name[4:] and other not in entries(text) and files.read(file.parent / other) == content:
-            name = other
-    path = f"{folder}/{name}"
-    make_patch(name, path, content, Place(path))  # raises before anything is written
-    files.write(root / path, content, within=root)
+    name = f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
+    path = _write(root, f"{folder}/{name}", head.encode() + b"\n" + diff)
     files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
     return path
 
 
-def choose(names: list[str], wanted: str) -> str:
-    """A patch by its name, with or without ``.patch``, or by its number."""
-    number = f"{int(wanted):04d}" if wanted.isascii() and wanted.isdigit() and len(wanted) <= 4 else wanted
-    matching = [name for name in names if wanted in (name, name.removesuffix(".patch")) or name[:4] == number]
-    if len(matching) != 1:
-        hint = f"the series has {', '.join(names) or 'none'}"
-        raise UsageError(
-            f"no patch {wanted!r} in the series" if not matching else f"{wanted!r} names several", hint=hint
-        )
-    return matching[0]
-
-
-def replace_diff(root: Path, folder: str, name: str, diff: bytes) -> str:
+def replace_diff(root: Path, path: str, diff: bytes) -> str:
     """Replace the diff of a patch, and keep its header. Returns its path."""
-    path = f"{folder}/{name}"
-    content = head_of(files.read(root / path)) + diff
-    make_patch(name, path, content, Place(path))  # raises before anything is written
+    return _write(root, path, head_of(files.read(root / path)) + diff)
+
+
+def _write(root: Path, path: str, content: bytes) -> str:
+    make_patch(path, path, content, Place(path))  # raises before anything is written
     files.write(root / path, content, within=root)
     return path
+
+
+def choose(series: Series, wanted: str) -> Patch:
+    """A patch by its name, with or without ``.patch``, or by its number."""
+    is_number = wanted.isascii() and wanted.isdigit()
+    start = f"{int(wanted):04d}-" if is_number else f"{wanted.removesuffix('.patch')}.patch"
+    matching = [patch for patch in series.patches if patch.name.startswith(start)]
+    if len(matching) != 1:
+        hint = f"the series has {', '.join(patch.name for patch in series.patches)}"
+        what = f"{wanted!r} names several" if matching else f"no patch {wanted!r} in the series"
+        raise UsageError(what, hint=hint)
+    return matching[0]

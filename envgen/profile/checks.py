@@ -106,7 +106,7 @@ def _sources(report: BoundProfile) -> None:
         if name in RESERVED_SOURCES:
             section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         _origin(section, source.origin)
-        if source.submodule_origins and source.origin.kind in ("pypi", "wheel", "folder"):
+        if source.submodule_origins and source.origin.kind in ("wheel", "folder"):
             hint = "give it a git origin"
             section.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
         _binaries(section, source)
@@ -144,7 +144,7 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
     if len(kinds) > 1:
         section.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
     elif not kinds:
-        hint = "write one of git (with ref or pull), pypi, wheel, folder, checkout"
+        hint = "write one of git (with ref or pull), wheel, folder, checkout"
         section.problem("", "names no origin", hint, at_key=True, whole=True)
     if origin.git is not None:
         if origin.ref is None and origin.pull is None:
@@ -159,7 +159,7 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
             section.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
     if origin.checkout is not None:
         if section.profile.mode is Mode.PRODUCTION and not section.top.is_broken("mode"):
-            hint = "give it a git ref, a pypi or a wheel version; or set mode: development"
+            hint = "give it a git ref or a wheel version; or set mode: development"
             node = section.node("checkout")
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"

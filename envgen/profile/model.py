@@ -26,7 +26,6 @@ from envgen.profile.values import (
     ImageRef,
     MaxJobs,
     Pin,
-    WheelPin,
     own_path,
 )
 from envgen.text import shell_line
@@ -190,7 +189,7 @@ class Tiktoken:
     encodings: Mapping[str, Encoding] = key("One entry per vocabulary: o200k_base, ...", {}, names=p.NAME)
 
 
-ORIGIN_KINDS = ("git", "pypi", "wheel", "folder", "checkout")
+ORIGIN_KINDS = ("git", "wheel", "folder", "checkout")
 
 
 # distribution -> its repository, in which a release has the tag v1.2.3
@@ -202,13 +201,12 @@ REPOSITORIES = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``pypi``, ``wheel``, ``folder`` or ``checkout``."""
+    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``wheel``, ``folder`` or ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=p.GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=p.GIT_REF)
     pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
-    pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
-    wheel: WheelPin | None = key(
+    wheel: Pin | None = key(
         "A built wheel on the package index, with extras as in vllm[b12x]==0.33.0: nothing is compiled. Without a"
         " version: the one that the other sources ask for.",
         None,
@@ -220,13 +218,13 @@ class Origin:
 
     @property
     def kind(self) -> str:
-        """``git``, ``pypi``, ``wheel``, ``folder`` or ``checkout``."""
+        """``git``, ``wheel``, ``folder`` or ``checkout``."""
         return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
 
     @property
     def is_built(self) -> bool:
         """Whether an image build makes its wheel."""
-        return self.kind in ("git", "pypi", "folder")
+        return self.kind in ("git", "folder")
 
     @property
     def git_ref(self) -> str:
@@ -273,7 +271,7 @@ class Source:
     mount: ContainerPath = key(
         "Where its checkout is in the container; unset: /workspace/NAME.", ContainerPath("/workspace/NAME")
     )
-    binaries: WheelPin | None = key(
+    binaries: Pin | None = key(
         "The release whose wheel gives a mounted checkout its dependencies and, for vLLM, its compiled modules: nothing"
         " is compiled. Unset: the wheel of the profile that this one extends, if any; null: none.",
         None,

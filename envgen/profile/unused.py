@@ -159,7 +159,7 @@ def _source(source: Source) -> Iterator[Row]:
         if source.binaries is not None:
             yield ("install", "dependencies"), "its dependencies are those of `binaries`", ""
     else:
-        built = {"git": "built from git", "pypi": "built from the index", "wheel": "a wheel"}
+        built = {"git": "built from git", "wheel": "a wheel"}
         what = built.get(source.origin.kind, "a folder")
         yield ("mount",), f"only a checkout is mounted, and this source is {what}", ""
     for key in ("requires", "env", "prepare", "inputs") if source.origin.kind == "wheel" else ():
@@ -179,7 +179,7 @@ def _bygone(profile: Profile) -> Iterator[Row]:
     """Variables that the profile's vLLM no longer reads; nothing is said of a fork, whose release is not known."""
     source = profile.sources.get("vllm")
     origin = source.origin if source is not None else Origin()
-    pin = (source and source.binaries) or origin.wheel or origin.pypi
+    pin = (source and source.binaries) or origin.wheel
     text = re.match(r"v?(\d+)\.(\d+)", pin.version if pin else origin.ref or "")
     release = (int(text[1]), int(text[2])) if text else (0, 0)
     places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), names) for group, names in profile.env.items()]

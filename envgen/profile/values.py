@@ -312,27 +312,10 @@ class PortMapping:
 
 @dataclass(frozen=True)
 class Pin:
-    """A PyPI distribution at an exact version: ``flashinfer-python==0.5.3``."""
+    """A PyPI distribution with ``extras``, whose ``version`` may be left to what the other sources ask for ("")."""
 
     name: str
     version: str
-
-    PATTERN: ClassVar[str] = r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9][A-Za-z0-9.!+_-]*)$"
-    EXAMPLE: ClassVar[str] = "flashinfer-python==0.5.3"
-
-    @classmethod
-    def parse(cls, text: str) -> Pin:
-        match = _match(cls.PATTERN, text, f"an exact version; write it like {cls.EXAMPLE}")
-        return cls(match[1], match[2])
-
-    def __str__(self) -> str:
-        return f"{self.name}=={self.version}"
-
-
-@dataclass(frozen=True)
-class WheelPin(Pin):
-    """A PyPI distribution with ``extras``, whose ``version`` may be left to what the other sources ask for ("")."""
-
     extras: tuple[str, ...] = ()
 
     PATTERN: ClassVar[str] = (
@@ -342,7 +325,7 @@ class WheelPin(Pin):
     EXAMPLE: ClassVar[str] = "vllm==0.33.0"
 
     @classmethod
-    def parse(cls, text: str) -> WheelPin:
+    def parse(cls, text: str) -> Pin:
         match = _match(cls.PATTERN, text, f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}")
         return cls(match[1], match[3] or "", tuple(match[2].split(",")) if match[2] else ())
 

@@ -50,19 +50,12 @@ def with_version(pin: Pin, lock: ProfileLock | None) -> Pin:
     return pin if pin.version or lock is None else replace(pin, version=lock.version(pin.name))
 
 
-def sdist_hash(name: str, lock: ProfileLock | None) -> tuple[str, ...]:
-    """The locked sha256 of a source distribution, if any."""
-    step = f"sdist.{name}"
-    found = {pin.hashes for python in (lock.python.values() if lock else ()) for pin in python.sets.get(step, ())}
-    return found.pop()[:1] if len(found) == 1 else ()
-
-
 def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
     """Step -> its locked list of packages; "" for a step that installs nothing."""
     if lock is None or not lock.python:
         return {}
     lists = {}
-    for step in (wanted.name for wanted in python_sets(profile) if not wanted.sdist):
+    for step in (wanted.name for wanted in python_sets(profile)):
         if all(step in python.sets for python in lock.python.values()):
             lists[step] = _requirements({each: lock.python[each].sets[step] for each in sorted(lock.python)})
     return lists
@@ -106,7 +99,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
 def _named_source(source: Source) -> dict[str, str]:
     """A source in the manifest: distribution, kind, origin and series of patches."""
     origin = source.origin
-    named = str(origin.pypi or origin.wheel or origin.folder or "")
+    named = str(origin.wheel or origin.folder or "")
     asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else named
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
@@ -158,8 +151,8 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
         return f"checkout at {source.mount.path}"
     if origin.folder is not None:
         return f"folder {origin.folder}"
-    if pinned := origin.pypi or origin.wheel:
-        return str(with_version(pinned, lock))
+    if origin.wheel is not None:
+        return str(with_version(origin.wheel, lock))
     locked = lock.git.get(CACHE) if lock else None
     return f"{origin.git} {locked.commit if locked else origin.git_ref}"
 

@@ -73,7 +73,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class BuiltSource:
-    """A source that is fetched (by git or as a source distribution) or copied, patched and built.
+    """A source that is fetched by git or copied, patched and built.
 
     ``inputs``: the repositories that its build would fetch itself.
     """
@@ -83,7 +83,6 @@ class BuiltSource:
     folder: str
     copy: str  # the folder of the project to copy
     fetch_git: tuple[tuple[str, ...], ...]  # a step for each
-    fetch_sdist: tuple[str, ...]
     patch_source: PatchStep | None
     requires: RunStep | None
     reads_requires: bool  # they are those of its pyproject.toml
@@ -230,13 +229,9 @@ class ImagePlan:
         folder = f"/src/{name}"
         inputs: list[Fetched] = []
         git: list[tuple[str, ...]] = []
-        sdist: tuple[str, ...] = ()
         copy = own_path(origin.folder.path) if origin.folder is not None else ""
         if copy:
             label = f"{name}: the folder {copy} of the project."
-        elif origin.pypi is not None:
-            sdist = (origin.pypi.name, origin.pypi.version, folder, *locking.sdist_hash(name, self.lock))
-            label = f"{name}: {origin.pypi} of the package index."
         else:
             without = [word for path in source.submodule_origins for word in ("--without", path)]
             git.append((*without, *self._fetch(name, origin.git or "", origin.git_ref, folder)))
@@ -253,7 +248,7 @@ class ImagePlan:
         early = self.patches[name].split(source.package)[0] if name in self.patches else ()
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
-            name, label, folder, copy, tuple(git), sdist, patch_source,
+            name, label, folder, copy, tuple(git), patch_source,
             requires=self._pip(f"requires.{name}", install.requires, ())
             if install.requires
             else RunStep("what its pyproject.toml and its build backend ask for.", ("--for", name, "--needs", folder)),

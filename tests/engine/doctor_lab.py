@@ -63,13 +63,13 @@ profiles:
     mode: production
     sources:
       flashinfer: &f
-        origin: {{pypi: flashinfer-python==0.5.3}}
+        origin: {{wheel: flashinfer-python==0.5.3}}
         package: flashinfer
         distribution: flashinfer-python
         mount: /workspace/flashinfer
         console_scripts: [flashinfer]
       vllm:
-        origin: {{pypi: vllm==0.14.0}}
+        origin: {{wheel: vllm==0.14.0}}
         package: vllm
         distribution: vllm
         mount: /workspace/vllm

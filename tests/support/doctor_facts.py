@@ -48,9 +48,9 @@ profiles:
   prod:
     mode: production
     sources:
-      flashinfer: {origin: {pypi: flashinfer-python==0.5.3}, package: flashinfer, distribution: flashinfer-python,
+      flashinfer: {origin: {wheel: flashinfer-python==0.5.3}, package: flashinfer, distribution: flashinfer-python,
                    mount: /workspace/flashinfer, console_scripts: [flashinfer]}
-      vllm: {origin: {pypi: vllm==0.14.0}, package: vllm, distribution: vllm, mount: /workspace/vllm,
+      vllm: {origin: {wheel: vllm==0.14.0}, package: vllm, distribution: vllm, mount: /workspace/vllm,
              console_scripts: [vllm]}
     services: {serve: {command: [vllm, serve, tiny], ports: ["8000:8000"]}}
 """

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import http.server
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -59,45 +57,6 @@ def git_daemon(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
     finally:
         child.terminate()
         child.wait(10)
-
-
-class _GitHandler(Quiet):
-    """Passes each request to `git http-backend`, as a web server would by CGI."""
-
-    folder: Path
-
-    def _answer(self) -> None:
-        path, _, query = self.path.partition("?")
-        length = self.headers.get("Content-Length", "0")
-        body = self.rfile.read(int(length))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        settings = {
-            "GIT_PROJECT_ROOT": str(self.folder),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "REQUEST_METHOD": self.command,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "CONTENT_LENGTH": str(len(body)),
-        }
-        done = subprocess.run(
-            ["git", "http-backend"], input=body, env={**os.environ, **settings}, capture_output=True, check=False
-        )
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().splitlines() if ": " in line)
-        status, kind = int(fields.pop("Status", "200").split(" ")[0]), fields.pop("Content-Type", "text/plain")
-        self.reply(content, status, kind, **fields)
-
-    do_GET = do_POST = _answer
-
-
-@contextlib.contextmanager
-def git_http(folder: Path) -> Iterator[str]:
-    """The same repositories over HTTP, by git's own backend."""
-    with serving(type("Handler", (_GitHandler,), {"folder": folder})) as url:
-        yield url
 
 
 Answer = tuple[int, dict[str, str], bytes]

@@ -86,14 +86,20 @@ def checkout(folder: Path, source: str, version: str) -> Path:
     """A git checkout with those files, tagged as the release."""
     folder.mkdir(parents=True)
     put(folder, files(source, version))
-    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", version], ["tag", f"v{version}"]):
+    return committed(folder, f"v{version}")
+
+
+def committed(folder: Path, tag: str) -> Path:
+    """A folder made a git repository with one commit, tagged."""
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", tag], ["tag", tag]):
         git(words, cwd=folder)
     return folder
 
 
-def project(
-    root: Path, vllm: str = "pypi: vllm==0.14.0", flashinfer: str = "pypi: flashinfer-python==0.5.3"
-) -> Project:
+VLLM = f"git: {REPOSITORIES['vllm']}, ref: v0.14.0"
+
+
+def project(root: Path, vllm: str = VLLM) -> Project:
     """A production project with the shipped patches, which the test may change."""
     shutil.copytree(TOP / "patches", root / "patches")
     (root / "envgen.yaml").write_text(f"""\
@@ -110,7 +116,7 @@ profiles:
     gpu: none
     sources:
       flashinfer:
-        origin: {{{flashinfer}}}
+        origin: {{git: {REPOSITORIES["flashinfer-python"]}, ref: v0.5.3}}
         package: flashinfer
         distribution: flashinfer-python
         mount: /workspace/flashinfer

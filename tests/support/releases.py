@@ -38,7 +38,7 @@ def _release(profile: Profile) -> str:
     origin, binaries = profile.sources["vllm"].origin, profile.sources["vllm"].binaries
     if origin.kind == "checkout" and binaries is None:
         return _release(SHIPPED_PROFILES["source"])
-    pin = binaries or origin.wheel or origin.pypi
+    pin = binaries or origin.wheel
     found = pin.version if pin else (origin.ref or "").removeprefix("v")
     return found if re.match(r"\d+\.\d", found) else ""
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from envgen.profile.model import Base, Cuda, Encoding, Install, Mode, Origin, Profile, Source, Tiktoken
 from envgen.profile.service import Service
-from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, Pin
+from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef
 
 
 def source(name: str = "vllm", **changes: Any) -> Source:
     values: dict[str, Any] = {
-        "origin": Origin(pypi=Pin(name, "1.0")),
+        "origin": Origin(git=f"https://example.org/{name}.git", ref="v1.0"),
         "package": name,
         "distribution": name,
         "mount": ContainerPath(f"/workspace/{name}"),

@@ -10,7 +10,7 @@ import click
 
 from envgen.app import build as builds
 from envgen.app import provision
-from envgen.app.build import BuildOutcome, Job
+from envgen.app.build import BuildOutcome
 from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
@@ -85,20 +85,20 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
     hints = [in_profile(cause.cure, outcome.job.deployment.profile, "SERVICE")] if cause else []
-    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {_log(outcome)}"]))
+    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
     error.details = _document(outcome)
     return error
 
 
 def _document(outcome: BuildOutcome) -> dict[str, Any]:
-    result = outcome.result
-    head = {**_head(outcome.job), "ok": True, "up_to_date": True, "image_id": outcome.image_id}
+    deployment, result = outcome.job.deployment, outcome.result
+    head = {"profile": deployment.profile.name, "image": outcome.job.image, "digest": deployment.rendered.digest}
     if result is None:
-        return head
-    failed = result.failed
+        return {**head, "ok": True, "up_to_date": True, "image_id": outcome.image_id}
+    step = result.failed
     failure = {
-        "step": failed.title if failed else None,
-        "exit_code": failed.exit_code if failed else None,
+        "step": step.title if step else None,
+        "exit_code": step.exit_code if step else None,
         "lines": result.last_lines[-SHOWN_LINES:],
         "error": result.error or None,
         "cause": outcome.cause.data() if outcome.cause else None,
@@ -107,16 +107,9 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
         **head,
         "ok": result.ok,
         "up_to_date": False,
+        "image_id": outcome.image_id,
         "changed": list(map(asdict, outcome.changed)),
         "seconds": round(result.seconds, 3),
-        "log": _log(outcome),
+        "log": outcome.log,
         "failure": None if result.ok else failure,
     }
-
-
-def _log(outcome: BuildOutcome) -> str:
-    return outcome.job.shown(outcome.log) if outcome.log else ""
-
-
-def _head(job: Job) -> dict[str, Any]:
-    return {"profile": job.deployment.profile.name, "image": job.image, "digest": job.deployment.rendered.digest}

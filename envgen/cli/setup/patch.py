@@ -13,10 +13,9 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, project_options, reporting
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import DryRun, State, as_document, dry_run, report_lines
-from envgen.patches.series import Series, in_range
+from envgen.patches.series import Series, add, choose, in_range, replace_diff
 from envgen.patches.source import PatchedSource
 from envgen.text import counted, progress
 
@@ -131,7 +130,7 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
     """
     place = new_target(session, source, name)
     target = place.target
-    there = Checkout(checkout_of(target, place.project, checkout))
+    there = Checkout(checkout_of(target, checkout))
     diff = _changes(there, target.series(begun=False).for_version(there.version))
     version = there.version or target.version
     fields = {
@@ -142,7 +141,7 @@ def new(session: Session, name: str, source: str | None, checkout: Path | None, 
         "Verified": "not yet",
     }
     head = "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
-    path = series_folder.add(target.root, target.folder, name, head, diff)
+    path = add(target.root, target.folder, name, head, diff)
     click.echo(path)
     _tell_takers(place, fields["Applies-To"], yes)
     return ExitCode.OK
@@ -193,12 +192,10 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
     """
     target = one_target(session, source)
     series = target.series()
-    names = [one.name for one in series.patches]
-    name = series_folder.choose(names, patch)
-    there = Checkout(checkout_of(target, session.loaded().project, checkout))
-    before = Series(series.folder, series.patches[: names.index(name)]).for_version(there.version)
-    diff = _changes(there, before)
-    click.echo(series_folder.replace_diff(target.root, target.folder, name, diff))
+    old = choose(series, patch)
+    there = Checkout(checkout_of(target, checkout))
+    before = Series(series.folder, series.patches[: series.patches.index(old)]).for_version(there.version)
+    click.echo(replace_diff(target.root, old.path, _changes(there, before)))
     progress("check its Applies-To, then run `envgen patch check`")
     return ExitCode.OK
 
@@ -217,7 +214,7 @@ def apply(session: Session, source: str | None, checkout: Path | None) -> int:
       envgen patch apply vllm
     """
     target = one_target(session, source)
-    there = Checkout(checkout_of(target, session.loaded().project, checkout))
+    there = Checkout(checkout_of(target, checkout))
     bare = there.bare()
     run = dry_run(bare, target.series())
     if not run.ok:

@@ -27,7 +27,6 @@ class Case(Enum):
     OTHER_FILE = "another file of the checkout is imported, not the package"
     MISSING = "can't be imported"
     SHADOWED = "a file of the same name is imported"
-    FROM_MOUNT = "is imported from a mount, not from the image"
     FROM_FOLDER = "the current folder is imported, not the image's package"
     FROM_ELSEWHERE = "is imported from outside the image's site-packages"
     FAILED = "can't be located"
@@ -53,7 +52,7 @@ def is_site(path: str) -> bool:
     return "/site-packages/" in path or "/dist-packages/" in path
 
 
-def cases_of(cell: Imported, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
+def cases_of(cell: Imported, source: Source, probe: Probe) -> list[tuple[Case, str, str | None]]:
     """(case, folder or file that wins, deciding entry) of a cell; empty if the cell is right."""
     right = wanted(source, probe)
     if cell.kind == "no-folder":
@@ -75,12 +74,9 @@ def cases_of(cell: Imported, source: Source, context: Context, probe: Probe) -> 
         if below(cell.origin, str(source.mount)):
             return [(Case.OTHER_FILE, cell.origin, cell.entry)]
         return [(Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY, cell.origin, cell.entry)]
-    mounts = [mount.target for mount in context.container.mounts] if context.container else []
     # The entry of the current folder or of the script's folder.
     if cell.entry == "" or (cell.entry is not None and cell.entry not in probe.python.path):
         return [(Case.FROM_FOLDER, cell.origin, cell.entry)]
-    if any(below(cell.origin, mount) for mount in mounts):
-        return [(Case.FROM_MOUNT, cell.origin, cell.entry)]
     return [(Case.FROM_ELSEWHERE, cell.origin, cell.entry)]
 
 
@@ -103,11 +99,11 @@ def wanted(source: Source, probe: Probe) -> str:
     return own_file(source, probe.origins) or max(origins, key=origins.count, default="")
 
 
-def wrongs(source: Source, context: Context, probe: Probe) -> list[WrongImport]:
+def wrongs(source: Source, probe: Probe) -> list[WrongImport]:
     """The wrong cells, grouped by cause, in the order of the cases."""
     groups: dict[tuple[Case, str, bool, str], list[tuple[Imported, str | None]]] = {}
     for cell in probe.cells(source.package):
-        for case, target, entry in cases_of(cell, source, context, probe):
+        for case, target, entry in cases_of(cell, source, probe):
             own = entry == "" or entry is None or entry not in probe.python.path
             groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
     causes = [
@@ -199,9 +195,7 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
     in_checkout = wrong.entry is not None and any(below(wrong.entry, mount) for mount in mounts)
     if wrong.entry in on_path and not in_checkout:
         return remedies.python_path(context, without=[str(wrong.entry)])
-    if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE, Case.FROM_MOUNT) and (
-        by := starter(wrong, probe)
-    ):
+    if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE) and (by := starter(wrong, probe)):
         editable = wrong.entry is None and "__editable__" in wrong.finder
         return remedies.install(context, name, source) if editable and mounted else remedies.away(context, by)
     if (own_entry or in_checkout) and (
@@ -225,7 +219,7 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
     if wrong.case is Case.FROM_FOLDER:
         is_there = any(cell.folder == str(context.profile.working_dir) for cell in wrong.cells)
         return remedies.line("working_dir: /") if is_there else remedies.away(context, _top(wrong))
-    return remedies.up(context) if wrong.case is Case.FROM_MOUNT else remedies.build(context)
+    return remedies.renew(context)
 
 
 def _top(wrong: WrongImport) -> str:
@@ -253,7 +247,7 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
     right = f"{file}, {'the mounted checkout' if mounted else 'as the RECORD of its wheel has it'}"
     if not file:
         right = f"{source.package} in the image's site-packages"
-    for wrong in wrongs(source, context, probe):
+    for wrong in wrongs(source, probe):
         what = {
             Case.TRAP: f"__file__ is None, __path__ = [{wrong.target}]",
             Case.LEFTOVERS: f"{wrong.target} has no __init__.py, so it is a namespace package",

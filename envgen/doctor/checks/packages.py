@@ -6,11 +6,10 @@ from packaging.utils import canonicalize_name, canonicalize_version
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
-from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
-from envgen.doctor.probed import Binaries, Distribution, Probe, Root
+from envgen.doctor.model import Context, Finding, Findings, Where, check, error, info, ok, warning
+from envgen.doctor.probed import Distribution, Probe, Root
 from envgen.profile.model import Source
 from envgen.profile.values import Pin
-from envgen.text import counted
 
 UNKNOWN = "0.0.0+unknown"
 
@@ -82,7 +81,7 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
         if context.is_temporary:  # without the service's first step, which installs the checkout
             return info(title, seen, version=first.version)
         return error(title, seen, wanted, cure, case="second", version=first.version)
-    if (pin := source.origin.wheel or source.origin.pypi) and not _is(pin, first):
+    if (pin := source.origin.wheel) and not _is(pin, first):
         title = f"{first.name} {first.version} is installed, not {pin}"
         return error(title, first.metadata, str(pin), remedies.anew(context), case="other-version")
     return ok(f"{source.distribution} {first.version} is installed", version=first.version)
@@ -179,30 +178,15 @@ def shared(context: Context, probe: Probe) -> Findings:
 
 
 @check("packages.binaries", Where.INSIDE, needs="probe")
-def binaries(context: Context, probe: Probe) -> Findings:
-    """A mounted checkout with `binaries` has the compiled modules of that wheel, and its sources match them."""
-    for wheel in probe.binaries:
-        install = remedies.inside(context, "envgen-install", "--force", wheel.source)
-        if not wheel.noted:
-            continue  # not installed: other checks report that
-        if wheel.gone:
-            are = counted(len(wheel.gone), "compiled module is", "compiled modules are")
-            title = f"{are} missing from {wheel.mount}"
-            yield error(title, ", ".join(wheel.gone[:4]), f"those of {wheel.wheel}", install, case="gone")
-        if wheel.others:
-            title = f"{counted(len(wheel.others), 'compiled module')} in {wheel.mount} not from the wheel"
-            seen = ", ".join(wheel.others[:4]) + ": of an earlier build, or built since"
-            yield warning(title, seen, f"those of {wheel.wheel}", _without(context, wheel), case="others")
-        if wheel.modules and wheel.compiled == "differs":  # not FlashInfer: its JIT compiles edits
-            title = f"{wheel.package}: edits of compiled sources have no effect, its modules are of {wheel.release}"
-            seen = f"`git diff v{wheel.release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
-            cure = remedies.line(f"sources: {{{wheel.source}: {{binaries: null}}}}")
+def binaries(_context: Context, probe: Probe) -> Findings:
+    """The compiled modules of a checkout with `binaries` are a wheel's: its sources of them are that release's."""
+    for checkout in probe.binaries:
+        release = "-".join(checkout.wheel.split("-")[1:2])
+        if checkout.compiled == "differs":
+            title = f"{checkout.source}: edits of compiled sources have no effect, its modules are of {release}"
+            seen = f"`git diff v{release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
+            cure = remedies.line(f"sources: {{{checkout.source}: {{binaries: null}}}}")
             yield warning(title, seen, "sources as released, or your own build", cure, case="csrc")
-        elif wheel.modules and not wheel.gone and not wheel.others:
-            come = counted(len(wheel.modules), "compiled module comes", "compiled modules come")
-            yield ok(f"{wheel.package}: {come} from {wheel.wheel}", modules=list(wheel.modules))
+        else:
+            yield ok(f"{checkout.source}: its compiled modules come from {checkout.wheel}")
     return None
-
-
-def _without(context: Context, wheel: Binaries) -> Remedy:
-    return remedies.inside(context, "rm", *(f"{wheel.mount}/{path}" for path in wheel.others))

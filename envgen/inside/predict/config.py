@@ -22,13 +22,10 @@ from envgen.inside.predict.release import (
     NotAskable,
     ReleaseRefused,
     error_for,
-    is_refusal,
-    message_of,
     named,
 )
 
 Doc = Dict[str, Any]
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json")
 # What it says of settings, before it looks for the model.
 RUST_REFUSES = (
     r"invalid OpenAI frontend configuration\s+Caused by:\s+(.+?)\s*$",
@@ -120,15 +117,6 @@ def rust_frontend(args: Any, report: Doc, folder: str) -> bool:
     return True
 
 
-def has_tokenizer(args: Any) -> bool:
-    """Whether the model's tokenizer is in its folder or in the Hugging Face cache."""
-    name = str(getattr(args, "tokenizer", None) or args.model)
-    if os.path.isdir(name):
-        return any(os.path.isfile(os.path.join(name, file)) for file in TOKENIZERS)
-    revision = getattr(args, "tokenizer_revision", None) or getattr(args, "revision", None)
-    return any(cached(name, file, revision) for file in TOKENIZERS)
-
-
 def cached(repository: str, file: str, revision: Optional[str]) -> str:
     """The path of a file in the Hugging Face cache; "" where it is not there."""
     with contextlib.suppress(ValueError):  # not the name of a repository
@@ -137,49 +125,39 @@ def cached(repository: str, file: str, revision: Optional[str]) -> str:
     return ""
 
 
-def without_tokenizer(args: Any, report: Doc, why: str) -> None:
-    """Leave out the tokenizer, and what needs one: kernels depend on neither."""
-    args.skip_tokenizer_init = True
-    parser = getattr(args, "reasoning_parser", None)
-    if parser:
-        args.reasoning_parser = ""
-        report["notes"].append("the reasoning parser %s was left out of the question: %s" % (parser, why))
-    if getattr(args, "reasoning_config", None) is not None:
-        args.reasoning_config = None
-
-
 def find_config(args: Any, request: Doc, report: Doc, folder: str) -> None:
-    """Find the model's config.json: in its folder, in the Hugging Face cache, or in the request."""
+    """Find the model's config.json, and that of a separate draft."""
     if getattr(args, "model_tag", None):
         args.model = args.model_tag
     name = str(args.model)
     model: Doc = {"name": name}
     report["model"] = model
-    if os.path.isfile(os.path.join(name, "config.json")):
-        model.update({"from": "folder", "place": os.path.join(name, "config.json")})
-    elif place := cached(name, "config.json", getattr(args, "revision", None)):
-        model.update({"from": "cache", "place": place})
-    elif name in request["models"]:
-        model["from"] = "envgen"
-        write_config(request["models"][name], folder)
+    model.update(located(name, getattr(args, "revision", None), request, folder))
+    if model["from"] == "envgen":
         args.model = folder
         if getattr(args, "served_model_name", None) is None:
             args.served_model_name = [name]
-    else:
-        raise NotAskable("the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name)
-    if name in request["models"]:
-        model["weights"] = request["models"][name]["weights"]
-    if "place" in model:
-        check_config(model["place"])
     find_draft(args, request, report, folder)
 
 
-def write_config(facts: Doc, folder: str) -> str:
-    """Write envgen's own copy of a config.json into a folder; its path."""
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-        json.dump(facts["config"], file)
-    return file.name
+def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Doc:
+    """Where a model's config.json is: in its folder, in the Hugging Face cache, or in the request, from where it is
+    written into ``folder``. NotAskable without a usable one."""
+    facts = request["models"].get(name)
+    found = {"weights": facts["weights"]} if facts else {}
+    if os.path.isdir(name):
+        found.update({"from": "folder", "place": os.path.join(name, "config.json")})
+    elif place := cached(name, "config.json", revision):
+        found.update({"from": "cache", "place": place})
+    elif facts:
+        found.update({"from": "envgen", "place": os.path.join(folder, "config.json")})
+        os.makedirs(folder, exist_ok=True)
+        with open(found["place"], "w", encoding="utf-8") as file:
+            json.dump(facts["config"], file)
+    else:
+        raise NotAskable("the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name)
+    read_config(found["place"])
+    return found
 
 
 def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
@@ -190,39 +168,31 @@ def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
     model["drafted"] = draft.get("num_speculative_tokens")
     if not draft.get("model"):
         return
-    repository, why = str(draft["model"]), ""
-    if os.path.isdir(repository):
-        model["draft"] = os.path.join(repository, "config.json")
-    elif place := cached(repository, "config.json", draft.get("revision")):
-        model["draft"] = place
-    elif repository in request["models"]:
-        model["draft_weights"] = request["models"][repository]["weights"]
-        model["draft"] = write_config(request["models"][repository], os.path.join(folder, "draft"))
-        args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
-        args.speculative_config["model"] = os.path.dirname(model["draft"])
-    else:
-        why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
-    if os.path.lexists(model.get("draft", "")):  # a folder without one is the release's own to refuse
-        try:
-            check_config(model["draft"])
-        except NotAskable as odd:
-            del model["draft"]
-            why = "the draft model: %s" % odd
-    if why:
+    try:
+        place = os.path.join(folder, "draft")
+        found = located(str(draft["model"]), draft.get("revision"), request, place)
+    except NotAskable as odd:
         args.speculative_config = None
-        report["unasked"].append({"step": "speculative-config", "why": why})
+        report["unasked"].append({"step": "speculative-config", "why": "the draft model: %s" % odd})
+        return
+    model.update(draft=found["place"], draft_weights=found.get("weights"))
+    if found["from"] == "envgen":
+        args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
+        args.speculative_config["model"] = place
 
 
-def check_config(place: str) -> None:
-    """Raises NotAskable for a config.json that is not a file, is too large or is damaged."""
+def read_config(place: str) -> Doc:
+    """The mapping in a config.json. Raises NotAskable for one that is not a file, is too large or is damaged."""
     if not os.path.isfile(place):
         raise NotAskable("%s is not a file" % place)
     if os.path.getsize(place) > LARGEST_CONFIG:
         raise NotAskable("%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20))
     try:
         with open(place, encoding="utf-8") as file:
-            if not isinstance(json.load(file), dict):
-                raise ValueError("it is not a mapping")
+            document = json.load(file)
+        if not isinstance(document, dict):
+            raise ValueError("it is not a mapping")
+        return document
     except RecursionError:
         raise NotAskable("%s cannot be read: it is nested too deep" % place) from None
     except (OSError, ValueError) as error:
@@ -230,31 +200,17 @@ def check_config(place: str) -> None:
 
 
 def configured(args: Any, report: Doc, lines: Optional[Lines] = None) -> Any:
-    """The release's whole configuration, with its own checks; with the model's tokenizer if it is in the cache."""
+    """The release's whole configuration, with its own checks, but without the tokenizer: kernels don't depend on it."""
     inspect_here()
-    lacking = "the tokenizer is not in the cache"
-    config = None
-    if has_tokenizer(args):
-        try:
-            config = created(args)
-        except Exception as problem:
-            if is_refusal(problem):
-                raise ReleaseRefused(message_of(problem)) from None
-            lacking = "%s: %s" % (type(problem).__name__, str(problem)[:300])
-    if config is None:
-        without_tokenizer(args, report, lacking)
-        try:
-            config = created(args)
-        except Exception as problem:
-            raise error_for(problem, lines) from None
+    args.skip_tokenizer_init = True
+    args.reasoning_parser, args.reasoning_config = "", None  # they need one
+    try:
+        with uncompiled():  # the release may import layers for it, which name compiled code
+            config = named("arguments")[1].from_cli_args(args).create_engine_config(usage_context=as_served())
+    except Exception as problem:
+        raise error_for(problem, lines) from None
     describe(config, report)
     return config
-
-
-def created(args: Any) -> Any:
-    """The configuration that the arguments make. The release may import layers for it, which name compiled code."""
-    with uncompiled():
-        return named("arguments")[1].from_cli_args(args).create_engine_config(usage_context=as_served())
 
 
 def describe(config: Any, report: Doc) -> None:
@@ -296,11 +252,10 @@ def size_of(config: Any, report: Doc) -> Doc:
         getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )
     text = text_of(model.hf_config.to_dict())
-    place = report["model"].get("place") or os.path.join(str(model.model), "config.json")
+    place = report["model"]["place"]
     # Transformers renames some keys, such as Gemma 4's number of heads in full-attention layers.
-    with open(place, encoding="utf-8") as file:
-        text.update({name: value for name, value in text_of(json.load(file)).items() if value is not None})
-    weights = weights_of(os.path.dirname(report["model"].get("place", "")))
+    text.update({name: value for name, value in text_of(read_config(place)).items() if value is not None})
+    weights = weights_of(os.path.dirname(place))
     dtype, states = str(model.dtype).replace("torch.", ""), str(getattr(cache, "mamba_ssm_cache_dtype", "float32"))
     return {
         "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
@@ -340,20 +295,13 @@ def size_of_draft(model: Doc) -> Doc:
     place = model.get("draft")
     if not place:
         return {}
-    try:
-        with open(place, encoding="utf-8") as file:
-            text = text_of(json.load(file))
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return {}
-    plain = {name: value for name, value in text.items() if not isinstance(value, dict)}
+    plain = {name: value for name, value in text_of(read_config(place)).items() if not isinstance(value, dict)}
     return {"draft_config": plain, "draft_weights": weights_of(os.path.dirname(place)) or model.get("draft_weights")}
 
 
 def weights_of(folder: str) -> Optional[int]:
     """Bytes of the model's weights, from the index beside its config.json or the one file; None without either."""
     index, whole = (os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors"))
-    if not folder:
-        return None
     if os.path.isfile(index) and os.path.getsize(index) < 100 << 20:
         try:
             with open(index, encoding="utf-8") as file:

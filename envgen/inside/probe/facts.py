@@ -112,38 +112,16 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
 
 
 def binaries(request: Doc, _document: Doc) -> list[Doc]:
-    """The compiled modules of checkouts with `binaries`: which are the wheel's, which are not, and whether both fit.
-
-    envgen-install records size and time of each module that is the wheel's, byte for byte.
-    """
+    """Checkouts with the compiled modules of a wheel, and whether the modules' sources are those of its release."""
     found = []
     for package in request.get("packages", []):
         wheels = [name for name in listing(package["wheel"]) if name.endswith(".whl")] if package.get("wheel") else []
-        if not wheels or not os.path.isdir(package["mount"]):
-            continue
-        recorded = json.loads(read_text("%s/%s.binaries" % (STATE, package["source"]), 1 << 20) or "null")
-        present = {}
-        for top, folders, names in os.walk(os.path.join(package["mount"], package["package"])):
-            folders[:] = [name for name in folders if name not in ("__pycache__", "tests")]
-            for path in (os.path.join(top, name) for name in names if name.endswith(".so")):
-                status = os.stat(path)
-                present[os.path.relpath(path, package["mount"])] = [status.st_size, status.st_mtime_ns]
-        fact = {
-            "source": package["source"],
-            "package": package["package"],
-            "mount": package["mount"],
-            "wheel": wheels[0],
-            "noted": recorded is not None,
-        }
-        recorded = recorded or {}
-        fact["modules"] = sorted(name for name, seen in present.items() if recorded.get(name) == seen)
-        fact["others"] = sorted(name for name, seen in present.items() if recorded.get(name) != seen)
-        fact["gone"] = sorted(set(recorded) - set(present))
-        git = ["git", "--no-optional-locks", "-C", package["mount"]]
-        _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
-        # Any other status: there is no such tag.
-        fact["compiled"] = {"": "same", "ended with status 1": "differs"}.get(failed, "")
-        found.append(fact)
+        if wheels and os.path.isfile("%s/%s.binaries" % (STATE, package["source"])):  # installed
+            git = ["git", "--no-optional-locks", "-C", package["mount"]]
+            _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
+            # Any other status: there is no such tag.
+            state = {"": "same", "ended with status 1": "differs"}.get(failed, "")
+            found.append({"source": package["source"], "wheel": wheels[0], "compiled": state})
     return found
 
 

@@ -20,7 +20,6 @@ Doc = Dict[str, Any]
 
 Way = Tuple[str, Callable[[], List[str]]]
 Cell = Tuple[str, Way, str]
-PathOf = Callable[[str], List[str]]
 
 HOOK_LIMIT = 4.0  # seconds, for all import hooks together
 
@@ -30,20 +29,6 @@ def base_path() -> list[str]:
     # With these Python puts no entry of its own in front, as it does for -c and stdin.
     is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
     return list(sys.path) if is_safe or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
-
-
-def path_of(base: list[str], start: str) -> PathOf:
-    """folder -> sys.path after the program's own entry, for an interpreter started in that folder.
-
-    Only relative entries of PYTHONPATH depend on the folder. site makes the entries absolute and unique; where ``base``
-    does not begin with them, sys.path is not changed.
-    """
-    variable = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
-    entries = variable.split(os.pathsep) if variable else []
-    seen = list(dict.fromkeys(absolute(entry, start) for entry in entries))
-    if all(os.path.isabs(entry) for entry in entries) or base[: len(seen)] != seen:
-        return lambda folder: base
-    return lambda folder: list(dict.fromkeys([absolute(entry, folder) for entry in entries] + base[len(seen) :]))
 
 
 def absolute(entry: str, folder: str) -> str:
@@ -118,7 +103,7 @@ def plan_cells(request: Doc, scripts: list[Doc]) -> list[Cell]:
     return cells + [(name, ways[0], first[0]) for name in request.get("also", [])]
 
 
-def answer_to(cell: Cell, paths: PathOf, announce: Callable[[str], None]) -> Doc:
+def answer_to(cell: Cell, base: List[str], announce: Callable[[str], None]) -> Doc:
     name, (how, own), folder = cell
     result = {"package": name, "how": how, "folder": folder}
     try:
@@ -126,7 +111,7 @@ def answer_to(cell: Cell, paths: PathOf, announce: Callable[[str], None]) -> Doc
     except OSError as error:
         result.update(kind="no-folder", error=str(error.strerror))
         return result
-    sys.path[:] = own() + paths(os.getcwd())
+    sys.path[:] = own() + base
     try:
         result.update(describe(name, announce))
     except Exception as error:
@@ -140,13 +125,15 @@ def send(out: int, line: str) -> None:
         data = data[os.write(out, data) :]
 
 
-def ask(cells: list[Cell], paths: PathOf, errors: list[Doc]) -> list[Doc]:
+def ask(cells: list[Cell], errors: list[Doc]) -> list[Doc]:
     """The answers of a forked child. A hook that hangs or crashes it ends the list with an error that names it."""
+
+    base = base_path()
 
     def work(out: int) -> None:
         """In the child: one line per finder before it is asked, one per answer."""
         for cell in cells:
-            send(out, "=" + json.dumps(answer_to(cell, paths, lambda finder: send(out, "?" + finder))))
+            send(out, "=" + json.dumps(answer_to(cell, base, lambda finder: send(out, "?" + finder))))
 
     data, late, status = in_child(work, HOOK_LIMIT)
     lines = data.decode().split("\n")
@@ -165,7 +152,7 @@ def ask(cells: list[Cell], paths: PathOf, errors: list[Doc]) -> list[Doc]:
 def imports(request: Doc, document: Doc) -> None:
     """All cells of this interpreter."""
     scripts = document["scripts"] = scripts_of(request)
-    document["imports"] = ask(plan_cells(request, scripts), path_of(base_path(), os.getcwd()), document["errors"])
+    document["imports"] = ask(plan_cells(request, scripts), document["errors"])
 
 
 def entries(document: Doc) -> list[str]:
@@ -221,12 +208,7 @@ def interpreter_of(script: str) -> tuple[str | None, list[str]]:
         head = file.read(1024).decode("utf-8", "surrogateescape")
     if not head.startswith("#!"):
         return None, []
-    lines = head[2:].splitlines() + [""]
-    words = lines[0].split()
-    if words and os.path.basename(words[0]) == "sh" and "exec" in lines[1]:
-        # pip's form for long paths: #!/bin/sh, then '''exec' "/path/python" "$0" "$@"
-        words = lines[1].split("exec'", 1)[-1].replace('"$0"', "").replace('"$@"', "").strip().strip("'").split('"')
-        words = words[1:2] or words[0].split()[:1]
+    words = head[2:].partition("\n")[0].split()
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if word != "-S" and "=" not in word]
         words[:1] = [shutil.which(words[0]) or words[0]] if words else []

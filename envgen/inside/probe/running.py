@@ -219,7 +219,7 @@ def as_started(request: Doc) -> Doc:
     cells = []
     for package in request["packages"]:
         cell = (package["package"], (shown(launch), lambda: list(first)), folder)
-        cells.append(answer_to(cell, lambda _folder: base, lambda _finder: None))
+        cells.append(answer_to(cell, base, lambda _finder: None))
     names = [package["package"] for package in request["packages"]]
     named = [name for name in names if name == started or any(has_import(text, name) for text, _ in code)]
     owners = origins(request, {"python": {"path": base}})

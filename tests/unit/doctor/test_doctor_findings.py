@@ -58,14 +58,10 @@ def with_driver(driver: str, toolkit: str, library_path: str = "") -> dict[str, 
     return document
 
 
-def with_binaries(**facts: object) -> dict[str, Any]:
+def with_binaries(compiled: str) -> dict[str, Any]:
     """A checkout with the compiled modules of a wheel."""
-    wheel = {
-        "source": "flashinfer", "package": "flashinfer", "mount": PP, "noted": True,
-        "wheel": "flashinfer_python-0.7.0.post1-py3-none-any.whl", "modules": ["flashinfer/_C.abi3.so"],
-        "compiled": "same",
-    }  # fmt: skip
-    return altered("hook", binaries=[{**wheel, **facts}])
+    wheel = "flashinfer_python-0.7.0.post1-py3-none-any.whl"
+    return altered("hook", binaries=[{"source": "flashinfer", "wheel": wheel, "compiled": compiled}])
 
 
 def with_data(there: bool = False, **facts: Any) -> dict[str, Any]:
@@ -156,9 +152,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("import.metadata", "none-baked-in"): given("mixed", profile="prod"),
     ("packages.shared", "other"): given(with_two("flashinfer-python"), sets=PREFER),
     ("packages.shared", "undecided"): given(with_two("b12x")),
-    ("packages.binaries", "gone"): given(with_binaries(gone=["flashinfer/_C.abi3.so"])),
-    ("packages.binaries", "others"): given(with_binaries(others=["flashinfer/_old.abi3.so"])),
-    ("packages.binaries", "csrc"): given(with_binaries(compiled="differs")),
+    ("packages.binaries", "csrc"): given(with_binaries("differs")),
     ("patches.claimed", "missing"): given(
         altered(claimed=[{"patch": "fi/0001-a", "package": "flashinfer", "path": HOME, "state": "changed"}])
     ),
@@ -181,7 +175,7 @@ def right(make: Make) -> Context:
     claim = {"patch": "fi/0001-a", "package": "flashinfer", "path": HOME, "state": "there"}
     document = {
         **recording("hook-pythonpath"), "gpus": with_gpu()["gpus"],
-        "shared": [], "binaries": with_binaries()["binaries"],
+        "shared": [], "binaries": with_binaries("same")["binaries"],
         "folders": [*with_folder()["folders"], *with_folder(CACHE)["folders"]], "claimed": [claim],
         "locked": {"count": 2}, "protected": {"count": 1},
         "cuda": {**with_tool()["cuda"], "toolkit": {"version": "13.0.2"}},
@@ -372,7 +366,7 @@ def tried(**given_: Any) -> Callable[[Make], Context]:
 
 STASH = "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
 CUSTOMIZED = starters(customize={"sitecustomize": "/site/sitecustomize.py"})
-OLDER = "sources.flashinfer.origin.pypi=flashinfer-python==0.5.2"
+OLDER = "sources.flashinfer.origin.wheel=flashinfer-python==0.5.2"
 OVERLAY = "/opt/envgen/env/lib/python3.12/site-packages"
 OTHER_PYTHON = "services.dev.env={PATH: /other:/opt/envgen/bin:/bin, A: b}"
 IMPORTS: list[Row] = [
@@ -489,7 +483,7 @@ CASES_OF: list[tuple[str | dict[str, Any], str, list[str]]] = [
     ("hangs", "dev", ["failed"]),
     (WITH_SRC, "dev", [""]),
     ("prod-wheel", "prod", ["", "missing"]),  # no vllm there
-    (with_cells("prod-wheel", origin=HOME), "prod", ["from-mount", "missing"]),
+    (with_cells("prod-wheel", origin=HOME), "prod", ["from-elsewhere", "missing"]),
     (with_cells("prod-wheel", origin="/x/flashinfer/__init__.py", entry=""), "prod", ["from-folder", "missing"]),
     (with_cells("prod-wheel", origin="/x/flashinfer/__init__.py", entry=None), "prod", ["from-elsewhere", "missing"]),
     (with_cells("prod-wheel", origin=f"{ELSEWHERE}/flashinfer/__init__.py", entry=SITE), "prod",

@@ -47,9 +47,6 @@ LOGS = [
     ("undeclared_dependency", "build", "ModuleNotFoundError: No module named 'iniconfig'\n\nhint: This error likely "
                                   "indicates that `lib@1.5` depends on `iniconfig`, but doesn't declare it as a "
                                   "build dependency."),
-    ("source_release", "build", '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: '
-                                'context canceled: context canceled\n#20 fetch: no source distribution of humanize '
-                                '99.0 on https://index.example.org/simple'),
     ("fp4_arch", "serve", "ptxas error: Instruction 'cvt.e2m1x2' not supported on .target 'sm_121'"),
     ("attention_sinks", "serve", "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this "
                                  "configuration. Reason: ['sink setting not supported']"),

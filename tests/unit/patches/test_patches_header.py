@@ -10,7 +10,7 @@ from envgen.errors import ProjectError, RefusedError, UsageError
 from envgen.patches import series as folder
 from envgen.patches.series import head_of, in_range, load_series, read_header, version_of, version_of_ref
 from envgen.profile.model import Origin
-from envgen.profile.values import Pin, WheelPin
+from envgen.profile.values import Pin
 
 HEAD = """\
 Description: One line
@@ -69,8 +69,7 @@ def test_versions_of_refs(ref: str, version: str) -> None:
 
 
 def test_versions_of_other_origins() -> None:
-    assert version_of(Origin(pypi=Pin("vllm", "0.14.0"))) == "0.14.0"
-    assert version_of(Origin(wheel=WheelPin("vllm", "0.14.0"))) == "0.14.0"
+    assert version_of(Origin(wheel=Pin("vllm", "0.14.0"))) == "0.14.0"
     assert version_of(Origin(git="https://example.org/x.git", pull=7)) == ""
 
 
@@ -109,13 +108,15 @@ def test_add_choose_and_replace(tmp_path: Path) -> None:
     other = DIFF.replace("+new", "+newer").encode()
     assert folder.add(tmp_path, "patches/x", "second", HEAD, other) == "patches/x/0002-second.patch"
     assert (tmp_path / "patches/x/series").read_text() == "# why\n0001-first.patch  # because\n0002-second.patch\n"
-    assert folder.choose(["0001-first.patch", "0011-x.patch"], "1") == "0001-first.patch"
+    series = load_series(tmp_path, "x")
+    for wanted in ("1", "0001", "0001-first", "0001-first.patch"):
+        assert folder.choose(series, wanted).name == "0001-first.patch"
     newest = DIFF.replace("+new", "+newest").encode()
-    assert folder.replace_diff(tmp_path, "patches/x", "0001-first.patch", newest) == "patches/x/0001-first.patch"
+    assert folder.replace_diff(tmp_path, "patches/x/0001-first.patch", newest) == "patches/x/0001-first.patch"
     text = (tmp_path / "patches/x/0001-first.patch").read_text()
     assert text.startswith(HEAD) and "+newest" in text and "+new\n" not in text
     with pytest.raises(UsageError, match="no patch '0003'"):
-        folder.choose(["0001-first.patch"], "0003")
+        folder.choose(series, "0003")
 
 
 @pytest.mark.parametrize("title", ["", "Up", "a b", "../x", "a--b", "-a", "a.patch"])

@@ -76,7 +76,7 @@ def test_a_recipe_s_draft_is_asked_about_by_envgen_s_own_facts(tmp_path: Path, m
     assert size == {"draft_config": facts["org/draft"]["config"], "draft_weights": 12}
     args = Namespace(model=str(tmp_path), speculative_config=dict(asked))
     config.find_config(args, {"models": {}}, found, str(tmp_path))
-    assert args.speculative_config is None and "org/draft is not in the" in found["unasked"][0]["why"]
+    assert args.speculative_config is None and "of org/draft is neither in the" in found["unasked"][0]["why"]
 
 
 def test_a_draft_whose_folder_is_not_there_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_draft_with_an_odd_config_is_not_handed_to_the_release(tmp_path: Path,
 def test_a_config_that_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
     odd(tmp_path / "config.json", kind)
     with pytest.raises(NotAskable, match="is not a file"):
-        config.check_config(str(tmp_path / "config.json"))
+        config.read_config(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from envgen.errors import ProjectError
 from envgen.lock.model import Pinned, ProfileLock, PythonLock
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
-from envgen.profile.values import Pin, WheelPin
+from envgen.profile.values import Pin
 from envgen.render.locking import key_parts, with_version
 from envgen.render.plan import ImagePlan
 
@@ -83,14 +83,14 @@ def test_where_it_comes_from_is_shown(
 )
 def test_a_wheel_is_a_name_or_a_name_at_one_version(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="write it like"):
-        WheelPin.parse(text)
+        Pin.parse(text)
     with pytest.raises(ProjectError):
         load(tmp_path, TEXT.replace("vllm==0.33.0", f'"{text}"'))
 
 
 @pytest.mark.parametrize("text", ["vllm[b12x]==0.33.0", "vllm[b12x,audio]", "a==1.0"])
 def test_a_wheel_keeps_its_extras(text: str) -> None:
-    pin = WheelPin.parse(text)
+    pin = Pin.parse(text)
     assert str(pin) == text and str(with_version(pin, None)) == text and "[" not in pin.name + pin.version
 
 
@@ -108,7 +108,7 @@ def lock_with(version: str) -> ProfileLock:
 
 
 def test_the_lock_decides_the_version(tmp_path: Path) -> None:
-    pin, lock = WheelPin("flashinfer-python", ""), lock_with("0.7.2.post1")
+    pin, lock = Pin("flashinfer-python", ""), lock_with("0.7.2.post1")
     assert str(with_version(pin, lock)) == "flashinfer-python==0.7.2.post1"
     assert str(with_version(pin, None)) == "flashinfer-python"
     assert str(with_version(Pin("flashinfer-python", "0.5"), lock)) == "flashinfer-python==0.5"

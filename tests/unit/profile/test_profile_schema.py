@@ -129,13 +129,11 @@ def test_sources_agree(tmp_path: Path) -> None:
         "{checkout: ../v}": True,
         "{git: https://h/x, ref: main}": True,
         "{git: git@h:x.git, pull: 3}": True,
-        "{pypi: vllm==1.0}": True,
         "{wheel: vllm==1.0}": True,
         "{git: h, ref: main}": False,
         "{git: https://h/x, ref: -f}": False,
         "{git: https://h/x, pull: 0}": False,
         "{git: https://h/x, ref: 1}": False,
-        "{pypi: vllm}": False,
         "{svn: x}": False,
     }.items():
         text = f"{HEAD}    sources: {{v: {SOURCE % ('origin: ' + origin)}}}\n"

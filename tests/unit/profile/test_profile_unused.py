@@ -206,7 +206,7 @@ def test_a_variable_that_the_release_no_longer_reads_is_told_where_it_is_set(tmp
         "env.common.VLLM_USE_CUDA_GRAPH: vLLM 0.33 does not read it",
         "services.serve.env.VLLM_FLASHINFER_MOE_BACKEND: vLLM 0.33 does not read it",
     ]
-    assert served(tmp_path, origin="pypi: vllm==0.14.0") == [
+    assert served(tmp_path, origin="wheel: vllm==0.14.0") == [
         "env.common.VLLM_USE_CUDA_GRAPH: vLLM 0.14 does not read it"
     ]
     fork = served(tmp_path, origin="git: 'https://h/fork.git', ref: mine")

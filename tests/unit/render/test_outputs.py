@@ -109,7 +109,7 @@ def test_a_profile_renders_the_programs_that_it_uses(tmp_path: Path) -> None:
         rendered = render_profile(profile(sources={name: source() for name in sources}))
         return {path for path in rendered.files if path.startswith("docker/build/")}
 
-    assert {path.rpartition("/")[2] for path in programs("vllm") - programs()} == {"build-wheel", "fetch"}
+    assert {path.rpartition("/")[2] for path in programs("vllm") - programs()} == {"build-wheel", "fetch-git"}
     assert programs() < set(scripts())
 
 

@@ -14,7 +14,7 @@ from tests_render_make import encoding, mounted, profile, source
 
 from envgen.patches.series import Patch, Series
 from envgen.profile.model import Apt, Base, Build, Cache, Cuda, Mode, Network, Origin, Pip, Profile
-from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin, WheelPin
+from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.environment import (
     WRITTEN,
     cache_volume,
@@ -39,10 +39,10 @@ def replaced(found: Profile, **changes: Any) -> Profile:
     ("changes", "expected"),
     [
         ({}, ["ca-certificates"]),
-        ({"sources": {"vllm": source()}}, ["ca-certificates", "ccache"]),
-        ({"sources": {"vllm": source()}, "build": Build(ccache=False)}, ["ca-certificates"]),
+        ({"sources": {"vllm": source()}}, ["ca-certificates", "git", "ccache"]),
+        ({"sources": {"vllm": source()}, "build": Build(ccache=False)}, ["ca-certificates", "git"]),
         ({"sources": {"vllm": mounted()}}, ["ca-certificates", "git", "ccache"]),
-        ({"sources": {"vllm": source(origin=Origin(wheel=WheelPin("vllm", "1.0")))}}, ["ca-certificates"]),
+        ({"sources": {"vllm": source(origin=Origin(wheel=Pin("vllm", "1.0")))}}, ["ca-certificates"]),
         ({"apt": Apt(build=("gcc", "ca-certificates=1"))}, ["gcc", "ca-certificates=1"]),
     ],
 )
@@ -87,13 +87,13 @@ def test_steps_without_work_are_left_out() -> None:
 
 
 def test_every_program_that_a_step_mounts_is_there() -> None:
-    origins = {"vllm": Origin(git="https://example.org/v.git", ref="v1"), "x": Origin(pypi=Pin("x", "1"))}
+    origins = {"vllm": Origin(git="https://example.org/v.git", ref="v1"), "x": Origin(wheel=Pin("x", "1"))}
     sources = {name: source(name, origin=origin, patches=name) for name, origin in origins.items()}
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
     found = profile(sources=sources, tiktoken=encoding(), pip=Pip(deps=("x",)))
     text = dockerfile(ImagePlan(found, patches={"vllm": series}))
     mounted = set(re.findall(r"from=(?:scripts|index),source=(/\S+?),", text))
-    assert "/build/apply-patches" in mounted and "/build/fetch" in mounted
+    assert {"/build/apply-patches", "/build/fetch-git"} <= mounted
     assert text.count("COPY --chmod=0755 docker/ /\n") == 1
     for path in mounted:
         assert used(f"--mount=from=scripts,source={path},target=", scripts()), path
