@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,12 +84,9 @@ class BoundProfile:
                 self.problem(path, f"{str(value)!r} {message}", LOCAL_HINT.format("such a path"))
         if value.path.startswith("~") and not value.path.startswith("~/") and value.path != "~":
             self.problem(path, f"{str(value)!r} names another user's home", "write ~/... or an absolute path")
-        if "$" in value.path:
-            message = f"{str(value)!r} contains a $, but variables are not expanded here"
-            self.problem(path, message, "write ~/... for your home")
-        elif "{" in value.path or "}" in value.path:
-            message = f"{str(value)!r} contains a brace, which a default of a Compose variable cannot carry"
-            self.problem(path, message, "rename the folder, or reach it through a link")
+        if re.search("[${}]", value.path):
+            message = f"{str(value)!r} contains a $ or a brace, but variables are not expanded here"
+            self.problem(path, message, "write ~/... for your home, or reach the folder through a link")
 
     def _elsewhere(self, value: HostPath, checkout: bool) -> str:
         """Why the shared file must not name this path; "" where it may."""
@@ -158,6 +156,3 @@ class BoundProfile:
 
 def _covers(key: str, other: str) -> bool:
     return other == key or (other.startswith(key) and other[len(key)] in ".[")
-
-
-# --- hints: each is accepted when it is followed --------------------------------------------------------------------

@@ -205,13 +205,6 @@ def _packages(report: BoundProfile) -> None:
 # --- variables ------------------------------------------------------------------------------------------------------
 
 
-# Threads beyond the architectures are idle, and vLLM's setup.py starts MAX_JOBS / NVCC_THREADS compilers.
-_THREADS = (
-    "leave it out: one nvcc has a thread for each architecture of cuda.arch_list (at most 4), and more would only mean "
-    "fewer compilers at once; build.max_jobs, ENVGEN_GATE_CORES and ENVGEN_GATE_MEMORY limit those"
-)
-
-
 def _env(report: BoundProfile) -> None:
     profile, secrets = report.profile, report.profile.secrets
     places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), names) for group, names in profile.env.items()]
@@ -221,8 +214,7 @@ def _env(report: BoundProfile) -> None:
         cache = caches.SETS.get(name)
         key = f"caches.{cache}.path" if cache in profile.caches else DERIVED.get(name, "")
         if key:
-            hint = _THREADS if name.endswith("NVCC_THREADS") else f"use the key {key}"
-            report.problem((*path, name), f"envgen sets {name} itself", hint, at_key=True)
+            report.problem((*path, name), f"envgen sets {name} itself", f"use the key {key}", at_key=True)
         elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
             message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
             report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
-from envgen.profile.model import Encoding, Pip, Profile, Source, Tiktoken
+from envgen.profile.model import Pip, Profile, Source, Tiktoken
 from envgen.profile.values import own_path
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
@@ -59,16 +59,6 @@ class Fetched:
     label: str
     folder: str
     words: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """A file that is added under ``path`` where its SHA-256 is right."""
-
-    path: str
-    sha256: str
-    url: str
-    words: tuple[str, ...]  # the arguments of `fetch file`
 
 
 @dataclass(frozen=True)
@@ -137,7 +127,9 @@ class ImagePlan:
         self.compiler = "cuda" if self.cuda_env else "base"
         self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
         self.opened = environment.opened_folders(profile)  # writable by root's group
-        self.encodings = tuple(_encoding(*one) for one in profile.tiktoken.encodings.items())
+        # Of each vocabulary its place in the image, its SHA-256, and its address.
+        encodings = profile.tiktoken.encodings.items()
+        self.encodings = [(f"{Tiktoken.FOLDER}/{name}.tiktoken", one.sha256, one.url) for name, one in encodings]
         # The files of the project that the build reads.
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
@@ -336,12 +328,6 @@ WHEELS = "/opt/envgen/wheels"  # in the image: a folder for each distribution, w
 def wheel_folder(source: Source) -> str:
     """The folder in the image with the wheel of a mounted source's `binaries`; "" without one."""
     return f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
-
-
-def _encoding(name: str, encoding: Encoding) -> Vocabulary:
-    file = f"{name}.tiktoken"
-    words = (f"/encodings/{file}", encoding.sha256, encoding.url)
-    return Vocabulary(f"{Tiktoken.FOLDER}/{file}", encoding.sha256, encoding.url, words)
 
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:

@@ -227,8 +227,6 @@ dev("secret name", "secrets: [⟦HF-TOKEN]", ("is not accepted here", "letters, 
 dev("gate switch", "env: {gate: {ENVGEN_GATE: ⟦'on'}}", ("compile-gate would ignore 'on'", "write off"))
 dev("gate memory", "env: {gate: {ENVGEN_GATE_MEMORY: ⟦40GiB}}", ("compile-gate would ignore '40GiB'", "such as 40"))
 dev("gate cores", "env: {gate: {ENVGEN_GATE_CORES: ⟦0}}", ("compile-gate would ignore '0'", "such as 8"))
-dev("nvcc threads", "env: {gate: {⟦FLASHINFER_NVCC_THREADS: 4}}",
-    ("envgen sets FLASHINFER_NVCC_THREADS itself", "one nvcc has a thread for each architecture of cuda.arch_list"))
 dev("derived secret", "secrets: [⟦PYTHONPATH]", ("envgen sets PYTHONPATH", "python_path"))
 dev("contradicting groups", "env: {a: {X: 1}, b: {⟦X: 2}}\nservices: {s: {command: [x]}}",
     ("X is '2' here and '1'", "one group"))
@@ -312,7 +310,7 @@ service("an infinite number in JSON", "args: {a: {b: ⟦1e999}}", ("not a number
 service("a number with 400 digits in JSON", "args: {a: {b: ⟦" + "9" * 400 + "}}", ("not a number that JSON", ""))
 dev("a line separator in a value", 'description: ⟦"a\\Lb"', ("contains \\u2028, which breaks or reorders a line", ""))
 dev("braces in host paths", "caches: {a: {path: /c, host: ⟦'x{y'}}\nbuild: {wheelhouse: ⟦'w}'}\nnetwork: {ca_certificates: ⟦'~/{c}'}",
-    ("contains a brace", "rename"), ("contains a brace", ""), ("contains a brace", ""))
+    ("contains a $ or a brace", "link"), ("a brace", ""), ("a brace", ""))
 dev("a text that is too long", "description: ⟦" + "x" * 60_001, ("longer than 60000 bytes", ""))
 dev("apt removes", "apt: {build: [⟦git-]}", ("'git-' is not accepted here", "Debian package"))
 case("scratch", HEAD.replace("debian:12", "⟦scratch"), ("scratch is Docker's own name", ""))
