@@ -99,10 +99,10 @@ def _louder(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 def with_verbose(command: click.Command) -> click.Command:
     """Add -v, which works before and after the command, to it and its sub-commands (without the letter to `down`)."""
     taken = {spelling for param in command.params for spelling in param.opts}
-    free = [spelling for spelling in ("-v", "--verbose") if spelling not in taken]
-    command.params.append(
-        click.Option(free, is_flag=True, help="Print each program that is run.", expose_value=False, callback=_louder)
-    )
+    if "--verbose" not in taken:
+        spellings = [spelling for spelling in ("-v", "--verbose") if spelling not in taken]
+        text = "Print each program that is run."
+        command.params.append(click.Option(spellings, is_flag=True, help=text, expose_value=False, callback=_louder))
     for subcommand in getattr(command, "commands", {}).values():
         with_verbose(subcommand)
     return command
