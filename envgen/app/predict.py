@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,23 +79,21 @@ class Prediction:
 
     @property
     def chosen(self) -> str:
-        """``attention FLASHINFER, moe MARLIN``."""
-        return ", ".join(f"{step} {name}" for step, name in backends(self.known).items())
+        """``on NVIDIA GB10 vLLM would use attention FLASHINFER, moe MARLIN``; "" if no kernel is known."""
+        names = ", ".join(f"{step} {name}" for step, name in backends(self.known).items())
+        assumed = " (assumed: cuda.arch_list)" if self.assumed else ""
+        return f"on {self.gpu.name}{assumed} vLLM would use {names}" if names and self.gpu else ""
 
 
-def vllm_words(service: Service) -> tuple[str, ...] | None:
-    """What follows `vllm serve` in a service's command; None if the command starts something else."""
+def vllm_words(service: Service) -> tuple[str, ...]:
+    """What follows `vllm serve` in the command of a server."""
     words = service.argv
-    if words[:2] == ("vllm", "serve"):
-        return words[2:]
-    if SERVER in words[:4]:
-        return words[words.index(SERVER) + 1 :]
-    return None
+    return words[2:] if service.is_vllm else words[words.index(SERVER) + 1 :]
 
 
 def servers(profile: Profile) -> list[str]:
     """The services that start vLLM."""
-    return [name for name, service in profile.services.items() if vllm_words(service) is not None]
+    return [name for name, service in profile.services.items() if service.is_vllm_server]
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
@@ -135,7 +132,7 @@ def release_on_host(profile: Profile, service: str, python: Path) -> AskedReleas
 def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu | None, *, pretend: bool) -> Prediction:
     """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real one; None: a CPU."""
     described = profile.services[service]
-    words = list(vllm_words(described) or ())
+    words = list(vllm_words(described))
     request = {
         "words": words,
         "gpu": gpu.request() if gpu else None,
@@ -175,16 +172,14 @@ def ask_release(deployment: Deployment, service: str, *, replaced: bool = False)
         return [f"vLLM could not be queried: {found.answer}"]
     if without_gpu:
         return []
-    gpu = found.gpu or target(profile)
-    assumed = " (assumed: cuda.arch_list)" if found.assumed else ""
-    notes = [f"vLLM would use on {gpu.name}{assumed}: {found.chosen}"] if found.chosen else []
+    notes = [found.chosen] if found.chosen else []
     notes += made_for_it(found)
     if found.memory is not None:
         notes.append(f"memory: {'; '.join(found.memory.lines())}")
-        if gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
+        if found.gpu and found.gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
             free = meminfo().get("MemAvailable")
             notes += filter(None, [found.memory.short(free)] if free is not None else [])
-    notes += not_asked(profile, judged)
+    notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + list(judged.warnings)
 
@@ -202,16 +197,6 @@ def _refused(refusal: Refusal, profile: Profile, service: str) -> Problem:
         hint = f"`envgen up {chosen} {without}` leaves it out; " * key.startswith("args.") + anyway
         message = f"this vLLM refuses services.{service}.{key}: {in_short(refusal.message)}"
     return Problem(message, hint=hint)
-
-
-UNINSTALLED = re.compile(r"ImportError|No module named|failed to be inspected|empty namespace package")
-
-
-def not_asked(profile: Profile, judged: Judgement) -> list[str]:
-    """What could not be asked; one sentence where mounted checkouts are not installed yet, which the start does."""
-    if profile.mounted_sources and any(UNINSTALLED.search(one) for one in judged.unasked):
-        return ["vLLM is asked for its kernels from the second start on: this one installs the mounted checkouts first"]
-    return [f"not asked: {one}" for one in judged.unasked]
 
 
 def made_for_it(prediction: Prediction) -> list[str]:
@@ -249,7 +234,7 @@ def examine(deployment: Deployment, context: Context) -> list[Finding]:
 
 def findings(prediction: Prediction, context: Context) -> list[Finding]:
     """A prediction as findings of doctor."""
-    judged, name, chosen = prediction.judgement, prediction.service, prediction.chosen
+    judged, name = prediction.judgement, prediction.service
     reported = [
         error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
               "kernels that the release has for this GPU", _again(name, context),
@@ -262,11 +247,8 @@ def findings(prediction: Prediction, context: Context) -> list[Finding]:
         remedy = remedies.line(line) if line else _again(name, context)
         reported.append(error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts"))
     if judged.verdict is Verdict.FITS:
-        answer = prediction.known
-        platform = answer.get("platform") or {}
-        assumed = " (assumed: cuda.arch_list)" if prediction.assumed else ""
-        title = f"{name}: on {platform.get('name')}{assumed} vLLM would use {chosen}"
-        reported.append(ok(title, quantization=answer.get("quantization"), kv_cache=answer.get("kv")))
+        facts = {"quantization": prediction.known.get("quantization"), "kv_cache": prediction.known.get("kv")}
+        reported.append(ok(f"{name}: {prediction.chosen}", **facts))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
     reported += [info(f"{name}: {one}") for one in made_for_it(prediction)]
     return reported + [info(f"{name}: {one}") for one in judged.warnings]

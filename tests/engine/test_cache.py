@@ -33,7 +33,7 @@ profiles:
     base: {{image: "{base}"}}
     cuda: {{arch_list: "12.1a"}}
     gpu: none
-    caches: {{flashinfer: {{namespace: false, {cache}}}}}
+    caches: {{flashinfer: {{namespace: false, path: {root}}}}}
     services:
       dev: {{command: [sleep, infinity]}}
       serve: {{command: [sleep, infinity]}}
@@ -86,19 +86,12 @@ class Lab:
 
     def __init__(self, folder: Path) -> None:
         self.name = f"envgentestcache{uuid.uuid4().hex[:8]}"
-        self.folder = folder
         self.image = f"{self.name}:dev"  # a second name of the base image
         self.volume = f"{self.name}-dev-cache-flashinfer"
-        self.host = folder / "cache"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.containers: list[str] = []
-        self.images = [self.image]
         docker("tag", BASE, self.image)
-        self.write()
-
-    def write(self, cache: str = f"path: {ROOT}") -> None:
-        text = PROJECT.format(name=self.name, image=self.image, base=BASE, cache=cache)
-        (self.folder / "envgen.yaml").write_text(text)
+        (folder / "envgen.yaml").write_text(PROJECT.format(name=self.name, image=self.image, base=BASE, root=ROOT))
 
     def start(self, service: str, *options: str, project: str | None = None, mount: str | None = None) -> str:
         """A running container that carries Compose's labels, as `envgen up` leaves it."""
@@ -133,8 +126,7 @@ class Lab:
             process.kill()
             process.wait()
         docker("volume", "rm", "-f", self.volume, check=False)
-        for image in self.images:
-            docker("image", "rm", "-f", image, check=False)
+        docker("image", "rm", "-f", self.image, check=False)
 
 
 @pytest.fixture
@@ -183,56 +175,6 @@ def test_a_cleared_module_is_compiled_again_and_no_other(
     assert docker("exec", container, "sh", "-c", stamp) == before
 
 
-def test_without_a_container_through_the_image(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    container = lab.start("dev")
-    for version in ("0.5.3", "0.7.2.post1"):
-        lab.build(container, version, "page", "rope")
-    docker("rm", "-f", container)
-    assert len(as_json(capsys, "cache", "list", "page")["modules"]) == 2
-    assert main(["cache", "clear", "page", "--version", "0.7.2.post1", "--arch", "12.1a"]) == 0
-    assert main(["cache", "clear", "page", "--version", "0.7.2.post1"]) == 1
-    names = [(m["version"], m["name"]) for m in as_json(capsys, "cache", "list")["modules"]]
-    assert names == [("0.5.3", "page"), ("0.5.3", "rope"), ("0.7.2.post1", "rope")]
-    assert not docker("ps", "-aq", "--filter", f"volume={lab.volume}")
-
-
-def test_root_owned_files_in_a_host_folder(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    """The image's own user could not delete them, nor could a user without root on this machine."""
-    lab.write(f"path: {ROOT}, host: cache")
-    container = lab.start("dev", mount=str(lab.host))
-    lab.build(container, "0.5.3", "page")
-    docker("exec", container, "chmod", "-R", "go-w", ROOT)
-    image = f"{lab.name}-nobody"
-    docker("commit", "--change", "USER 65534", container, image)
-    lab.images.append(image)
-    docker("rm", "-f", container)
-    lab.image = image
-    lab.write(f"path: {ROOT}, host: cache")
-    assert main(["cache", "clear", "page"]) == 0
-    assert not (lab.host / "0.5.3/121a/cached_ops/page").exists()
-    assert (lab.host / "0.5.3/121a/cached_ops/.ninja_log").exists()
-
-
-def test_a_lock_held_in_the_same_container(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    container = lab.start("dev")
-    lab.build(container, "0.5.3", "page", "rope")
-    lock = f"{ROOT}/0.5.3/121a/cached_ops/tmp/page.lock"
-    lab.background("docker", "exec", container, "python3", "-c", HOLD, lock, waits_for="held")
-    pid = docker("exec", container, "sh", "-c", "grep -lE 'time.sleep.300' /proc/[0-9]*/cmdline | head -n1").split("/")[
-        2
-    ]
-    assert main(["cache", "clear", "page", "rope"]) == 6
-    error = capsys.readouterr().err
-    assert f"page (0.5.3/121a) is being built, by pid {pid} in dev: python3 -c import fcntl" in error
-    assert lab.exists(container, "0.5.3/121a/cached_ops/rope/rope.so")
-    modules = {m["name"]: m for m in as_json(capsys, "cache", "list")["modules"]}
-    assert modules["page"]["locked"]
-    assert modules["page"]["holders"][0]["pid"] == int(pid)
-    assert not modules["rope"]["locked"]
-    docker("exec", container, "kill", "-9", pid)
-    assert main(["cache", "clear", "page", "rope"]) == 0
-
-
 def test_a_lock_held_in_another_container(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     """The lock reaches across, and its holder is named only where this container can see it."""
     lab.build(lab.start("dev"), "0.5.3", "page")
@@ -253,18 +195,6 @@ def test_who_must_be_restarted(lab: Lab, capsys: pytest.CaptureFixture[str]) -> 
     assert as_json(capsys, "cache", "clear", "page", "--dry-run")["restart"] == ["serve"]
     assert main(["cache", "clear", "page"]) == 0
     assert "restart serve: it still runs page (pid " in capsys.readouterr().out
-
-
-def test_links_and_paths_leave_the_machine_alone(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    container = lab.start("dev")
-    lab.build(container, "0.5.3", "page")
-    ops = f"{ROOT}/0.5.3/121a/cached_ops"
-    docker("exec", container, "sh", "-c", f"mkdir /precious && touch /precious/x && ln -s /precious {ops}/linked")
-    for name in ("../x", "/precious", "linked", "l*", ".."):
-        assert main(["cache", "clear", name]) == 6, name
-    assert main(["cache", "clear", "--all", "--yes"]) == 6
-    docker("exec", container, "test", "-e", "/precious/x")
-    assert lab.exists(container, "0.5.3/121a/cached_ops/page/page.so")
 
 
 def test_a_kill_in_mid_clear_is_finished_by_the_next(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

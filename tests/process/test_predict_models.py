@@ -1,31 +1,20 @@
-"""Models that owners of a Spark run, asked of the newest release; some of an old one, which refuses what it lacks."""
+"""Models that owners of a Spark run, asked of the newest release."""
 
 from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from model_shapes import MODELS, request
-from releases import PROFILES, TOP, Ask
+from releases import PROFILES, Ask
 
-from envgen.predict.judge import Judgement, Verdict, backends, judge
+from envgen.predict.judge import Judgement, Verdict, judge
 from envgen.profile.service import Service
 
-NEWEST, OLD = PROFILES["prod"], "0.14.0"
-# What the old release can't serve, as it says itself, each in another way; the last it would start.
-ASKED_OF_OLD = {
-    "glm-4.7-flash": r"model type `\w+` but Transformers does not recognize",
-    "gemma-4-26b-a4b-nvfp4": "invalid tool-call-parser: gemma4",
-    "qwen3-30b-a3b-mxfp8": "ModelOpt currently only supports",
-    "glm-4.5-air-fp8": "",
-}
-
-
+NEWEST = PROFILES["prod"]
 # One of each kind of experts each day, all of them every night.
 DAILY = ("gpt-oss-120b", "qwen3.6-35b-a3b-nvfp4", "qwen3-30b-a3b-fp8")
 EACH = [pytest.param(name, marks=[] if name in DAILY else [pytest.mark.nightly]) for name in MODELS]
@@ -59,15 +48,6 @@ def test_none_is_refused_that_the_release_would_start(about: About, name: str) -
     assert answer["config_line"], shown(answer)
 
 
-@pytest.mark.nightly
-def test_what_an_old_release_lacks_is_refused_in_its_own_words(ask_models: Ask, tmp_path: Path) -> None:
-    found = ask_models(OLD, {name: request(name, tmp_path) for name in ASKED_OF_OLD})
-    for name, words in ASKED_OF_OLD.items():
-        judgement = judged(found[name])
-        assert judgement.verdict is (Verdict.REFUSED if words else Verdict.FITS), shown(found[name])
-        assert not words or re.search(words, judgement.refusals[0].message), shown(found[name])
-
-
 # Quantization of the experts -> what the newest logs, for `ready.expect`.
 MOE = {
     "qwen3.6-35b-a3b-nvfp4": "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend",
@@ -90,18 +70,3 @@ def test_experts_of_each_quantization_are_asked_with_the_release_s_own_words(abo
     assert found.verdict is Verdict.FITS and found.patterns["moe"] == MOE[name]
     others = [one for one in answer["backends"] if one["step"] == "moe"]
     assert others and all(one["reason"] or one["verdict"] == "accepted" for one in others)
-
-
-def cell(answer: dict[str, Any]) -> str:
-    """The release's answer in the table of docs/predict.md."""
-    chosen = ", ".join(f"{'MoE ' if step == 'moe' else ''}{name}" for step, name in backends(answer).items())
-    unasked = " and ".join(str(one["step"]) for one in answer["unasked"])
-    return "; ".join(filter(None, (chosen, f"{unasked} unknown" if unasked else "")))
-
-
-@pytest.mark.nightly
-def test_the_table_in_the_docs_is_what_the_release_answers(about: About) -> None:
-    rows = [f"| {name} | {cell(about(name))} |" for name in MODELS]
-    text = (TOP / "docs" / "predict.md").read_text(encoding="utf-8")
-    section = text.partition("## Answers for seventeen models")[2].partition("\n## ")[0]
-    assert [line for line in section.splitlines() if line.startswith("| ")][2:] == rows, "\n".join(rows)

@@ -71,7 +71,7 @@ def questions(services: dict[str, Service], capability: str) -> dict[str, dict[s
     """What `envgen predict` asks about each server."""
     shared = {"gpu": gpu_of(capability), "real": False, "models": dict(models())}
     return {
-        name: {"words": list(vllm_words(service) or ()), "env": dict(service.env), **shared}
+        name: {"words": list(vllm_words(service)), "env": dict(service.env), **shared}
         for name, service in services.items()
     }
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from warm_python import warm_python
 
-from envgen.app.predict import PROGRAM, vllm_words
+from envgen.app.predict import PROGRAM
 from envgen.inside import run
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
@@ -54,7 +54,7 @@ SHIPPED = [
     for name, profile in SHIPPED_PROFILES.items()
     if name not in NOT_HERE
     for service, described in profile.services.items()
-    if vllm_words(described) is not None
+    if described.is_vllm_server
     for variant in ("", *profile.variants)
 ]
 # Libraries of other projects that the releases import, and that take the longest.

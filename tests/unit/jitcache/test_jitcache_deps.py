@@ -37,12 +37,6 @@ paths = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_both_versions(version: int) -> None:
-    found = parse_deps(record(PAGE, version))
-    assert (found.version, found.whole, found.inputs) == (version, True, PAGE)
-
-
-@pytest.mark.parametrize("version", [3, 4])
 @given(data=st.dictionaries(paths, st.lists(paths, unique=True, max_size=8), max_size=6), repeat=st.integers(1, 3))
 def test_whatever_ninja_wrote_is_read_back(version: int, data: dict[str, list[str]], repeat: int) -> None:
     found = parse_deps(record(data, version, repeat))

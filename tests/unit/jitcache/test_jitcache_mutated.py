@@ -41,12 +41,3 @@ def test_any_document_of_the_agent(
     document = mutated(answer({**request, "root": str(root)}), changes)
     engine.answers["demo:dev"] = ExecResult(0, json.dumps(document).encode(), b"")
     assert main(["cache", *words, *(["--json"] if as_json else [])]) in (0, 1, 3, 6)
-
-
-def test_a_document_nested_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = LocalEngine(tmp_path / "cache")
-    put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
-    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
-    monkeypatch.chdir(tmp_path / "project")
-    engine.answers["demo:dev"] = ExecResult(0, b'{"ok": true, "result": ' + b"[" * 100_000, b"")
-    assert main(["cache", "list"]) == 3
