@@ -112,8 +112,8 @@ def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Proj
 # 60 s without an answer are the limit of real ones.
 IMPATIENT = """
 import sys
-from envgen.engine import api
-api.SILENT, api._BETWEEN = 6.0, 1.0
+from envgen.engine import pulse
+pulse.SILENT, pulse._BETWEEN = 6.0, 1.0
 from envgen.__main__ import main
 sys.exit(main())
 """

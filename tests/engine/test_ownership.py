@@ -156,16 +156,6 @@ def test_a_folder_with_letters_in_a_locale_without(first: Project) -> None:
     assert containers(first.name) == set()
 
 
-def test_a_checkout_that_moved(first: Project) -> None:
-    first.envgen("up", "web")
-    moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
-    done = moved.envgen("up", "web", code=6)
-    assert str(first.root) in done.err and "that folder no longer exists" in done.err
-    subprocess.run(["sh", "-ec", done.err.rpartition("to take its place: ")[2]], check=True)
-    moved.envgen("up", "web")
-    assert shown(moved) == [f"{first.name}-dev-web-1"]
-
-
 def test_two_at_once(first: Project) -> None:
     """One user finds the service running in both terminals."""
     children = [first.start("up", "web") for _ in range(2)]

@@ -237,18 +237,6 @@ def test_a_port_that_a_container_has(project: Project) -> None:
         docker("rm", "-f", "envgentest-owner")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
-def test_a_port_that_a_program_has(project: Project, address: str) -> None:
-    port = int((project.root / "port").read_text())
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address, port))
-        sock.listen()
-        done = project.envgen("up", "serve", code=6)
-    assert f"port {port} is taken by another program" in done.err
-    assert leftovers() == ""
-
-
 def test_all_reasons_at_once(project: Project) -> None:
     port = int((project.root / "port").read_text())
     with socket.create_server(("127.0.0.1", port)):
@@ -262,53 +250,6 @@ def test_all_reasons_at_once(project: Project) -> None:
     ):  # fmt: skip
         assert reason in done.err
     assert leftovers() == ""
-
-
-def test_an_image_that_is_not_built_or_not_ours(project: Project) -> None:
-    done = project.envgen("up", "plain", "--set", "image=envgentestnothing:1", code=6)
-    assert "the image envgentestnothing:1 is not built" in done.err and "envgen up plain --yes" in done.err
-    docker("tag", BASE, "envgentestnothing:1")
-    try:
-        done = project.envgen("up", "plain", "--set", "image=envgentestnothing:1", code=6)
-        assert "was not built by envgen" in done.err
-    finally:
-        docker("image", "rm", "envgentestnothing:1")
-
-
-def test_mounts_that_cannot_be_right(project: Project, make_project: Callable[..., Project]) -> None:
-    text = (
-        FILE.split("profiles:")[0]
-        + """
-profiles:
-  prod:
-    mode: development
-    python_path: [/workspace/good, /workspace/flat]
-    sources:
-      SOURCES
-    services: {dev: {command: [sleep, infinity], interactive: true}}
-"""
-    )
-    line = "{0}: {{origin: {{checkout: {0}}}, package: {1}, distribution: {1}, mount: /workspace/{0}}}"
-    names = {"gone": "gone", "empty": "empty", "wrong": "wrong", "swapped": "swapped", "good": "good", "flat": "flat"}
-    sources = "\n      ".join(line.format(name, package) for name, package in names.items())
-    made = make_project("envgentestmounts", text.replace("SOURCES", sources))
-    for path in (
-        "wrong/x/__init__.py",
-        "swapped/good/__init__.py",
-        "good/good/__init__.py",
-        "flat/src/flat/__init__.py",
-    ):
-        (made.root / path).parent.mkdir(parents=True)
-        (made.root / path).touch()
-    (made.root / "empty").mkdir()
-    done = made.envgen("up", "dev", code=6)
-    for reason in (
-        f"sources.gone: folder {made.root}/gone does not exist", f"sources.empty: {made.root}/empty is empty",
-        f"sources.wrong: {made.root}/wrong has no Python package wrong",
-        f"sources.swapped: {made.root}/swapped has no Python package swapped; it looks like good",
-    ):  # fmt: skip
-        assert reason in done.err
-    assert "sources.good" not in done.err and "sources.flat" not in done.err
 
 
 def test_another_server_on_the_hosts_network_is_not_taken_for_ours(project: Project) -> None:

@@ -231,11 +231,6 @@ def test_no_permission(tmp_path: Path) -> None:
     assert "no permission to use the Docker Engine" in done.stdout and "group docker" in done.stdout, done.stderr
 
 
-def test_an_old_engine(tmp_path: Path) -> None:
-    with server(answers(http({"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"})), tmp_path / "s") as host:
-        assert "this Docker Engine is 20.10.24+dfsg1; envgen needs version 25 or newer" in str(refusal(host))
-
-
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -263,13 +258,8 @@ def test_an_engine_that_names_no_version_of_its_api(tmp_path: Path) -> None:
 
 
 def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from envgen.engine.client import *\ntry: connect()\nexcept EngineError as e: print(e)"],
-        env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{free_port}"}, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert f"cannot reach the Docker Engine at tcp://127.0.0.1:{free_port}" in done.stdout, done.stderr
-    assert "Traceback" not in done.stderr
+    where = f"tcp://127.0.0.1:{free_port}"
+    assert f"cannot reach the Docker Engine at {where}" in str(refusal(where))
 
 
 def test_an_ssh_that_hangs_is_asked_once_and_ends_with_all_that_it_started(tmp_path: Path) -> None:

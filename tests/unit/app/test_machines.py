@@ -111,16 +111,6 @@ def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:
     assert command.endswith("docker ps -aq --filter label=com.docker.compose.project=lab-prod | xargs -r docker rm -f")
 
 
-def test_a_machine_has_the_shared_folders_and_its_own_and_no_other_machines(tmp_path: Path) -> None:
-    caches = "    caches: {huggingface: {path: /hf, host: ~/shared}}\n"
-    text = FILE + caches + NODES.replace("interface: eth1}", "interface: eth1, caches: {huggingface: /of-one}}", 1)
-    one = Deployment(profile(tmp_path, text), tmp_path).on("one")
-    folders = {
-        deployment.node: str(deployment.profile.caches["huggingface"].host) for deployment in (one, one.on("two"))
-    }
-    assert folders == {"one": "/of-one", "two": "~/shared"}
-
-
 @pytest.mark.parametrize(
     ("node", "engine", "address"),
     [

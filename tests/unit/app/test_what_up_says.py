@@ -12,7 +12,6 @@ import pytest
 
 from envgen.app import provision, up, weights
 from envgen.engine import endpoint
-from envgen.engine.values import Container
 from envgen.errors import BuildError, EngineError, LockError
 from envgen.profile.model import GpuMode
 from envgen.profile.service import ModelRef
@@ -77,15 +76,6 @@ def test_compose_and_the_engine_are_named_together(tmp_path: Path, monkeypatch: 
         up.check(deployment, "serve")
     engine, plugin = (one.message for one in caught.value.problems)
     assert engine == "the Docker Engine is not running" and "plugin compose is not installed" in plugin
-
-
-def test_a_server_that_ended_with_0_is_not_called_75() -> None:
-    ended = Container(
-        "3f", "c", "serve", "exited", "", 75, "sha256:1", {}, {}, (), (), "2026-01-01T00:00:00Z", server=True
-    )
-    from envgen.app.containers import as_data
-
-    assert as_data(cast(Any, SimpleNamespace(digest="", node="")), ended, None, None)["exit_code"] == 0
 
 
 @pytest.mark.parametrize("fails", ["", "image"])

@@ -44,36 +44,31 @@ def program(folder: Path, name: str) -> Path:
     return path
 
 
-def test_docker_host_is_strongest(config: Path) -> None:
-    define(config, "far", "ssh://far")
-    env = {"DOCKER_HOST": "tcp://here:2375", "DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}
-    assert find_endpoint(env) == Endpoint("tcp://here:2375", chosen_by="DOCKER_HOST")
-
-
-def test_docker_context_is_stronger_than_the_current_one(config: Path) -> None:
+@pytest.mark.parametrize(
+    ("env", "config_file", "found"),
+    [
+        ({"DOCKER_HOST": "tcp://here:2375", "DOCKER_CONTEXT": "far"}, "{}", Endpoint("tcp://here:2375", "DOCKER_HOST")),
+        ({"DOCKER_HOST": "/run/x.sock"}, "{}", Endpoint("unix:///run/x.sock", "DOCKER_HOST")),
+        ({"DOCKER_CONTEXT": "far"}, '{"currentContext": "near"}', Endpoint("ssh://far", "the context 'far'")),
+        ({}, '{"currentContext": "near"}', Endpoint("unix:///near.sock", "the context 'near'")),
+        *[
+            ({}, text, Endpoint(DEFAULT_SOCKET))
+            for text in ("", "{", "[]", '{"currentContext": ""}', '{"currentContext": "default"}')
+        ],
+    ],
+)
+def test_which_engine(config: Path, env: dict[str, str], config_file: str, found: Endpoint) -> None:
     define(config, "far", "ssh://far")
     define(config, "near", "unix:///near.sock")
-    (config / "config.json").write_text('{"currentContext": "near"}')
-    assert find_endpoint({"DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}).host == "ssh://far"
-    found = find_endpoint({"DOCKER_CONFIG": str(config)})
-    assert found == Endpoint("unix:///near.sock", "the context 'near'") and found.local
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"currentContext": ""}', '{"currentContext": "default"}'])
-def test_the_default_socket(config: Path, text: str) -> None:
-    (config / "config.json").write_text(text)
-    assert find_endpoint({"DOCKER_CONFIG": str(config)}) == Endpoint(DEFAULT_SOCKET)
-    assert find_endpoint({"HOME": str(config)}).host == DEFAULT_SOCKET
+    (config / "config.json").write_text(config_file)
+    assert find_endpoint({"DOCKER_CONFIG": str(config), **env}) == found
+    assert found.local is found.host.startswith("unix:")
 
 
 def test_a_context_that_is_not_defined(config: Path) -> None:
     with pytest.raises(EngineError, match=r"context 'gone' .* is not defined") as caught:
         find_endpoint({"DOCKER_CONTEXT": "gone", "DOCKER_CONFIG": str(config)})
     assert "docker context use default" in str(caught.value)
-
-
-def test_a_bare_path_is_a_socket() -> None:
-    assert find_endpoint({"DOCKER_HOST": "/run/x.sock"}).host == "unix:///run/x.sock"
 
 
 def test_plugins_of_the_user_come_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +83,6 @@ def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path, monkeypatc
     (config / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [str(tmp_path / "extra")]}))
     monkeypatch.setenv("DOCKER_CONFIG", str(config))
     assert find_plugin("compose") == other
-
-
-def test_what_docker_s_programs_are_given() -> None:
-    assert Endpoint("tcp://far:2375").environment == {"DOCKER_HOST": "tcp://far:2375"}
-    assert Endpoint("unix:///x").environment == {"DOCKER_HOST": "unix:///x"}
 
 
 def test_tls_is_refused(config: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from envgen.engine.values import SERVER, Container, container_of
 from envgen.errors import EngineError
-from envgen.serve.ended import last_end
+from envgen.explain import cause_of
+from envgen.lock.model import Pinned, ProfileLock, PythonLock
+from envgen.serve.ended import circumstances, last_end
 
 RECORD: dict[str, Any] = {
     "Id": "c" * 64, "Name": "/lab-cpu-serve-1", "RestartCount": 0,
@@ -51,10 +53,11 @@ class Logs:
         raise EngineError("it is gone")
 
 
-def container(server: bool = True, **state: Any) -> Container:
+def container(memory: int = 0, server: bool = True, **state: Any) -> Container:
     restarts = state.pop("restarts", 0)
     words = {} if server else {"Cmd": ["sleep", "infinity"]}
-    document = RECORD | {"RestartCount": restarts, "Config": RECORD["Config"] | words}
+    host = {"HostConfig": {"Memory": memory}, "RestartCount": restarts}
+    document = RECORD | host | {"Config": RECORD["Config"] | words}
     return container_of(document | {"State": RECORD["State"] | state})
 
 
@@ -74,9 +77,9 @@ def container(server: bool = True, **state: Any) -> Container:
         (container(ExitCode=1), "", True),
         (container(ExitCode=128, Error="port is already allocated"), ASKED, True),
         (container(Status="restarting", ExitCode=75), "", True),
-        *[(container(False, ExitCode=code), "", False) for code in (0, 130, 137, 143)],
-        (container(False, ExitCode=1), "", True),
-        (container(False, ExitCode=137, OOMKilled=True), "", True),
+        *[(container(server=False, ExitCode=code), "", False) for code in (0, 130, 137, 143)],
+        (container(server=False, ExitCode=1), "", True),
+        (container(server=False, ExitCode=137, OOMKilled=True), "", True),
     ],
     ids=lambda value: f"{value.exit_code} {value.state}" if isinstance(value, Container) else None,
 )  # fmt: skip
@@ -139,3 +142,35 @@ def test_of_an_unknown_cause_the_deciding_lines_are_kept() -> None:
     assert end is not None and end.why == "first exception: EngineCore pid=70: RuntimeError: a kernel of mine failed"
     assert end.clues[0] == "first exception of EngineCore pid=70: RuntimeError: a kernel of mine failed"
     assert end.clues[-1].startswith("search: https://github.com/") and "clues" not in end.data()
+
+
+# What is known beside the log
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [(1 << 30, "the container may use 1.00 GiB"), (0, "the container has no limit of its own, so the machine's")],
+)
+def test_the_limit_that_was_hit_is_named(memory: int, said: str) -> None:
+    cause = cause_of(["loading"], circumstances(container(memory, ExitCode=137, OOMKilled=True)), service=True)
+    assert cause is not None and cause.rule == "server_memory"
+    assert cause.cause.startswith(f"memory ran out: {said}")
+    assert ("raise the memory limit of the container" in cause.cure) == bool(memory)
+    assert "compil" not in cause.cause + cause.cure and "max_jobs" not in cause.cure
+
+
+def test_a_container_that_runs_has_no_exit_code() -> None:
+    running = container(Status="running")
+    assert circumstances(running).exit_code is None and not circumstances(running).failed
+    assert circumstances(None).failed
+
+
+def test_the_installed_version_is_the_locked_one() -> None:
+    pins = (Pinned("nvidia-cutlass-dsl", "4.5.0", ()), Pinned("nvidia-cudnn-cu13", "9.19.0.56", ()))
+    lock = ProfileLock(None, {}, {"linux/arm64": PythonLock("x", "3.12", {"all": pins})})
+    about = circumstances(container(ExitCode=137), lock=lock)
+    lines = ["AttributeError: module 'cutlass.cute.arch' has no attribute 'fmin'"]
+    cause = cause_of(lines, about, service=True)
+    assert cause is not None and cause.cause.endswith("is missing in it (installed: 4.5.0)")
+    cause = cause_of(["Kernel: cudnn_generated_fort_native_sm120_x"], about, service=True)
+    assert cause is not None and "the installed cuDNN (9.19.0.56) reads" in cause.cause

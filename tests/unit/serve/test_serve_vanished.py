@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from envgen.deployment import Deployment
 from envgen.engine.compose import Compose
-from envgen.engine.values import ContainerMount, ExecResult
+from envgen.engine.values import ContainerMount, ExecResult, Image
 from envgen.errors import EnvgenError
 from envgen.lock.model import ProfileLock
 from envgen.profile.load import load_project
@@ -131,6 +132,28 @@ def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profil
     preflight.check_again(on(profile, root), web)
 
 
+def test_checkouts_that_cannot_be_right(tmp_path: Path) -> None:
+    names = ("gone", "empty", "wrong", "swapped", "good", "flat")
+    line = "{0}: {{origin: {{checkout: {0}}}, package: {0}, distribution: {0}, mount: /workspace/{0}}}"
+    sources = f"sources: {{{', '.join(map(line.format, names))}}}"
+    (tmp_path / "envgen.yaml").write_text(re.sub(r"sources:\n .*", sources, FILE))
+    for path in (
+        "wrong/x/__init__.py",
+        "swapped/good/__init__.py",
+        "good/good/__init__.py",
+        "flat/src/flat/__init__.py",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    (tmp_path / "empty").mkdir()
+    profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["dev"]
+    assert [problem.message for problem in preflight._mounts(on(profile, tmp_path))] == [
+        f"sources.gone: folder {tmp_path}/gone does not exist", f"sources.empty: {tmp_path}/empty is empty",
+        f"sources.wrong: {tmp_path}/wrong has no Python package wrong",
+        f"sources.swapped: {tmp_path}/swapped has no Python package swapped; it looks like good",
+    ]  # fmt: skip
+
+
 def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,4 +185,7 @@ def test_the_hint_of_a_missing_image_works_when_it_is_typed(tmp_path: Path, mode
     deployment = Deployment(profile, tmp_path).with_cached(engine=ENGINE, image=None, locked=locked)
     (problem,) = preflight.of_image(deployment)
     lock = "" if is_locked or mode == "development" else "envgen lock --profile p && "
-    assert problem.hint == f"{lock}envgen build --profile p"
+    assert problem.message == "the image lab:p is not built" and problem.hint == f"{lock}envgen build --profile p"
+    image = Image("sha256:1", {}, "", 1, "arm64", ("lab:p",), {})
+    (problem,) = preflight.of_image(deployment.with_cached(image=image, outdated=()))
+    assert problem.message == "the image lab:p was not built by envgen"
