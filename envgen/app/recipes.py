@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envgen import files
 from envgen.app.session import Session
-from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
+from envgen.errors import ProjectError, RefusedError, UsageError
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.load import called, load_project
 from envgen.profile.model import Profile
@@ -96,7 +96,7 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "", *, 
     left = left_of(recipe, parent, machines, image)
     body = profile_body(recipe, parent, service, tree, machines, image)
     after = added(before, profile_text(recipe, name, parent, body, left, indent_of(before)))
-    _validate(path, after, name)
+    _validate(path, after)
     return Added(path, before, after, name, left)
 
 
@@ -109,13 +109,11 @@ def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
     return profiles[chosen]
 
 
-def _validate(file: Path, text: str, name: str) -> None:
-    """Load the new project file before it is written. ProjectError, RefusedError if that fails."""
+def _validate(file: Path, text: str) -> None:
+    """Load the new project file before it is written. ProjectError if that fails."""
     try:
-        load_project(file=file, text=text, local=False).project.profiles[name]
+        load_project(file=file, text=text, local=False)
     except ProjectError as error:
         first, *rest = error.problems
         head = f"the recipe makes an invalid profile; {file.name} is unchanged: "
         raise ProjectError([replace(first, message=head + first.message), *rest]) from None
-    except EnvgenError as error:
-        raise RefusedError(f"the recipe makes an invalid profile: {error}") from None

@@ -24,7 +24,6 @@ from envgen.profile.tree import (
     LOCAL,
     MAP,
     NULL,
-    ValueText,
     YamlNode,
     join_path,
     label_of,
@@ -162,19 +161,30 @@ class _Written:
 def _read_files(path: Path, text: str | None, problems: list[Problem], *, local: bool, found: bool) -> _Written:
     """``found``: the project file was not named, so another user's local file is refused."""
     top = read(path, label_of(path), text=text)
-    name, default = _header(top, problems)
-    sections = [_sections(top, problems)]
-    whole, local_path = top.items.get("profiles"), path.with_name(LOCAL_NAME)
+    head, sections = _top(ProjectFile, top, problems), [_sections(top, problems)]
+    profiles, whole = sections[0][1], top.items.get("profiles")
+    if not profiles and (whole is None or whole.kind in (MAP, NULL)):
+        place = (whole or top).place("profiles")
+        problems.append(Problem("a project needs at least one profile", place, "write them below `profiles:`"))
     broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
+    name, default = head.name, head.default_profile or next(iter(profiles), "")
+    local_path = path.with_name(LOCAL_NAME)
     if not local or not local_path.exists():
         return _Written(name, default, top, sections, broken)
     if found:
         _refuse_foreign(local_path)
-    own = _local(local_path, problems)
-    sections.append(_local_sections(own, sections[0][1], problems))
-    head = _top(LocalFile, own, problems)
-    top = own if head.default_profile else top
-    return _Written(head.name or name, head.default_profile or default, top, sections, broken)
+    own = read(local_path, label_of(local_path), layer=LOCAL)
+    sections.append(_sections(own, problems))
+    for added, node in sections[1][1].items():
+        if added not in profiles:
+            message, hint = f"profile {added!r} does not exist; overrides can't add it", which(added, list(profiles))
+            problems.append(Problem(message, node.key_place(f"profiles.{added}"), hint))
+        if "extends" in node.items:
+            place = node.items["extends"].key_place(f"profiles.{added}.extends")
+            problems.append(Problem("the local file cannot change what a profile extends", place))
+    mine = _top(LocalFile, own, problems)
+    top = own if mine.default_profile else top
+    return _Written(mine.name or name, mine.default_profile or default, top, sections, broken)
 
 
 def called(text: str) -> str:
@@ -224,16 +234,6 @@ def _top(cls: type[T], top: YamlNode, problems: list[Problem]) -> T:
     return record
 
 
-def _header(top: YamlNode, problems: list[Problem]) -> tuple[str, str]:
-    """The project's name and its default profile."""
-    head, profiles = _top(ProjectFile, top, problems), top.items.get("profiles")
-    if profiles is None or (profiles.kind == MAP and not profiles.items) or profiles.kind == NULL:
-        place = (profiles or top).place("profiles")
-        problems.append(Problem("a project needs at least one profile", place, "write them below `profiles:`"))
-    first = next(iter(profiles.items), "") if profiles is not None and profiles.kind == MAP else ""
-    return head.name, head.default_profile or first
-
-
 def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[str, YamlNode]]:
     """The defaults and the profiles of a file."""
     defaults = layers.section(top, "defaults", problems)
@@ -248,32 +248,6 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
         # Others may extend it, so what is no mapping counts as an empty one.
         profiles[name] = layers.spelled_out(node if node.kind == MAP else replace(node, kind=MAP, items={}))
     return layers.spelled_out(defaults), profiles
-
-
-def _local(path: Path, problems: list[Problem]) -> YamlNode:
-    """The local file as a tree; an empty one where it can't be read."""
-    try:
-        return read(path, label_of(path), layer=LOCAL)
-    except ProjectError as error:
-        problems += error.problems
-        return YamlNode(MAP, ValueText(label_of(path), LOCAL))
-
-
-def _local_sections(
-    top: YamlNode, shared: Mapping[str, YamlNode], problems: list[Problem]
-) -> tuple[YamlNode, dict[str, YamlNode]]:
-    """The sections of the local file, which cannot add profiles."""
-    defaults, profiles = _sections(top, problems)
-    for name, node in profiles.items():
-        if name not in shared:
-            place = node.key_place(f"profiles.{name}")
-            problems.append(
-                Problem(f"profile {name!r} does not exist; overrides can't add it", place, which(name, list(shared)))
-            )
-        if "extends" in node.items:
-            place = node.items["extends"].key_place(f"profiles.{name}.extends")
-            problems.append(Problem("the local file cannot change what a profile extends", place))
-    return defaults, profiles
 
 
 def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -29,6 +29,7 @@ _TALK = ("pull_image", "hardware_notes", "notes", "tags", "author", "benchmarks"
 _SIZES = ("tensor-parallel", "pipeline-parallel", "data-parallel")
 _PULL = re.compile(r"--apply-vllm-pr[ =](\d{1,7})")
 _SHELL = re.compile(r"[;|&<>`]|\$[({A-Za-z_]")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"$`]*\"")  # where the shell expands nothing
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -162,23 +163,22 @@ class _Reader:
     # --- envgen's own ---
 
     def own(self) -> Recipe:
-        known = ("repo", "revision", "args", "env", "release", "nodes", "weights", "draft", "source", "commit", "date",
-                 "ran", "b12x")  # fmt: skip
+        known = [one.name for one in fields(Recipe) if one.name not in ("name", "image", "left")]
         if unknown := [name for name in self.top.items if name not in known]:
             raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
-        given, others = self._map("args"), self._map("b12x")
-        self._named(given, self.top.key_place("args"))
-        self._named(others, self.top.key_place("b12x"))
-        args = {name: value_of(node) for name, node in given.items()}
+        flags = {key: self._map(key) for key in ("args", "b12x")}
+        for key, given in flags.items():
+            self._named(given, self.top.key_place(key))
+        args, b12x = ({name: value_of(node) for name, node in given.items()} for given in flags.values())
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
             raise _problem(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
-        texts = ("revision", "weights", "draft", "source", "commit", "date", "ran")
+        texts = {key: self._text(key) for key in ("revision", "weights", "draft", "source", "commit", "date", "ran")}
+        release = self._release(self._text("release"), self.top)
         return Recipe(
-            name_of(self.file), repo, args=args, env=self._env(self._map("env")), nodes=machines, left=_brought(args),
-            release=self._release(self._text("release"), self.top),
-            b12x={name: value_of(node) for name, node in others.items()}, **{key: self._text(key) for key in texts},
+            name_of(self.file), repo, args=args, env=self._env(self._map("env")), release=release, nodes=machines,
+            left=_brought(args), b12x=b12x, **texts,
         )  # fmt: skip
 
     # --- vllm-project/recipes ---
@@ -307,13 +307,10 @@ class _Reader:
 
         text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))
         try:
-            lexer = shlex.shlex(text.strip(), posix=False, punctuation_chars=False)
-            lexer.whitespace_split, lexer.commenters = True, "#"
-            raw = list(lexer)
             words = shlex.split(text, comments=True)
         except ValueError as error:
             raise _problem(f"the command can't be read: {error}", node.place()) from None
-        if any("\n" in line.strip() for line in [text.strip()]) or any(_SHELL.search(_unquoted(one)) for one in raw):
+        if "\n" in text.strip() or _SHELL.search(_QUOTED.sub("", text)):
             raise _problem("the command is a shell script, not one command", node.place(), "write the profile by hand")
         return words
 
@@ -367,11 +364,6 @@ def _brought(args: Mapping[str, Any]) -> tuple[str, ...]:
         for flag, value in named.items()
         if isinstance(value, str) and re.fullmatch(r"[\w.~][\w./~-]*\.(jinja|j2|py|json)|[/.~][\w./-]+", value)
     )
-
-
-def _unquoted(word: str) -> str:
-    """A word without its quoted parts, except double quotes in which the shell expands something."""
-    return re.sub(r"'[^']*'|\"[^\"$`]*\"", "", word)
 
 
 def name_of(file: str) -> str:
