@@ -11,7 +11,7 @@ from envgen.errors import EnvgenError
 from envgen.inside import run
 
 PROGRAM = run.Program("probe/facts")
-TIMEOUT = 15  # seconds; the probe's own limit is 10
+TIMEOUT = 25  # seconds: more than the limits of the probe's own questions together
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
 
 
@@ -135,7 +135,7 @@ class PartError:
 
     part: str
     error: str
-    what: str = ""  # hang, crash, late
+    what: str = ""  # hang, crash
     file: str = ""  # of the import hook that did it
 
 
