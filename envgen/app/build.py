@@ -142,34 +142,27 @@ def try_patches(deployment: Deployment) -> None:
 
 
 def require_lock(deployment: Deployment) -> None:
-    """RefusedError when a production build would differ from the lock; a development build prints warnings."""
+    """RefusedError when a production build would differ from the lock, or that is for another platform.
+
+    A development build prints what differs.
+    """
     profile, lock = deployment.profile, deployment.lock
-    production, unlocked = (
-        profile.mode is Mode.PRODUCTION,
-        f"`envgen build {profile.chosen} --unlocked` builds without a lock",
-    )
     problems = lock_problems(deployment)
-    if not problems:
-        return
-    if production:
-        head = Problem(f"{profile.name} is a production profile, and the lock lacks some of its inputs:")
+    foreign = lock is not None and bool(lock.python) and deployment.platform not in lock.python
+    if problems and (foreign or profile.mode is Mode.PRODUCTION):
         # The committed files have the lock's versions, too.
         rendered = [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
         # Without it, a lock keeps the base that it has.
         lock_again = f"{profile.lock_command} --upgrade base" if deployment.base_moved else profile.lock_command
         chain = " && ".join([lock_again, *rendered, f"envgen build {profile.chosen}"])
-        last = Problem("nothing was built", hint=f"{chain}; {unlocked}")
-        raise RefusedError(problems=(head, *problems, last))
-    platform = deployment.platform
-    if lock is not None and lock.python and platform not in lock.python:
-        others = ", ".join(sorted(lock.python))
-        message = f"envgen.lock has the packages of {profile.name} for {others}, but this image is for {platform}"
-        raise RefusedError(message, hint=f"`{profile.lock_command}` adds those for {platform}; {unlocked}")
+        head = Problem(f"{profile.name} is a {profile.mode.value} profile, and the lock lacks some of its inputs:")
+        hint = f"{chain}; `envgen build {profile.chosen} --unlocked` builds without a lock"
+        raise RefusedError(problems=(head, *problems, Problem("nothing was built", hint=hint)))
     if lock is None:
         progress(f"note: no envgen.lock; `{profile.lock_command}` makes this build repeatable")
-        return
-    for problem in problems:
-        progress(f"warning: envgen.lock: {problem.message}")
+    else:
+        for problem in problems:
+            progress(f"warning: envgen.lock: {problem.message}")
 
 
 def lock_problems(deployment: Deployment) -> list[Problem]:

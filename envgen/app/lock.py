@@ -12,7 +12,6 @@ from envgen.lock.ask import Stale, Upgrade, checked, locked, stale, unlocked_mod
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Unresolved, resolve
 from envgen.profile.load import require_alone
-from envgen.profile.model import Profile
 from envgen.render.locking import left_out, series_of
 from envgen.text import counted, progress
 
@@ -30,8 +29,7 @@ class Updated:
 
 def check(session: Session) -> dict[str, list[Stale]] | None:
     """Profile -> what is missing or has changed, offline; None without a lock file."""
-    profiles, _ = _profiles(session)
-    root = session.loaded(local=False).project.root
+    profiles, root = session.profiles(local=False), session.loaded(local=False).project.root
     lock = load(root)
     if lock is None:
         return None
@@ -45,9 +43,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
 
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
     """
-    profiles, every = _profiles(session)
-    root = session.loaded(local=False).project.root
-    require_alone(session.loaded(local=False).project)
+    profiles, project = session.profiles(local=False), session.loaded(local=False).project
+    root, every = project.root, list(project.profiles.values())
+    require_alone(project)
     old = load(root) or Lock()
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
     outcome = resolve(profiles, every, old, wanted, _own_files(session))
@@ -73,13 +71,6 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     if unpinned:
         progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")
     return Updated(differences, outcome.notes, written, not old.images, unpinned)
-
-
-def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:
-    """The chosen profiles, and all."""
-    project = session.loaded(local=False).project
-    every = list(project.profiles.values())
-    return ([session.profile(local=False)] if session.profile_name else every), every
 
 
 def place_of(session: Session, profile: str, key: str) -> Place | None:

@@ -24,7 +24,7 @@ from envgen.text import progress
 
 def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSource]:
     """The sources with patches of the chosen profile; if none was chosen, of all profiles, each origin once."""
-    project, profiles = session.loaded().project, _profiles(session)
+    project, profiles = session.loaded().project, session.profiles()
     targets: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
         for target in Deployment(profile, project.root).to_build().patched_sources:
@@ -38,11 +38,6 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
         if name not in known:
             raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")
     return [target for target in targets.values() if not names or target.name in names]
-
-
-def _profiles(session: Session) -> list[Profile]:
-    """The chosen profile; if none was chosen, all."""
-    return [session.profile()] if session.profile_name else list(session.loaded().project.profiles.values())
 
 
 def _checkouts(project: Project, name: str) -> tuple[Path, ...]:
@@ -156,7 +151,7 @@ def with_line(text: str, path: Sequence[str], line: tuple[str, str]) -> str:
 def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     """Where a new patch goes. A source without `patches` gets a folder with its own name."""
     project = session.loaded().project
-    places = [(key, profile) for profile in _profiles(session) for key in profile.sources]
+    places = [(key, profile) for profile in session.profiles() for key in profile.sources]
     known = sorted({key for key, _ in places})
     if name is None and title in known:
         raise UsageError(f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}")

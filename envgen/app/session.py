@@ -66,6 +66,12 @@ class Session:
         hide(hidden_values(os.environ, profile.secrets))
         return replace(profile, options=self._options)
 
+    def profiles(self, *, local: bool = True) -> list[Profile]:
+        """The chosen profile; if none was chosen, all."""
+        if self.profile_name:
+            return [self.profile(local=local)]
+        return list(self.loaded(local=local).project.profiles.values())
+
     def warnings(self, *, local: bool = True) -> tuple[Problem, ...]:
         """Settings of the chosen profile without effect."""
         return unused.warnings(self.loaded(local=local), os.environ if local else unused.NONE)

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, ProfileLock, PythonLock, git_key, model_key
 from envgen.patches.series import version_of
-from envgen.profile.model import Profile, Source
+from envgen.profile.model import Profile
 from envgen.profile.service import ModelRef, draft_of
 from envgen.profile.tree import near
 from envgen.redact import without_login
@@ -107,7 +107,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
             if source.install.requires:
                 steps.append(PythonSet(f"requires.{name}", source.install.requires))
             if source.install.dependencies:
-                words = (f"{source.distribution}=={version}",) if (version := released(source)) else ()
+                words = (f"{source.distribution}=={version}",) if (version := version_of(source.origin)) else ()
                 steps.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
         elif source.origin.wheel:
             wheel = (str(source.origin.wheel),)
@@ -117,11 +117,6 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
             steps.append(PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False))
             steps.append(PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True))
     return tuple(steps)
-
-
-def released(source: Source) -> str:
-    """The release whose metadata lists the dependencies of a built source; "" where only its own build knows them."""
-    return version_of(source.origin)
 
 
 def python_asks(profile: Profile, base_digest: str) -> str:

@@ -111,16 +111,6 @@ def test_what_is_removed_and_python_from_apt_are_questions_of_their_own(profile:
     assert ask.apt_build(bare)[-2:] == ("python3", "python3-pip")
 
 
-@pytest.mark.parametrize(
-    ("ref", "version"),
-    [("v0.5.3", "0.5.3"), ("0.6.18.post1", "0.6.18.post1"), ("v1.0rc1", "1.0rc1"), ("main", ""), ("v", "")],
-)
-def test_a_tag_names_a_release(profile: Profile, ref: str, version: str) -> None:
-    source = profile.sources["fi"]
-    moved = replace(source, origin=replace(source.origin, ref=ref))
-    assert ask.released(moved) == version
-
-
 def test_a_whole_lock_is_not_stale(profile: Profile) -> None:
     lock = ask.locked(profile, whole(profile))
     assert ask.stale(profile, lock) == []
