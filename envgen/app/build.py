@@ -116,10 +116,6 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
 # --- what is checked first --------------------------------------------------------------------------------------------
 
 
-# A slower download is not worth waiting for: the build fetches and patches the source anyway.
-SECONDS = 60.0
-
-
 def try_patches(deployment: Deployment) -> None:
     """Try each series on the source that will be built. BuildError if a patch does not fit."""
     for line in deployment.left_out:
@@ -128,7 +124,7 @@ def try_patches(deployment: Deployment) -> None:
     for source in (source for source in deployment.patched_sources if source.mounted is None):
         series = deployment.series[source.name]
         try:
-            runs.append(dry_run(source.unpatched(seconds=SECONDS), series))
+            runs.append(dry_run(source.unpatched(), series))
         except EnvgenError as error:  # it is left to the build
             progress(f"{series.folder} is not tried: {error}")
     for run in runs:

@@ -209,7 +209,7 @@ def tell(project: Project, profiles: Sequence[Profile]) -> None:
                 progress(f"note: {listed.folder}: not compared with the wheel; the build does: {error}")
                 continue
             for patch in patches:
-                if lost := wheel.lacking(patch.content):
+                if lost := wheel.lacking(patch):
                     message = f"changes {', '.join(lost)}, which the wheel of {name} {version} does not carry"
                     problems.append(Problem(message, Place(patch.path), compiled_by(project, name)))
     if problems:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from envgen import files
 from envgen.engine.git import WorkTree
-from envgen.errors import EnvgenError, ProjectError, RefusedError, UsageError
+from envgen.errors import EnvgenError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY
-from envgen.patches.series import Patch, Series, load_series, read_patch, strip, version_of_ref
+from envgen.patches.series import Patch, Series, load_series, strip, version_of_ref
 from envgen.patches.source import GitTree, nearest_release
 from envgen.profile.model import Profile
 
@@ -35,7 +35,7 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
 def _missing(folder: Path, series: Series) -> tuple[str, ...]:
     last: dict[str, tuple[str, list[str]]] = {}
     for patch in series.patches:
-        last.update({file: (patch.name, blocks) for file, blocks in added(patch.content, patch.name).items()})
+        last |= {strip(file.target): (patch.name, file.added) for file in patch.diffs}
     missing = set()
     for file, (name, blocks) in last.items():
         try:
@@ -45,13 +45,6 @@ def _missing(folder: Path, series: Series) -> tuple[str, ...]:
         if not all(block in text for block in blocks):
             missing.add(name)
     return tuple(patch.name for patch in series.patches if patch.name in missing)
-
-
-def added(content: bytes, name: str) -> dict[str, list[str]]:
-    """file -> the blocks of consecutive lines that a patch adds to it; {} for an invalid patch."""
-    with contextlib.suppress(ProjectError):  # `envgen patch check` reports it
-        return {strip(file.target): file.added for file in read_patch(content, name)}
-    return {}
 
 
 class Checkout:

@@ -69,7 +69,7 @@ def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
     code = tree.read({name for patch in wanted.patches for name in patch.touches})
     states = _tried(code, wanted)
     if isinstance(tree, WheelTree):
-        lost = {patch.name: tuple(tree.lacking(patch.content)) for patch in wanted.patches}
+        lost = {patch.name: tuple(tree.lacking(patch)) for patch in wanted.patches}
         states |= {name: (State.LACKING, files) for name, files in lost.items() if files}
     verdicts = []
     for patch in series.patches:

@@ -185,13 +185,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch: its file relative to the project, its bytes, and the files of the source that it touches."""
+    """One patch: its file relative to the project, its bytes, and what it changes in the files that it touches."""
 
     name: str
     path: str
     content: bytes
     touches: tuple[str, ...]
     header: Header = Header()
+    diffs: tuple[FileDiff, ...] = field(default=(), compare=False)
 
     def is_python_only(self, package: str) -> bool:
         """True when it touches only Python files of the installed package, so that nothing is compiled again."""
@@ -248,7 +249,7 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
     if not diffs:
         raise _refusal(f"{path} changes no file", place, "remove it from the series")
     names = {strip(name) for file in diffs for name in (file.source, file.target) if name != "/dev/null"}
-    return Patch(name, path, content, tuple(sorted(names)), read_header(content, path))
+    return Patch(name, path, content, tuple(sorted(names)), read_header(content, path), tuple(diffs))
 
 
 def load_series(root: Path, name: str, *, begun: bool = True) -> Series:

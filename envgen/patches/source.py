@@ -19,6 +19,7 @@ from envgen.redact import without_login
 from envgen.text import progress
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+SECONDS = 120.0  # to fetch a commit; a slower download is left to the build
 PLAIN = ("100644", "100755")  # git's modes of plain files
 _SECTION = re.compile(r"^\[build-system\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 _REQUIRES = re.compile(r"^requires\s*=\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", re.MULTILINE)
@@ -113,11 +114,11 @@ class PatchedSource:
         """Read its patches. ProjectError with everything that is wrong with them."""
         return load_series(self.root, self.source.patches or "", begun=begun)
 
-    def unpatched(self, ref: str = "", *, seconds: float = 300) -> Tree:
+    def unpatched(self, ref: str = "") -> Tree:
         """The source without its patches: at ``ref``, else as the profile builds or mounts it.
 
         That is the commit of a checkout; the wheel; else the locked commit, the ref of the origin, or the tag of the
-        release, in a checkout on this machine or from the git server. Only what is read is downloaded, in ``seconds``.
+        release, in a checkout on this machine or from the git server. Only what is read is downloaded.
         """
         origin, version, folder = self.source.origin, self.version, self.mounted
         if folder is not None:
@@ -142,7 +143,7 @@ class PatchedSource:
             raise UsageError(f"the git repository of {self.name} is not known", hint=hint)
         is_commit, tagged = _COMMIT.fullmatch(wanted) is not None, version_of_ref(wanted)
         # A branch is fetched every time: it may have moved.
-        mirror, commit = Mirror.fetched(url, wanted, moves=not (is_commit or tagged), timeout=seconds)
+        mirror, commit = Mirror.fetched(url, wanted, moves=not (is_commit or tagged), timeout=SECONDS)
         if self.commit and not ref:
             label = f"{origin.git_ref} of {without_login(url)}, locked at {commit[:12]}"
             return GitTree(mirror, commit, label, version)

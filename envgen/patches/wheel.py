@@ -25,7 +25,7 @@ from packaging.version import Version
 from envgen import files
 from envgen.certificates import certificates
 from envgen.errors import EnvgenError
-from envgen.patches.series import read_patch, strip
+from envgen.patches.series import Patch, strip
 from envgen.redact import without_login
 from envgen.text import progress
 
@@ -59,10 +59,10 @@ class WheelTree:
         data = self.fetch(set(placed.values()))
         return {name: File(data[place]) for name, place in placed.items()}
 
-    def lacking(self, content: bytes) -> list[str]:
+    def lacking(self, patch: Patch) -> list[str]:
         """The files of a patch that the wheel does not carry."""
         lost = []
-        for file in read_patch(content, ""):
+        for file in patch.diffs:
             old, new = (strip(name) if name != "/dev/null" else "" for name in (file.source, file.target))
             if old and not _program()["places"](old, self.names):
                 lost.append(old)

@@ -44,16 +44,15 @@ def list_(session: Session, sources: tuple[str, ...]) -> int:
     """
     documents: list[dict[str, Any]] = []
     for target in find_targets(session, sources):
-        series, version, package = target.series(), target.version, target.source.package
-        wheel, at = target.source.origin.wheel is not None, target.mounted
-        late = {patch.name for patch in series.for_version(version).split(package)[1]}
-        kinds = {True: "applied to the wheel" if wheel else "Python only", False: "built with the wheel"}
+        series, version = target.series(), target.version
+        late = series.for_version(version).split(target.source.package)[1]
+        to_wheel = "applied to the wheel" if target.source.origin.wheel else ""
+        how = f"for the checkout {target.mounted}" if target.mounted else to_wheel
         rows = [
             {"name": patch.name, "path": patch.path, "title": patch.header.title,
              "applies_to": patch.header.applies_to or None, "in_range": in_range(patch.header.applies_to, version),
-             "python_only": patch.name in late or patch.is_python_only(package), "touches": list(patch.touches),
-             "how": f"for the checkout {at}" if at else kinds[wheel or patch.name in late],
-             "fields": dict(patch.header.fields)}
+             "touches": list(patch.touches), "fields": dict(patch.header.fields),
+             "how": how or ("Python only" if patch in late else "built with the wheel")}
             for patch in series.patches
         ]  # fmt: skip
         head = {"source": target.name, "profile": target.profile.name, "series": f"{series.folder}/series"}

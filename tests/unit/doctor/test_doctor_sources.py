@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.inside.probe.origins import claimed_patches
-from envgen.patches.checkout import added
+from envgen.patches.series import read_patch
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,15 +30,15 @@ LINES = st.lists(st.text(CHARACTERS, max_size=6), max_size=12)
 def test_blocks_of_any_diff_stand_in_its_new_side(before: list[str], after: list[str]) -> None:
     diff = difflib.unified_diff(before, after, "a/vllm/x.py", "b/vllm/x.py", lineterm="")
     text = "\n".join(after)
-    for file, blocks in added("\n".join([*diff, ""]).encode(), "x.patch").items():
-        assert file == "vllm/x.py"
-        assert all(block in text for block in blocks)
+    for file in read_patch("\n".join([*diff, ""]).encode(), "x.patch"):
+        assert file.target == "b/vllm/x.py"
+        assert all(block in text for block in file.added)
 
 
 def test_the_patches_of_this_project() -> None:
     for path in sorted(ROOT.glob("patches/*/*.patch")):
         lines = [line[1:] for line in path.read_text().splitlines() if line.startswith("+") and line[:4] != "+++ "]
-        blocks = [block for some in added(path.read_bytes(), path.name).values() for block in some]
+        blocks = [block for file in read_patch(path.read_bytes(), path.name) for block in file.added]
         assert [line for block in blocks for line in block.split("\n")] == lines
 
 
