@@ -83,15 +83,6 @@ def test_a_tag_wins_over_a_branch_of_its_name(repositories: Repositories) -> Non
     assert resolve_git(repositories.url("vllm"), "v1").commit == second
 
 
-def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories) -> None:
-    for ref in ("refs/heads/main", "refs/tags/v1", "refs/pull/31740/head"):
-        before, after = (repositories.commit("vllm", f"{ref} {text}") for text in ("one", "two"))
-        asked = ref.rpartition("/")[2] if "pull" not in ref else ref
-        for commit in (before, after):
-            repositories.point("vllm", ref, commit)
-            assert resolve_git(repositories.url("vllm"), asked).commit == commit
-
-
 def test_a_submodule_from_elsewhere_is_left_out_of_a_build(repositories: Repositories, tmp_path: Path) -> None:
     """A fork's submodule may name a commit that only the fork of the submodule has."""
     repositories.make("cutlass-fork")

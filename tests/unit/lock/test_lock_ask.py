@@ -143,17 +143,13 @@ def test_upgrade_moves_what_is_named(profile: Profile) -> None:
     have = lock.python["prod"]
     assert keep(have, Upgrade(), profile) == {"deps": {"numpy": "2.0", "flashinfer-cubin": "0.5.3"}}
     assert keep(have, Upgrade(("numpy",)), profile) == {"deps": {"flashinfer-cubin": "0.5.3"}}
+    assert keep(have, Upgrade(("flashinfer-jit-cache",)), profile) == {"deps": {"numpy": "2.0"}}  # all of them move
     assert keep(have, Upgrade(("pip",)), profile) == {}
     assert keep(have, Upgrade((), True), profile) == {}
     assert not Upgrade(("fi",)).wants_python(profile, lock)
     assert Upgrade(("numpy",)).wants_python(profile, lock)
     assert Upgrade(("fi",)).wants("fi")
     assert not Upgrade(("fi",)).wants("base")
-
-
-def test_flashinfers_packages_move_together(profile: Profile) -> None:
-    have = whole(profile).python["prod"]
-    assert keep(have, Upgrade(("flashinfer-jit-cache",)), profile) == {"deps": {"numpy": "2.0"}}
 
 
 def test_an_unknown_name_gets_the_nearest(profile: Profile) -> None:

@@ -159,22 +159,3 @@ def test_passwords_in_addresses_are_not_among_the_facts() -> None:
     url = "https://user:hunter2@h/r.git"
     lock = Lock(git={f"{url} v1": GitLock(url, "v1", "c" * 40)})
     assert "hunter2" not in str(facts(lock))
-
-
-@pytest.mark.parametrize("place", ["os.fdopen", "os.fsync", "pathlib.Path.replace"])
-@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_a_write_that_fails_leaves_the_old_lock_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, trouble: BaseException
-) -> None:
-    path = tmp_path / "envgen.lock"
-    model.save(path, WHOLE)
-    before = path.read_bytes()
-
-    def fail(*_words: object, **_named: object) -> None:
-        raise trouble
-
-    monkeypatch.setattr(place, fail)
-    with pytest.raises(type(trouble)):
-        model.save(path, Lock())
-    assert path.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["envgen.lock"]
