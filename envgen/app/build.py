@@ -14,7 +14,6 @@ from envgen.deployment import Deployment
 from envgen.engine import buildx
 from envgen.engine.buildx import BuildRequest, BuildResult
 from envgen.engine.endpoint import require_plugin
-from envgen.engine.values import Image
 from envgen.errors import BuildError, EnvgenError, Problem, RefusedError
 from envgen.explain import Circumstances, Explanation, cause_of
 from envgen.files import state_dir
@@ -34,18 +33,10 @@ class Job:
     deployment: Deployment
     no_cache: bool = False
     unlocked: bool = False
-    target: str = ""  # the stage to stop after; its image has a name of its own
 
     @property
     def image(self) -> str:
-        return (
-            f"{self.deployment.profile.image_name}-{self.target}" if self.target else self.deployment.profile.image_name
-        )
-
-    @property
-    def existing(self) -> Image | None:
-        """The image as it is before the build."""
-        return self.deployment.engine.image(self.image) if self.target else self.deployment.image
+        return self.deployment.profile.image_name
 
     @property
     def text(self) -> str:
@@ -69,9 +60,8 @@ class Job:
             args={"SOURCE_DATE_EPOCH": str(self.deployment.lock.epoch)} if self.deployment.lock else {},
             secrets=secrets,
             contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
-            target=self.target,
             platform=profile.base.platform.value if profile.base.platform else "",
-            labels={INPUTS_LABEL: label_of(self.deployment.rendered.inputs)} if not self.target else {},
+            labels={INPUTS_LABEL: label_of(self.deployment.rendered.inputs)},
             no_cache=self.no_cache,
         )
 
@@ -103,10 +93,12 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     deployment.require_name()
     if image_id := up_to_date(job):
         return BuildOutcome(job, image_id)
-    changed = _changed(job)
+    changed = tuple(deployment.outdated)
+    if lines := first_of([str(one) for one in changed], 12):
+        progress(f"{job.image} is older: {'; '.join(lines)}")
     deployment.require_own_files()
     require_plugin("buildx")
-    existing = job.existing
+    existing = deployment.image
     result, cause, log = _run(job, show)
     if not job.no_cache and existing and existing.id == result.image_id:
         return BuildOutcome(job, existing.id, changed=changed)
@@ -179,8 +171,8 @@ def up_to_date(job: Job) -> str:
     A label says which files the image was built from. They do not identify an unlocked base image: the image must have
     its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
     """
-    deployment, image = job.deployment, job.existing
-    known = not (job.no_cache or job.target) and not deployment.profile.build.wheelhouse
+    deployment, image = job.deployment, job.deployment.image
+    known = not job.no_cache and not deployment.profile.build.wheelhouse
     if not known or image is None or not deployment.is_current:
         return ""
     is_locked = deployment.lock is not None and deployment.lock.base is not None
@@ -195,14 +187,6 @@ def up_to_date(job: Job) -> str:
 
 
 # --- the build itself -------------------------------------------------------------------------------------------------
-
-
-def _changed(job: Job) -> tuple[InputChange, ...]:
-    """Print and return what has changed since the existing image was built."""
-    changed = () if job.target else tuple(job.deployment.outdated)
-    if lines := first_of([str(one) for one in changed], 12):
-        progress(f"{job.image} is older: {'; '.join(lines)}")
-    return changed
 
 
 def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -73,43 +74,42 @@ class NewPatch:
     project: Project
     wanted: str  # the profile that was chosen; "" if none was
 
+    @cached_property
     def _builders(self) -> dict[str, Profile]:
         """The profiles that build the source, or install its wheel."""
         name, profiles = self.target.name, self.project.profiles
         return {k: p for k, p in profiles.items() if name in p.sources and name not in p.mounted_sources}
+
+    @cached_property
+    def _chain(self) -> list[str]:
+        """The chosen profile, or the target's, and those that it extends, as the project file has it."""
+        raw = yaml.safe_load(text_of(self.project.file, self.project.file.name))["profiles"]
+        chain = [self.wanted or self.target.profile.name]
+        while parent := (raw[chain[-1]] or {}).get("extends"):
+            chain.append(str(parent))
+        return chain
 
     def takers(self, applies_to: str) -> list[str]:
         """The profiles that build a release which a patch for ``applies_to`` is for, with this series."""
         name, folder, lock = self.target.name, self.target.source.patches, self.project.root
         return [
             key
-            for key, profile in self._builders().items()
+            for key, profile in self._builders.items()
             if profile.sources[name].patches == folder
             and in_range(applies_to, built_version(profile.sources[name], lock_of(profile, lock)))
         ]
 
     def image_of(self) -> str:
         """The profile whose image gets the edits: itself, or the one that it extends; "" if none is built."""
-        chosen, builders = self.wanted or self.target.profile.name, self._builders()
-        while chosen and chosen not in builders:
-            chosen = self._parents[chosen]
-        return chosen
+        return next((name for name in self._chain if name in self._builders), "")
 
     def next_taker(self) -> str:
         """The profile that should name the series: the image's, where it lacks it, or the only one; "" if unclear."""
-        without = {key for key, profile in self._builders().items() if not profile.sources[self.target.name].patches}
-        chosen = self.image_of()
-        if not chosen:
-            return without.pop() if len(without) == 1 else ""
-        while self._parents[chosen] in without:
-            chosen = self._parents[chosen]
-        return chosen if chosen in without else ""
-
-    @cached_property
-    def _parents(self) -> dict[str, str]:
-        """Profile -> the one that it extends, as the project file has it; "" for none."""
-        raw = yaml.safe_load(text_of(self.project.file, self.project.file.name))["profiles"]
-        return {key: str((body or {}).get("extends", "")) for key, body in raw.items()}
+        without = [key for key, profile in self._builders.items() if not profile.sources[self.target.name].patches]
+        if image := self.image_of():
+            lacking = [*takewhile(without.__contains__, self._chain[self._chain.index(image) :])]
+            return lacking[-1] if lacking else ""
+        return without[0] if len(without) == 1 else ""
 
     def name_series(self, profile: str) -> None:
         """Write the line into the project file. UsageError, with nothing written, where its text is too special."""

@@ -267,9 +267,9 @@ def _fetcher(job: builds.Job) -> str:
     if f" AS {BASE_STAGE}\n" not in job.text:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
-    first = replace(job, target=BASE_STAGE)
-    result = buildx.build(first.request)
-    return first.image if result.ok else ""  # the build itself says why
+    tag = f"{job.image}-{BASE_STAGE}"
+    result = buildx.build(replace(job.request, tags=(tag,), target=BASE_STAGE, labels={}))
+    return tag if result.ok else ""  # the build itself says why
 
 
 def compile_modules(deployment: Deployment, names: Sequence[str]) -> None:
