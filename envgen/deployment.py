@@ -35,7 +35,7 @@ from envgen.errors import (
 )
 from envgen.inside import run
 from envgen.lock.ask import locked
-from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
+from envgen.lock.model import LOCAL, InputChange, ProfileLock, load
 from envgen.patches.series import Series
 from envgen.profile.compose_file import changes, effective, own_file
 from envgen.profile.model import GpuMode, Machine, Mode, Profile
@@ -152,14 +152,10 @@ class Deployment:
         return self.engine.image(self.profile.image_name)
 
     @cached_property
-    def lock_file(self) -> Lock | None:
-        """envgen.lock of the project; None without that file. ProjectError with everything wrong in it."""
-        return load(self.root)
-
-    @cached_property
     def locked(self) -> ProfileLock | None:
-        """The part of the lock file for the profile."""
-        return locked(self.profile, self.lock_file) if self.lock_file else None
+        """The part of envgen.lock for the profile; None without that file. ProjectError with all that is wrong."""
+        lock_file = load(self.root)
+        return locked(self.profile, lock_file) if lock_file else None
 
     @cached_property
     def lock(self) -> ProfileLock | None:
@@ -196,13 +192,6 @@ class Deployment:
         """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
         return series_of(self.profile, self.root)
 
-    @cached_property
-    def lacking_patches(self) -> dict[str, tuple[str, ...]]:
-        """Mounted source -> the patches of its series that its checkout lacks."""
-        from envgen.patches.checkout import lacking  # seldom
-
-        return lacking(self.profile, self.root)
-
     @property
     def patched_sources(self) -> list[PatchedSource]:
         """The sources with patches, at their locked commits and versions."""
@@ -223,14 +212,9 @@ class Deployment:
         return render_profile(self.profile, self.lock, root=self.root, series=self.series)
 
     @property
-    def digest(self) -> str:
-        """The digest of ``rendered``, as the image's label has it."""
-        return self.rendered.digest
-
-    @property
     def is_current(self) -> bool:
         """Whether the image was built from what is rendered now."""
-        return self.image is not None and self.image.labels.get(RENDER_LABEL) == self.digest
+        return self.image is not None and self.image.labels.get(RENDER_LABEL) == self.rendered.digest
 
     @property
     def outdated(self) -> list[InputChange]:

@@ -45,7 +45,7 @@ def as_data(deployment: Deployment, container: Container, differs: bool | None, 
 
     ``end``: how its program ended last.
     """
-    current = container.labels.get(RENDER_LABEL) == deployment.digest
+    current = container.labels.get(RENDER_LABEL) == deployment.rendered.digest
     started = container.started_at
     return {
         "container": container.name,

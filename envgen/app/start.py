@@ -10,6 +10,7 @@ from envgen.app import failed, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
+from envgen.patches.checkout import lacking
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.launch import Launcher, Started, what_next
@@ -121,7 +122,7 @@ def check(deployment: Deployment, service: str) -> Checked:
 def notes_on(deployment: Deployment, service: str, running: Container | None) -> tuple[str, ...]:
     """Notes for the user that stop nothing."""
     profile, notes = deployment.profile, list[str]()
-    for source, lacks in deployment.lacking_patches.items():
+    for source, lacks in lacking(deployment.profile, deployment.root).items():
         apply = f"envgen patch apply {source} --profile {profile.name}"
         notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
     notes += preflight.exposure(deployment.effective, service)

@@ -46,7 +46,6 @@ class Matrix:
     concurrency: tuple[int, ...] = (1,)
     runs: int = 3
     tool: str = ""  # one of TOOLS; "": llama-benchy if installed, else vllm
-    prefix_caching: bool = False
 
     def cells(self) -> list[MatrixCell]:
         """The cells in llama-benchy's order."""
@@ -133,8 +132,6 @@ class BenchTool:
         faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
         if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply arrived in one piece")
-        if benchy and samples and not any("prefill_tps" in one for one in samples):
-            notes.append("no prefill rate: it took no longer than the latency that the tool subtracts")
         answered = sum("ttft_ms" in one for one in samples)
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
@@ -148,9 +145,8 @@ class BenchTool:
             "runs": self.plan.runs, "latency-mode": "generation", "book-url": "{book}", "save-result": "{result}",
             "format": "json", "api-key": self.target.key,
         }  # fmt: skip
-        cache = "--enable-prefix-caching" if self.plan.prefix_caching else "--no-cache"
         # Replies of exact length, and no coherence test, which random weights fail.
-        return ["-m", "llama_benchy", *_words(wanted), cache, "--exact-tg", "--skip-coherence"]
+        return ["-m", "llama_benchy", *_words(wanted), "--no-cache", "--exact-tg", "--skip-coherence"]
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
         wanted = {

@@ -22,6 +22,7 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
+from envgen.patches.checkout import lacking
 from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
@@ -201,8 +202,8 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
             name: found.st_ino if (found := or_none(Path(path).stat)) else 0 for name, path in folders.items() if path
         },
         "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
-        "unpatched": deployment.lacking_patches if local else {},
-        "digest": or_none(lambda: deployment.digest) or "",
+        "unpatched": lacking(deployment.profile, deployment.root) if local else {},
+        "digest": or_none(lambda: deployment.rendered.digest) or "",
         "stale": or_none(lambda: tuple(of_image(deployment))),
         "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
         **_own_compose(deployment),

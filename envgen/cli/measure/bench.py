@@ -15,8 +15,6 @@ from envgen.cli.measure.common import matrix_of, matrix_options, report, server_
 @server_options
 @matrix_options
 @tool_options
-@click.option("--prefix-caching", is_flag=True, default=None,
-              help="Fill the context first, then measure with it cached.")  # fmt: skip
 def command(asked: Asked, tokenizer: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 

@@ -114,10 +114,10 @@ def test_the_versions_of_tools() -> None:
     assert found == {"a": pytest.__version__, "b": "", "c": "unknown"}
 
 
-def report(decode: list[float], prefill: bool = True) -> str:
+def report(decode: list[float]) -> str:
     values = {"values": [100.0, 100.0, 100.0]}
     one = {"prompt_size": 64, "response_size": 8, "context_size": 0, "concurrency": 1, "e2e_ttft": values,
-           "is_context_prefill_phase": False, "pp_throughput": values if prefill else None,
+           "is_context_prefill_phase": False, "pp_throughput": values,
            "tg_throughput": {"values": decode} if decode else None}  # fmt: skip
     return json.dumps({"benchmarks": [one]})
 
@@ -125,8 +125,6 @@ def report(decode: list[float], prefill: bool = True) -> str:
 def test_a_rate_that_is_missing_has_a_reason() -> None:
     rates = [1.0, 2.0, 3.0]
     assert "no decode rate: each reply arrived in one piece" in tool(ran(report([]))).measure(CELL).notes[0]
-    short = tool(ran(report(rates, prefill=False))).measure(CELL)
-    assert short.notes[0].startswith("no prefill rate: it took no longer")
     assert not tool(ran(report(rates))).measure(CELL).notes
     line = "Falling back to 'gpt2' tokenizer as approximation."
     assert line in tool(ran(report(rates), fell_back=[line])).measure(CELL).notes[0]
