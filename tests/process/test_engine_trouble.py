@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,67 +40,49 @@ TIME = 300  # seconds; on an idle machine each takes less than 10, and with no l
 Serve = Callable[[socket.socket], None]
 
 
-def never(client: socket.socket) -> None:
-    client.recv(1)
-    time.sleep(600)
+@dataclass(frozen=True)
+class Trouble:
+    """What a server sends: a head, then a piece for ever, each after a pause; nothing: it is silent, or closes.
+
+    ``greets``: it answers the greeting as an engine does, and only then is in trouble.
+    """
+
+    said: str
+    head: bytes = b""
+    piece: bytes = b""
+    pause: float = 0.0
+    greets: bool = False
+    closes: bool = False
+
+    def __call__(self, client: socket.socket) -> None:
+        asked = client.recv(1 << 16)
+        while self.greets and b"GET /version " in asked:
+            client.sendall(GREETING)
+            asked = client.recv(1 << 16)
+        client.sendall(self.head)
+        while self.piece:
+            client.sendall(self.piece)
+            time.sleep(self.pause)
+        if not self.closes:
+            time.sleep(600)
 
 
-def trickle(client: socket.socket) -> None:
-    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    while True:
-        client.sendall(b" ")
-        time.sleep(0.2)
-
-
-def endless_headers(client: socket.socket) -> None:
-    client.sendall(b"HTTP/1.1 200 OK\r\n")
-    while True:
-        client.sendall(b"X-Same: again\r\n" * 1000)
-
-
-def endless_greetings(client: socket.socket) -> None:
-    while True:
-        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
-
-
-def endless_chunks(client: socket.socket) -> None:
-    client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    while True:
-        client.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
-
-
-def greeted(client: socket.socket) -> bool:
-    """Answer the greeting as an engine does; False for any other request, which is not answered."""
-    if b"GET /version " not in client.recv(1 << 16):
-        return False
-    client.sendall(GREETING)
-    return True
-
-
-def silent_after_the_greeting(client: socket.socket) -> None:
-    """An engine that is stopped (SIGSTOP) in the middle."""
-    while greeted(client):
-        pass
-    time.sleep(600)
-
-
-def floods_after_the_greeting(client: socket.socket) -> None:
-    while greeted(client):
-        pass
-    endless_chunks(client)
-
-
-def gone_after_the_greeting(client: socket.socket) -> None:
-    while greeted(client):
-        pass
-
-
-def lies_after_the_greeting(client: socket.socket) -> None:
-    """Well-formed answers of another form."""
-    body = json.dumps([{"Id": 7, "State": 7}, "x", None]).encode()
-    while True:
-        if not greeted(client):
-            client.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+OK, LATE = b"HTTP/1.1 200 OK\r\n", "did not answer within"
+CHUNKS = (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n")
+LIES = json.dumps([{"Id": 7, "State": 7}, "x", None]).encode()  # well-formed, and of another form
+TROUBLES = {
+    "never": Trouble(LATE),
+    "trickles": Trouble(LATE, OK + b"Content-Length: 100000\r\n\r\n", b" ", 0.2),
+    "endless headers": Trouble("cannot reach the Docker Engine", OK, b"X-Same: again\r\n" * 1000),
+    "endless greetings": Trouble(LATE, b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "endless chunks": Trouble("more than 16 MiB", *CHUNKS),
+    "silent after the greeting": Trouble(LATE, greets=True),  # an engine that is stopped (SIGSTOP) in the middle
+    "floods after the greeting": Trouble("more than 16 MiB", *CHUNKS, greets=True),
+    "gone after the greeting": Trouble("cannot reach the Docker Engine", greets=True, closes=True),
+    "lies after the greeting": Trouble(
+        "does not have the form", OK + b"Content-Length: %d\r\n\r\n" % len(LIES) + LIES, greets=True, closes=True
+    ),
+}
 
 
 @contextlib.contextmanager
@@ -155,38 +138,17 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
     return max(memory for *_, memory in run_all(f"unix://{folder}/no.sock", folder))
 
 
-TROUBLES: dict[Serve, str] = {
-    never: "did not answer within",
-    trickle: "did not answer within",
-    endless_headers: "cannot reach the Docker Engine",
-    endless_greetings: "did not answer within",
-    endless_chunks: "more than 16 MiB",
-    silent_after_the_greeting: "did not answer within",
-    floods_after_the_greeting: "more than 16 MiB",
-    gone_after_the_greeting: "cannot reach the Docker Engine",
-    lies_after_the_greeting: "does not have the form",
-}
-
-
-@pytest.mark.parametrize("serve", TROUBLES, ids=lambda serve: serve.__name__)
-def test_every_verb_ends(serve: Serve, tmp_path: Path, usual: int) -> None:
-    with server(serve, tmp_path / "s") as host:
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_every_verb_ends(trouble: str, tmp_path: Path, usual: int) -> None:
+    with server(TROUBLES[trouble], tmp_path / "s") as host:
         for words, code, output, memory in run_all(host, tmp_path):
             # doctor reports it as a finding among others.
             assert code == (1 if words == ("doctor",) else 3), (words, code, output)
-            assert TROUBLES[serve] in output and "Traceback" not in output, (words, output)
+            assert TROUBLES[trouble].said in output and "Traceback" not in output, (words, output)
             assert memory < usual + MEMORY, (words, f"{memory >> 20} MiB against {usual >> 20} MiB")
 
 
 # --- not an engine ----------------------------------------------------------------------------------------------------
-
-
-def answers(answer: bytes) -> Serve:
-    def serve(client: socket.socket) -> None:
-        client.recv(1 << 16)
-        client.sendall(answer)
-
-    return serve
 
 
 def http(document: object, status: str = "200 OK") -> bytes:
@@ -244,7 +206,7 @@ def test_no_permission(tmp_path: Path) -> None:
     ],
 )
 def test_something_else_than_an_engine(tmp_path: Path, answer: bytes, sentence: str) -> None:
-    with server(answers(answer), tmp_path / "s") as host:
+    with server(Trouble("", answer, closes=True), tmp_path / "s") as host:
         assert sentence in str(refusal(host))
 
 
