@@ -18,7 +18,7 @@ from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab
 from pair import four as four
 from pair import machines as machines
-from projects import BASE, Project, docker, forget
+from projects import BASE, DEFAULTS, Project, docker, forget
 
 from envgen.engine.client import Engine, connect
 from envgen.errors import EngineError
@@ -45,13 +45,13 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def make_project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Project]]:
-    """Make a project from the text of its file; its containers, volumes and images are removed at the end."""
+    """Make a project from the text of its file behind DEFAULTS; what it made on the engine is removed at the end."""
     made: list[Project] = []
 
     def make(name: str, text: str) -> Project:
         forget(name)
         root = tmp_path_factory.mktemp(name)
-        (root / "envgen.yaml").write_text(f"version: 1\nname: {name}\n{text}", encoding="utf-8")
+        (root / "envgen.yaml").write_text(f"version: 1\nname: {name}\n{DEFAULTS}{text}", encoding="utf-8")
         made.append(Project(root, name))
         return made[-1]
 

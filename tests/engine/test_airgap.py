@@ -26,9 +26,8 @@ profiles:
   prod:
     mode: production
     base: {image: "BASE"}
-    gpu: none
     pip: {tools: [airtool]}
-    build: {ccache: false, wheelhouse: wheels}
+    build: {wheelhouse: wheels}
     services: {web: {command: [sleep, infinity]}}
 """
 
@@ -123,18 +122,16 @@ def test_no_index_and_the_wheel_folders_of_the_base_image_are_obeyed(
 
 PASSWORD = "hunter2-never-shown"
 COMPANY = """\
-defaults:
-  base: {image: "envgentest-companybase:lean"}
-  gpu: none
-  build: {ccache: false}
   pip: {index: "INDEX/simple"}
 profiles:
   prod:
+    base: {image: "envgentest-companybase:lean"}
     mode: production
     pip: {tools: [airtool]}
     services: {web: {command: [sleep, infinity]}}
   dev:
     mode: development
+    base: {image: "envgentest-companybase:lean"}
     python_path: [/workspace/demo]
     sources:
       demo:

@@ -21,14 +21,10 @@ pytestmark = pytest.mark.engine
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ARM_BASE = "envgen-test-arm-base:1"
 FILE = """
-default_profile: dev
 profiles:
   dev:
     mode: development
     base: {{image: "{base}"{platform}}}
-    cuda: {{arch_list: "12.1a"}}
-    gpu: none
-    build: {{ccache: false}}
     python_path: [/workspace/lib]
     pip: {{tools: [ninja]}}
     caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}

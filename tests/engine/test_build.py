@@ -24,17 +24,12 @@ from envgen.explain import Circumstances, cause_of
 
 pytestmark = pytest.mark.engine
 
-FILE = f"""
-default_profile: prod
-defaults:
-  base: {{image: {BASE}}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
+FILE = """
 profiles:
   prod:
     mode: production
     description: A profile of the tests
-    services: {{serve: {{command: [sleep, infinity]}}}}
+    services: {serve: {command: [sleep, infinity]}}
 """
 
 
@@ -60,14 +55,13 @@ def test_the_image_says_what_it_is(project: Project, engine: Engine) -> None:
 
 def test_status_and_build_name_what_made_the_image_older(make_project: Callable[..., Project]) -> None:
     """And what the image is not built from is not named, nor built for."""
-    file = FILE.replace("cuda:", "dockerfile_extra: {end: [COPY note.txt /]}\n  cuda:")
-    project = make_project("envgentestolder", file)
+    project = make_project("envgentestolder", FILE + "    dockerfile_extra: {end: [COPY note.txt /]}\n")
     (project.root / "note.txt").write_text("one")
     project.envgen("build")
     assert project.envgen("status", "--json").json["image"]["changed"] == []
     (project.root / "note.txt").write_text("two")
-    text = file.replace("12.1a", "12.1f").replace("sleep, infinity", "sleep, '9'")
-    (project.root / "envgen.yaml").write_text(f"version: 1\nname: envgentestolder\n{text}")
+    file = project.root / "envgen.yaml"
+    file.write_text(file.read_text().replace("12.1a", "12.1f").replace("sleep, infinity", "sleep, '9'"))
     lines = project.envgen("status").out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("image "))
     assert [line.strip() for line in lines[at + 1 : at + 3]] == ["cuda.arch_list: 12.1a → 12.1f", "note.txt changed"]
@@ -93,7 +87,7 @@ def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: En
 def test_a_new_base_image_of_the_same_name_is_seen(make_project: Callable[..., Project]) -> None:
     docker("tag", BASE, "envgentestmoving:1")
     try:
-        project = make_project("envgentestmoved", FILE.replace(BASE, "envgentestmoving:1"))
+        project = make_project("envgentestmoved", FILE + "    base: {image: envgentestmoving:1}\n")
         project.envgen("build")
         assert project.envgen("build", "--json").json["up_to_date"] is True
         docker("build", "-q", "-t", "envgentestmoving:1", "-", timeout=60, stdin=f"FROM {BASE}\nLABEL moved=1\n")
@@ -215,8 +209,7 @@ def test_on_a_terminal_it_is_buildkits_own_display_and_the_log_is_whole(
 def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:
     """A CA file, a proxy with a password, a token of the shell and the number of jobs: none of them stays."""
     base = lean_base("envgentestsecret:base")
-    text = FILE.replace(BASE, base) + "    secrets: [HF_TOKEN]\n"
-    project = make_project("envgentestsecret", text)
+    project = make_project("envgentestsecret", f"{FILE}    base: {{image: {base}}}\n    secrets: [HF_TOKEN]\n")
     marks = ("PLANTED-CA-7c1e", "PLANTED-PROXY-91ab", "PLANTED-TOKEN-55d0")
     (project.root / "ca.pem").write_text(f"# {marks[0]}\n" + ca_certificate())
     env = {"NO_PROXY": f"{marks[1]}.example", "HF_TOKEN": marks[2]}

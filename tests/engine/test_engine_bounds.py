@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from projects import BASE, Project, docker
+from projects import Project, docker
 
 from envgen.engine.endpoint import find_endpoint
 
@@ -25,9 +25,6 @@ SLOW = """\
 profiles:
   dev:
     mode: development
-    gpu: none
-    base: {image: IMAGE}
-    cuda: {arch_list: 12.1a}
     services:
       web:
         command: [sh, -c, "while :; do seq 1 1000; sleep 0.1; done"]
@@ -85,7 +82,7 @@ class Cut:
 @pytest.fixture
 def slow(make_project: Callable[..., Project], free_port: int) -> Callable[[str, str], Project]:
     def make(name: str, timeout: str) -> Project:
-        text = SLOW.replace("IMAGE", BASE).replace("PORT", str(free_port)).replace("TIMEOUT", timeout)
+        text = SLOW.replace("PORT", str(free_port)).replace("TIMEOUT", timeout)
         return make_project(name, text)
 
     return make
@@ -167,7 +164,7 @@ def test_an_engine_that_freezes_while_a_user_works_is_named(
 
 
 def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:
-    text = SLOW.replace("IMAGE", BASE).replace("PORT", "1").replace("TIMEOUT", "9s")
+    text = SLOW.replace("PORT", "1").replace("TIMEOUT", "9s")
     made, engine = make_project("envgentestcut2", text + "    apt: {build: [hello, cowsay]}\n"), Cut(tmp_path / "s")
     argv = [sys.executable, "-m", "envgen", "build", "--no-cache", "--unlocked"]
     with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
@@ -185,7 +182,7 @@ def test_a_service_that_floods_its_log_is_given_up_in_time(make_project: Callabl
     """Each look reads what is new and ends; of a line of five million characters the beginning is shown."""
     flood = "head -c 5000000 /dev/zero | tr '\\\\0' x; echo; yes $(head -c 500 /dev/zero | tr '\\\\0' y)"
     text = SLOW.replace("while :; do seq 1 1000; sleep 0.1; done", flood)
-    text = text.replace("IMAGE", BASE).replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "5s")
+    text = text.replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "5s")
     made = make_project("envgentestchatty", text)
     made.envgen("build")
     argv = [sys.executable, "-m", "envgen", "up", "web"]

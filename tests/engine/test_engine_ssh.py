@@ -168,15 +168,12 @@ def test_what_ssh_or_the_machine_refuses(spark: Spark) -> None:
     assert "ssh reaches spark, but the Docker Engine's socket /no/such.sock there does not answer" in error
 
 
-PROJECT = f"""
+PROJECT = """
 profiles:
   dev:
     mode: development
-    gpu: none
-    base: {{image: {BASE}}}
-    cuda: {{arch_list: 12.1a}}
     services:
-      web: {{command: [python3, -m, http.server, "8000"], ports: ["PORT:8000"], restart: "no"}}
+      web: {command: [python3, -m, http.server, "8000"], ports: ["PORT:8000"], restart: "no"}
 """
 
 

@@ -16,23 +16,18 @@ from pathlib import Path
 
 import pytest
 from local import until
-from projects import BASE, Finished, Project
+from projects import Finished, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "4"))
 VERBS = ("render", "lock", "clear", "build")
-FILE = f"""
-default_profile: prod
+FILE = """
 profiles:
   prod:
     mode: production
-    base: {{image: "{BASE}"}}
-    cuda: {{arch_list: "12.1a"}}
-    gpu: none
-    build: {{ccache: false}}
-    caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}
-    services: {{web: {{command: [sleep, infinity]}}}}
+    caches: {flashinfer: {path: /root/.cache/flashinfer}}
+    services: {web: {command: [sleep, infinity]}}
 """
 MODULES = """
 for m in page norm rope; do

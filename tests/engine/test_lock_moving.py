@@ -31,9 +31,6 @@ profiles:
   prod:
     mode: production
     base: {{image: "{base}"}}
-    cuda: {{arch_list: 12.1a}}
-    gpu: none
-    build: {{ccache: false}}
     apt: {{runtime: [tree]}}
     pip: {{tools: [sniffio]}}
     sources:

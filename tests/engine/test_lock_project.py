@@ -21,9 +21,6 @@ profiles:
   prod:
     mode: production
     base: {{image: "{MY_BASE}"}}
-    cuda: {{arch_list: 12.1a}}
-    gpu: none
-    build: {{ccache: false}}
     apt: {{runtime: [tree]}}
     pip: {{tools: [sniffio==1.3.1, "filelock<4"]}}
     sources:

@@ -24,10 +24,10 @@ EAT = (
     " for n in range(most >> 24)]; time.sleep(1000)"
 )
 FILE = """
-default_profile: dev
-defaults: {base: {image: BASE}, cuda: {arch_list: 12.1a}, gpu: none, build: {ccache: false}, memory: {floor: 256MiB}}
 profiles:
   dev:
+    base: {image: BASE}
+    memory: {floor: 256MiB}
     mode: production
     compose: limits.yaml
     services:

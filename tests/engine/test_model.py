@@ -12,19 +12,13 @@ from pathlib import Path
 
 import pytest
 from hub_server import COMMIT, Hub, model_files, serve, shard
-from projects import BASE, Project, docker
+from projects import Project, docker
 
 pytestmark = pytest.mark.engine
 
-FILE = f"""
-default_profile: prod
-defaults:
-  base: {{image: {BASE}}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
-  build: {{ccache: false}}
-  pip: {{tools: [huggingface_hub]}}
-  caches: {{huggingface: {{path: /hf, host: cache}}}}
+FILE = """
+  pip: {tools: [huggingface_hub]}
+  caches: {huggingface: {path: /hf, host: cache}}
   secrets: [HF_TOKEN]
 profiles:
   prod:
@@ -32,12 +26,12 @@ profiles:
     services:
       web:
         command: [sh, -c, "echo offline=$HF_HUB_OFFLINE; exec sleep 1000"]
-        model: {{repo: acme/tiny}}
+        model: {repo: acme/tiny}
     variants:
       eagle:
         services:
           web:
-            args: {{speculative-config: {{method: eagle3, model: acme/draft, num_speculative_tokens: 3}}}}
+            args: {speculative-config: {method: eagle3, model: acme/draft, num_speculative_tokens: 3}}
 """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from local import free_port
-from projects import BASE, Project, docker
+from projects import Project, docker
 
 pytestmark = pytest.mark.engine
 
@@ -21,12 +21,9 @@ def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     made = make_project(
         NAME,
         f"""
-default_profile: prod
 profiles:
   prod:
     mode: production
-    base: {{image: {BASE}}}
-    gpu: none
     compose: over.yaml
     services:
       web:

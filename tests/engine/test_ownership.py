@@ -12,25 +12,20 @@ from pathlib import Path
 
 import pytest
 from local import free_port
-from projects import BASE, Project, docker
+from projects import Project, docker
 
 pytestmark = pytest.mark.engine
 
 # Everything of one step: the base image is all that is needed.
 NAME = "envgentestcopies"
-FILE = f"""
-default_profile: dev
+FILE = """
 profiles:
   dev:
     mode: development
-    base: {{image: "{BASE}"}}
-    cuda: {{arch_list: "12.1a"}}
-    gpu: none
-    build: {{ccache: false}}
-    caches: {{jit: {{path: /jit}}}}
+    caches: {jit: {path: /jit}}
     services:
-      web: {{command: [sleep, infinity]}}
-      port: {{command: [sleep, infinity], ports: ["127.0.0.1:PORT:8000"]}}
+      web: {command: [sleep, infinity]}
+      port: {command: [sleep, infinity], ports: ["127.0.0.1:PORT:8000"]}
 """
 
 

@@ -36,12 +36,11 @@ RUN echo {base64.b64encode(f"#!/usr/bin/env python3{SERVER}".encode()).decode()}
 ENTRYPOINT ["vllm", "serve"]
 """
 FILE = f"""
-default_profile: prod
 profiles:
   prod:
     mode: production
     base: {{image: {NAME}-base}}
-    gpu: none
+    cuda: null
     services:
       serve:
         command: [vllm, serve, tiny]

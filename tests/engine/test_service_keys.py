@@ -6,37 +6,33 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from projects import BASE, Project, docker
+from projects import Project, docker
 
 pytestmark = pytest.mark.engine
 
 NAME = "envgentestkeys"
 CONTAINER = f"{NAME}-fixed-name"
-FILE = f"""
-default_profile: prod
+FILE = """
 x-mounts: &mounts
   texts: ./texts:/texts:ro
-  scratch: {{host: ./scratch, path: /scratch}}
-defaults:
-  base: {{image: {BASE}}}
-  cuda: {{arch_list: 12.1a}}
-  build: {{ccache: false}}
+  scratch: {host: ./scratch, path: /scratch}
 profiles:
   prod:
+    gpu: auto
     mode: production
     compose: over.yaml
     dockerfile_extra:
       base: ["ENV ENVGENTEST_BASE=yes"]
       end: ["COPY --chmod=0755 own/ /opt/own/", 'RUN /opt/own/say >/etc/said']
     sources:
-      mine: {{origin: {{folder: ./src/mine}}, package: mine, distribution: mine, mount: /workspace/mine}}
+      mine: {origin: {folder: ./src/mine}, package: mine, distribution: mine, mount: /workspace/mine}
     services:
       server:
         command: [sleep, infinity]
         mounts: *mounts
         network: host
         shm_size: 80MiB
-      plain: {{command: [sleep, infinity]}}
+      plain: {command: [sleep, infinity]}
 """
 
 FILES = {

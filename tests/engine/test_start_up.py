@@ -6,22 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from projects import BASE, Project, docker
+from projects import Project, docker
 
 pytestmark = pytest.mark.engine
 
 NAME = "envgenteststartup"
-FILE = f"""
-default_profile: dev
-defaults:
-  base: {{image: {BASE}}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
-  build: {{ccache: false}}
+FILE = """
 profiles:
   dev:
     mode: production
-    env: {{own: {{OWN: "1"}}}}
+    env: {own: {OWN: "1"}}
     services:
       one:
         command: [sleep, infinity]

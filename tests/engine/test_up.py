@@ -43,46 +43,40 @@ http.server.ThreadingHTTPServer(("", int(os.environ.get("PORT", "8000"))), Handl
 # A value of a project file is one line.
 ONE_LINE = f"exec(__import__('base64').b64decode('{base64.b64encode(SERVER.encode()).decode()}'))"
 
-FILE = f"""
-default_profile: prod
-defaults:
-  base: {{image: {BASE}}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
-  build: {{ccache: false}}
+FILE = """
 profiles:
   prod:
     mode: production
-    env: {{answers: {{ANSWER: " Paris, of course", DELAY: "1"}}}}
+    env: {answers: {ANSWER: " Paris, of course", DELAY: "1"}}
     secrets: [ENVGENTEST_TOKEN]
     services:
       serve:
         command: [python3, -c, SERVER]
         ports: ["127.0.0.1:PORT:8000"]
-        ready: {{model: tiny, port: 8000, timeout: 60s}}
+        ready: {model: tiny, port: 8000, timeout: 60s}
       hosted:
         command: [python3, -c, SERVER]
         network: host
-        env: {{PORT: "HOSTED"}}
-        ready: {{model: tiny, port: HOSTED, timeout: 60s}}
+        env: {PORT: "HOSTED"}
+        ready: {model: tiny, port: HOSTED, timeout: 60s}
       plain:
         command: [sh, -c, "echo up; exec sleep 1000"]
       crash:
         command: [sh, -c, "echo about to fail; echo 'CUDA out of memory. Tried to allocate' >&2; exit 3"]
-        health: {{http: /, interval: 1s, start_period: 300s}}  # else it counts as running after a second
+        health: {http: /, interval: 1s, start_period: 300s}  # else it counts as running after a second
       late:
         command: [sh, -c, "sleep 2; echo late failure; exit 4"]
-        health: {{http: /, interval: 1s, start_period: 300s}}
+        health: {http: /, interval: 1s, start_period: 300s}
       sick:
         command: [sh, -c, "echo sick; exec sleep 1000"]
-        health: {{http: /, interval: 1s, retries: 1, start_period: 0s}}
+        health: {http: /, interval: 1s, retries: 1, start_period: 0s}
       starting:
         command: [sh, -c, "echo loading; exec sleep 1000"]
-        health: {{http: /, interval: 1s, start_period: 600s}}
+        health: {http: /, interval: 1s, start_period: 600s}
       loop:
         command: [sh, -c, "echo again; exit 5"]
         restart: on-failure:50
-        health: {{http: /, interval: 60s, start_period: 600s}}
+        health: {http: /, interval: 60s, start_period: 600s}
       missing:
         command: [envgen-no-such-program]
 """

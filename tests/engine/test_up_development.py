@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from projects import BASE, Project, docker
+from projects import Project, docker
 from rendering import package
 
 from envgen.profile.load import load_project
@@ -20,25 +20,20 @@ from envgen.render.environment import overlay_volume
 
 pytestmark = pytest.mark.engine
 
-FILE = f"""
-default_profile: dev
+FILE = """
 profiles:
   dev:
     mode: development
-    base: {{image: {BASE}}}
-    cuda: {{arch_list: 12.1a}}
-    gpu: none
-    build: {{ccache: false}}
     sources:
       lib:
-        origin: {{checkout: lib}}
+        origin: {checkout: lib}
         package: lib
         distribution: lib
         mount: /workspace/lib
         console_scripts: [lib-cli]
     services:
-      dev: {{command: [sleep, infinity], interactive: true}}
-      serve: {{command: [sh, -c, "lib-cli && exec sleep infinity"]}}
+      dev: {command: [sleep, infinity], interactive: true}
+      serve: {command: [sh, -c, "lib-cli && exec sleep infinity"]}
 """
 
 

@@ -7,27 +7,21 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from projects import BASE, Project, docker, interrupt
+from projects import Project, docker, interrupt
 
 pytestmark = pytest.mark.engine
 
 NAME = "envgentestverbs"
-FILE = f"""
-default_profile: dev
-defaults:
-  base: {{image: {BASE}}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
-  build: {{ccache: false}}
+FILE = """
 profiles:
   dev:
     mode: development
-    env: {{all: {{LEVEL: "1"}}}}
+    env: {all: {LEVEL: "1"}}
     secrets: [ENVGENTEST_A, ENVGENTEST_B, ENVGENTEST_C]
-    caches: {{things: {{path: /things}}}}
+    caches: {things: {path: /things}}
     services:
-      one: {{command: [sh, -c, "echo one is up; exec sleep 1000"]}}
-      two: {{command: [sh, -c, "echo two is up; exec sleep 1000"]}}
+      one: {command: [sh, -c, "echo one is up; exec sleep 1000"]}
+      two: {command: [sh, -c, "echo two is up; exec sleep 1000"]}
 """
 
 

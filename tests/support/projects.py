@@ -16,6 +16,15 @@ import forked
 
 BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 
+# Before the text of each project that ``make_project`` makes, which may go on with keys of the defaults.
+DEFAULTS = f"""\
+defaults:
+  base: {{image: {BASE}}}
+  cuda: {{arch_list: 12.1a}}
+  gpu: none
+  build: {{ccache: false}}
+"""
+
 # The stand-in base without torch and compilers: saving or pushing all of it would take a minute.
 LEAN = f"""\
 FROM {BASE} AS full
