@@ -131,14 +131,9 @@ def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
 
 # --- causes, provoked for real ----------------------------------------------------------------------------------------
 
-PATCHED = r"""
-RUN mkdir /s && cd /s && git init -q && printf 'one\n' >a
-RUN printf -- '--- a/a\n+++ b/a\n@@ -1 +1 @@\n-zwei\n+drei\n' >/p && cd /s && git apply --verbose /p
-"""
 CAUSES = [
     ("killed", "RUN echo compiling; sh -c 'kill -9 $$'; exit $?"),
     ("no_space", "RUN --mount=type=tmpfs,target=/t,size=1m dd if=/dev/zero of=/t/x bs=1M count=4"),
-    ("patch", PATCHED),
     ("dockerfile", "RUNN true"),
 ]
 

@@ -16,6 +16,7 @@ from projects import Project
 from envgen.app.patch_sources import with_line
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, Place
+from envgen.lock.model import GitLock, Lock, save
 from envgen.patches.checkout import Checkout, lacking
 from envgen.patches.dry_run import dry_run
 from envgen.patches.series import Series, load_series, make_patch
@@ -333,6 +334,16 @@ def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
         assert out.count(": fits\n") == 5
         found = made.envgen("patch", "check", "vllm", "--ref", "v0.14.0", "--json", env=own).json
         assert found["rehearsals"][0]["version"] == "0.14.0"
+        # Locked: the branch moves to a source that the patches do not fit, and is not asked.
+        url, commit = f"{address}/vllm.git", git(["rev-parse", "main"], cwd=bare).text
+        save(made.root / "envgen.lock", Lock(git={f"{url} main": GitLock(url, "main", commit)}))
+        (work / LOADER).write_text("# rewritten\n")
+        git(["commit", "-qam", "away"], cwd=work)
+        git(["push", "-qf", str(bare), "HEAD:main"], cwd=work)
+        out = made.envgen("patch", "check", "vllm", env=own).out
+        assert out.startswith(f"main of {url}, locked at {commit[:12]}") and out.count(": fits\n") == 5
+        assert "patches do not fit, so nothing was built" in made.envgen("build", "--unlocked", env=own, code=4).err
+        (made.root / "envgen.lock").unlink()
     made.envgen("patch", "check", "vllm", "--ref", "v0.14.0", env=own)  # a tag that is known needs no server
     assert "git fetch failed" in made.envgen("patch", "check", "vllm", "--ref", "main", env=own, code=2).err
 
