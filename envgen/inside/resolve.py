@@ -238,14 +238,14 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
 
 def answer(request: Doc) -> Doc:
     """Resolve the packages of each profile."""
-    found: Doc = {"arch": ARCHS.get(platform.machine(), platform.machine()), "python": {}}
+    arch = ARCHS.get(platform.machine(), platform.machine())
     with tempfile.TemporaryDirectory(prefix="envgen-") as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
-        uv, present, jobs = attempt(get_uv, folder), installed(), {}
+        uv, present = attempt(get_uv, folder), installed()
+        if "failed" in uv:
+            return {"arch": arch, "python": dict.fromkeys(request["python"], uv)}
         stand_ins(os.path.join(folder, "stand-ins"), present)
+        jobs = {}
         for name, wanted in request["python"].items():
-            work = PackageSets(os.path.join(folder, "p-" + name), uv.get("ok", ""), present, wanted)
-            found["python"][name] = uv
-            if "ok" in uv:
-                jobs[name] = pool.submit(attempt, work.resolve)
-        found["python"].update({name: job.result() for name, job in jobs.items()})
-    return found
+            work = PackageSets(os.path.join(folder, "p-" + name), uv["ok"], present, wanted)
+            jobs[name] = pool.submit(attempt, work.resolve)
+        return {"arch": arch, "python": {name: job.result() for name, job in jobs.items()}}

@@ -209,36 +209,30 @@ class Upgrade:
         """True when one of these inputs is to be upgraded."""
         return self.everything or any(name in self.names for name in names)
 
+    def moves(self, package: str) -> bool:
+        """True when this Python package is to be upgraded."""
+        named = {canonicalize_name(name) for name in self.names}
+        related = package.startswith(FAMILY) and any(name.startswith(f"{FAMILY}-") for name in named)
+        return self.everything or package in named or related
+
     def wants_python(self, profile: Profile, lock: Lock) -> bool:
         """True when a Python package of this profile is to be upgraded."""
-        if self.wants("pip"):
-            return True
-        have = lock.python.get(profile.name, {})
-        pins = {pin.name for python in have.values() for pins in python.sets.values() for pin in pins}
-        return any(name in self.names or self._moves(name) for name in pins) or any(
-            name in self.names for name, source in profile.sources.items() if source.origin.wheel
-        )
-
-    def _moves(self, package: str) -> bool:
-        names: list[str] = [canonicalize_name(name) for name in self.names]
-        if self.everything or package in names:
-            return True
-        return package.startswith(FAMILY) and any(name.startswith(f"{FAMILY}-") for name in names)
+        have = lock.python.get(profile.name, {}).values()
+        pins = {pin.name for python in have for pins in python.sets.values() for pin in pins}
+        wheels = [name for name, source in profile.sources.items() if source.origin.wheel]
+        return self.wants("pip", *wheels) or any(map(self.moves, pins))
 
 
 def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> dict[str, dict[str, str]]:
     """set -> package -> version: what keeps its version, unless another package forces a change."""
-    if upgrade.wants("pip"):
-        return {}
     kept: dict[str, dict[str, str]] = {}
-    for python in have.values():
-        for name, pins in python.sets.items():
-            source = name.partition(".")[2]
-            if source in upgrade.names and source in profile.sources and not profile.sources[source].origin.git:
-                continue
-            for pin in pins:
-                if not upgrade._moves(pin.name):
-                    kept.setdefault(name, {})[pin.name] = pin.version
+    for name, pins in (item for python in have.values() for item in python.sets.items()):
+        source = profile.sources.get(name.partition(".")[2])
+        if upgrade.wants("pip") or (name.partition(".")[2] in upgrade.names and source and not source.origin.git):
+            continue
+        for pin in pins:
+            if not upgrade.moves(pin.name):
+                kept.setdefault(name, {})[pin.name] = pin.version
     return kept
 
 

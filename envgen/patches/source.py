@@ -144,10 +144,10 @@ class PatchedSource:
         is_commit, tagged = _COMMIT.fullmatch(wanted) is not None, version_of_ref(wanted)
         # A branch is fetched every time: it may have moved.
         mirror, commit = Mirror.fetched(url, wanted, moves=not (is_commit or tagged), timeout=SECONDS)
+        where = f"of {without_login(url)}"
         if self.commit and not ref:
-            label = f"{origin.git_ref} of {without_login(url)}, locked at {commit[:12]}"
-            return GitTree(mirror, commit, label, version)
-        return GitTree(mirror, commit, f"{wanted[:12] if is_commit else wanted} of {without_login(url)}", tagged)
+            return GitTree(mirror, commit, f"{origin.git_ref} {where}, locked at {commit[:12]}", version)
+        return GitTree(mirror, commit, f"{wanted[:12] if is_commit else wanted} {where}", tagged)
 
     def wheel(self) -> WheelTree:
         """Its released wheel. EnvgenError without one."""
