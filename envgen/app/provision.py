@@ -1,7 +1,7 @@
-"""What services lack before they can start (lock, image, weights, kernels): found, listed, and made side by side.
+"""What services lack before they can start (lock, image, weights): found, listed, and made side by side.
 
 The image needs the lock. Weights need neither: a small image, the first stage of the build, downloads them while the
-rest is built. Kernels need the image, and compile while the weights still come.
+rest is built.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from envgen.deployment import Deployment
 from envgen.engine import buildx
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background
-from envgen.errors import EngineError, EnvgenError, NotFoundError
+from envgen.errors import EnvgenError
 from envgen.jitcache.place import CACHE, make_query
 from envgen.jitcache.service import JitCache
-from envgen.jitcache.warm import warm_image
 from envgen.live import doing, moving, now_doing
 from envgen.lock.servers import size_of
 from envgen.profile.model import GpuMode, Mode
@@ -61,14 +60,12 @@ class Download:
 
 @dataclass(frozen=True)
 class Lacking:
-    """What the services ``names`` of a deployment lack. ``image``: what is wrong with it; "" if nothing is."""
+    """What services of a deployment lack. ``image``: what is wrong with it; "" if nothing is."""
 
     deployment: Deployment
-    names: tuple[str, ...]
     lock: bool = False
     image: str = ""
     downloads: tuple[Download, ...] = ()
-    modules: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.lock or self.image or self.downloads)
@@ -84,9 +81,6 @@ class Lacking:
             yield f"  image     {what}; a first build downloads all that it installs (a released vLLM is several GB)"
         for one in self.downloads:
             yield f"  weights   {one}"
-        if self.modules:
-            shown = ", ".join(self.modules[:6]) + (", ..." if len(self.modules) > 6 else "")
-            yield f"  kernels   compiles {shown}"
 
 
 def look(session: Session, names: Sequence[str]) -> Lacking:
@@ -100,12 +94,11 @@ def look(session: Session, names: Sequence[str]) -> Lacking:
     image = next((problem.message for problem in of_image(deployment)), "")
     lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(builds.lock_problems(deployment.to_build()))
     downloads = [one for name in chosen for one in _downloads(deployment, name)]
-    modules = _modules_to_compile(deployment, chosen) if image else ()
-    return Lacking(deployment, chosen, lock, image, tuple(downloads), modules)
+    return Lacking(deployment, lock, image, tuple(downloads))
 
 
-def to_build(session: Session, names: Sequence[str], *, yes: bool) -> Lacking:
-    """A build of the image, and the kernels for it, whether it is out of date or not: BuildKit decides.
+def to_build(session: Session, *, yes: bool) -> Lacking:
+    """A build of the image, whether it is out of date or not: BuildKit decides.
 
     ``yes``: what is not in the lock is locked first, a new patch for example.
     """
@@ -113,9 +106,7 @@ def to_build(session: Session, names: Sequence[str], *, yes: bool) -> Lacking:
     production = deployment.profile.mode is Mode.PRODUCTION
     lock = yes and production and bool(builds.lock_problems(deployment.to_build()))
     image = next((problem.message for problem in of_image(deployment)), "")
-    chosen = tuple(names or deployment.profile.services)
-    modules = _modules_to_compile(deployment, chosen) if image else ()
-    return Lacking(deployment, chosen, lock, image or "is built again where an input changed", modules=modules)
+    return Lacking(deployment, lock, image or "is built again where an input changed")
 
 
 def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
@@ -144,14 +135,6 @@ def record_sources(deployment: Deployment) -> None:
         modules = cache.inventory().modules
         if new := tuple(module.name for module in modules if module.state == "fresh" and module.guess):
             cache.baseline(make_query(new))
-
-
-def _modules_to_compile(deployment: Deployment, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of `caches.flashinfer.warm`, if the image has the sources and one of the services uses a GPU."""
-    profile = deployment.profile
-    uses_gpu = deployment.gpu is not GpuMode.NONE and any(profile.services[name].gpu != () for name in names)
-    cache = profile.caches.get(CACHE)
-    return cache.warm if cache is not None and uses_gpu and not profile.mounted_sources else ()
 
 
 # --- making it --------------------------------------------------------------------------------------------------------
@@ -214,7 +197,6 @@ class Provision:
             ("lock", self.lock, lacking.lock),
             ("", self.begin_downloads, lacking.downloads),  # beside the build
             ("image", self.image, lacking.image),
-            ("kernels", self.kernels, lacking.image and lacking.modules),
             ("weights", self.weights, lacking.downloads),
         )
         try:
@@ -248,10 +230,6 @@ class Provision:
         job = builds.job_of(self.session.deployment())
         self.shown(builds.build(job, show=is_terminal()))
 
-    def kernels(self) -> None:
-        """Compile them for the new image. What fails is left to the first request."""
-        compile_modules(self.session.deployment(), self.lacking.modules)
-
     def weights(self) -> None:
         """Wait for the downloads, which begin here at the latest."""
         if self.fetching.future is None:
@@ -270,17 +248,3 @@ def _fetcher(job: builds.Job) -> str:
     tag = f"{job.image}-{BASE_STAGE}"
     result = buildx.build(replace(job.request, tags=(tag,), target=BASE_STAGE, labels={}))
     return tag if result.ok else ""  # the build itself says why
-
-
-def compile_modules(deployment: Deployment, names: Sequence[str]) -> None:
-    """Compile modules for the new image, in a temporary container. What fails is left to the first request."""
-    if not names:
-        return
-    try:
-        built = warm_image(JitCache(deployment), names, progress)
-    except (EngineError, NotFoundError) as error:
-        progress(f"note: no kernel was compiled ahead: {error}")
-        return
-    for one in built:
-        if one.outcome not in ("done", "fresh", "masked"):
-            progress(f"note: {one.name} was not compiled ahead; its first use compiles it")

@@ -165,18 +165,6 @@ def warm(
     return list(run.built.values()), recorded
 
 
-def warm_image(cache: JitCache, names: Sequence[str], show: Callable[[str], None]) -> list[Built]:
-    """Build ``names`` in a temporary container of the profile's image, with the cache that its next start mounts.
-
-    For an image that no container runs yet. NotFoundError if FlashInfer can't be imported there.
-    """
-    mount = create_mount(cache)
-    place = temporary_host(cache.deployment, mount.target, mount)
-    run = _in(cache, place, show)
-    run.run(names, None)
-    return list(run.built.values())
-
-
 def find_compile_host(cache: JitCache) -> AgentHost:
     """Where to compile: in a running service with the cache, else in the image with the cache mounted (created if
     missing). EngineError without either."""

@@ -295,10 +295,6 @@ class Cache:
     path: ContainerPath = key("Where the container sees it.")
     host: HostPath | None = key("A folder on this machine; unset: a named volume.", None)
     namespace: bool = key("For the cache `flashinfer`: a separate place for each source, CUDA, torch and arch.", True)
-    warm: tuple[str, ...] = key(
-        "For the cache `flashinfer`: modules to compile for a new image, until `up` has seen which ones servers use.",
-        (), item=p.MODULE,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

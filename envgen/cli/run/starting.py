@@ -35,7 +35,7 @@ def up(
         from envgen.app.provision import to_build
         from envgen.cli.build.build import provide
 
-        provide(session, to_build(session, names, yes=yes))
+        provide(session, to_build(session, yes=yes))
     checked = _checked(session, names, yes=yes, predict=predict)
     documents: list[dict[str, Any]] = []
     try:

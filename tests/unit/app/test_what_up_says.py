@@ -31,7 +31,7 @@ URLLIB3 = (
 def test_no_gpu_is_named_before_anything_is_offered(tmp_path: Path, gpu: str, wanted: str, said: bool) -> None:
     profile = SimpleNamespace(gpu=GpuMode(wanted))
     deployment: Any = SimpleNamespace(gpu=GpuMode(gpu), profile=profile, root=tmp_path)
-    lines = list(provision.Lacking(deployment, ("serve",), lock=True).lines())
+    lines = list(provision.Lacking(deployment, lock=True).lines())
     assert lines[0].startswith("  no GPU ") is said and lines[-1].startswith("  lock ")
 
 
@@ -86,7 +86,7 @@ def test_what_is_lacking_is_made_in_steps(
     done, removed = list[str](), list[str]()
     deployment: Any = SimpleNamespace(engine=SimpleNamespace(remove_image=removed.append))
     downloads = (provision.Download(MODEL, 1, 0),)
-    lacking = provision.Lacking(deployment, ("serve",), image="is not built", downloads=downloads)
+    lacking = provision.Lacking(deployment, image="is not built", downloads=downloads)
     made = provision.Provision(cast(Any, None), lacking, lambda _: None, helper="x:base")
 
     def step(name: str) -> Callable[[], None]:
@@ -97,7 +97,7 @@ def test_what_is_lacking_is_made_in_steps(
 
         return work
 
-    for name in ("lock", "begin_downloads", "image", "kernels", "weights"):
+    for name in ("lock", "begin_downloads", "image", "weights"):
         monkeypatch.setattr(made, name, step(name))
     with pytest.raises(BuildError) if fails else contextlib.nullcontext():
         made.run()
