@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from typing import Any, Mapping
+from typing import Any
 
 PATCHES = "/opt/envgen/patches.json"  # by apply-patches, while the image was built
 
@@ -59,38 +59,33 @@ def sha256_of(path: str) -> str:
 TUNED = 5000  # files of tuning results that are read; the rest are counted
 
 
-def tunings(root: str = "", everywhere: bool = True) -> list[dict[str, Any]]:
-    """The folders with results of FlashInfer's autotuner, and a digest of their content.
+def tunings() -> list[dict[str, Any]]:
+    """The folders with results of FlashInfer's autotuner, by the environment, and a digest of their content.
 
-    ``root``: FlashInfer's cache; "": by the environment. ``everywhere``: the folders that the environment names, too.
     FlashInfer has its results in its own cache; vLLM has those of a model on several GPUs in its cache
     (https://github.com/vllm-project/vllm, model_executor/warmup/flashinfer_autotune_cache.py).
     """
-    known: Mapping[str, str] = os.environ if everywhere else {}
-    home = os.path.expanduser("~")
-    root = root or os.path.join(known.get("FLASHINFER_WORKSPACE_BASE") or home, ".cache", "flashinfer")
-    places = [known.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or os.path.join(root, "autotune")]
-    if everywhere:
-        vllm = known.get("VLLM_CACHE_ROOT") or os.path.join(known.get("XDG_CACHE_HOME") or home + "/.cache", "vllm")
-        places.append(os.path.expanduser(known.get("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or "")
-                      or os.path.join(os.path.expanduser(vllm), "flashinfer_autotune_cache"))  # fmt: skip
+    known, home = os.environ, os.path.expanduser("~")
+    root = os.path.join(known.get("FLASHINFER_WORKSPACE_BASE") or home, ".cache", "flashinfer")
+    vllm = known.get("VLLM_CACHE_ROOT") or os.path.join(known.get("XDG_CACHE_HOME") or home + "/.cache", "vllm")
+    places = [
+        known.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or os.path.join(root, "autotune"),
+        os.path.expanduser(known.get("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or "")
+        or os.path.join(os.path.expanduser(vllm), "flashinfer_autotune_cache"),
+    ]
     return [found for found in map(_tuning, dict.fromkeys(places)) if found["results"]]
 
 
 def _tuning(place: str) -> dict[str, Any]:
-    digest, results, total, newest = hashlib.sha256(), 0, 0, 0.0
+    digest, results = hashlib.sha256(), 0
     for folder, below, names in os.walk(place):
         below.sort()
         for name in sorted(names):
             path = os.path.join(folder, name)
             if not name.endswith(".json") or name == "manifest.json" or os.path.islink(path):
                 continue
-            try:
-                found = os.stat(path)
-            except OSError:
-                continue
-            results, total, newest = results + 1, total + found.st_size, max(newest, found.st_mtime)
+            results += 1
             if results <= TUNED:
                 content = hashlib.sha256(read_bytes(path)).hexdigest()
                 digest.update(("%s %s\n" % (os.path.relpath(path, place), content)).encode("utf-8", "surrogateescape"))
-    return {"place": place, "results": results, "bytes": total, "newest": newest, "digest": digest.hexdigest()[:12]}
+    return {"place": place, "results": results, "digest": digest.hexdigest()[:12]}

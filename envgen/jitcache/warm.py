@@ -24,8 +24,6 @@ _OUTPUT = re.compile(r" -o (\S+)")
 _ERROR = re.compile(
     r"\b(fatal error|error)( #?\w+)?:|: error\b|^(nvcc|ptxas|cicc) fatal|undefined reference|cannot find -l"
 )
-# Output of a compiler that was killed when memory ran out.
-_KILLED = re.compile(r"\bKilled\b|signal 9\b|Killed signal terminated|out of memory|Cannot allocate memory", re.I)
 
 # (command, function for each line of output, variables) -> exit code
 RunLines = Callable[[Sequence[str], Callable[[str], None], Mapping[str, str]], int]
@@ -40,7 +38,6 @@ class Built:
     name: str
     outcome: str = "failed"
     seconds: float = 0.0
-    killed: bool = False
     error: str = ""
     lines: list[str] = field(default_factory=list, repr=False)
 
@@ -71,9 +68,8 @@ class Warm:
         self._since = 0.0
         self._tail: list[str] = []
 
-    def run(self, names: Sequence[str], jobs: int | None, *, again: bool = True) -> None:
-        """Build modules, with MAX_JOBS if ``jobs`` is given. Those whose compiler was killed are built again: then
-        compile-gate knows how much memory they need."""
+    def run(self, names: Sequence[str], jobs: int | None) -> None:
+        """Build modules, with MAX_JOBS if ``jobs`` is given."""
         self._tail = []
         # As `python -P` (3.11): with -c, sys.path begins with "", which would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
@@ -82,10 +78,6 @@ class Warm:
         if not self.built and code:
             reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {code}")
             raise NotFoundError(f"{self.where} has no FlashInfer that can be imported: {reason}", hint=self.hint)
-        killed = [name for name in names if name in self.built and self.built[name].killed]
-        if killed and again:
-            self.show(f"{', '.join(killed)}: the compiler was killed (memory); building again")
-            self.run(killed, jobs, again=False)
 
     def _line(self, line: str) -> None:
         if line.startswith(MARK):
@@ -126,7 +118,6 @@ class Warm:
         if kind == "failed":
             output = [*built.lines, *str(event.get("message", "")).splitlines()]
             built.error = first_error(output) or "\n".join(output[-3:])
-            built.killed = not first_error(output) and bool(_KILLED.search("\n".join(output)))
 
 
 def _in(cache: JitCache, place: AgentHost, show: Callable[[str], None]) -> Warm:

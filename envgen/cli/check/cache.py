@@ -57,8 +57,8 @@ def command() -> None:
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
 
-    With a cache b12x in the profile, the kernels of b12x are listed by operation. Results of FlashInfer's autotuner and
-    other caches of compiled code are listed below, each with its folder.
+    With a cache b12x in the profile, the kernels of b12x are listed by operation. Other caches of compiled code are
+    listed below, each with its folder.
 
     \b
     Example:
@@ -154,7 +154,7 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     built, recorded = compile_modules(cache, names, wanted, progress)
     baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
     rows = [
-        {"name": module.name, "outcome": module.outcome, "seconds": module.seconds, "killed": module.killed,
+        {"name": module.name, "outcome": module.outcome, "seconds": module.seconds,
          "error": module.error, "baseline": module.name in baselines}
         for module in built
     ]  # fmt: skip

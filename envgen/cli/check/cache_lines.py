@@ -75,9 +75,6 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield f"{what_is_locked(batch.lock)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:
         yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
-    for one in inventory.tuning:
-        what = f"{counted(one.results, 'tuning result')}, {size(one.bytes)}, the newest {_age(one.newest)} old"
-        yield f"{what}, sha256 {one.digest}, in {visible(one.place)}; no clear deletes them"
 
 
 def others(found: Sequence[OtherCache]) -> Iterator[str]:

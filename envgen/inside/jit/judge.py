@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict
 from typing import Any, Callable
 
-from envgen.inside.common import PATCHES, read_bytes, tunings
+from envgen.inside.common import PATCHES, read_bytes
 from envgen.inside.jit import kernels, tree
 from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
@@ -370,7 +370,6 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                               "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
     if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
-    answer["tuning"] = tunings(root, not request.get("blind"))
     with asked(request) as cache, kernels.opened(request, cache.problems) as fd:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)

@@ -115,17 +115,6 @@ class Leftovers:
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """A folder with results of FlashInfer's autotuner. ``digest``: of their names and content."""
-
-    place: str
-    results: int
-    bytes: int
-    newest: float
-    digest: str
-
-
-@dataclass(frozen=True)
 class Inventory:
     """Everything in the cache. ``building``: locks of running batch builds; ``place``: where the agent ran."""
 
@@ -137,7 +126,6 @@ class Inventory:
     problems: tuple[str, ...]
     package: ImportedPackage = ImportedPackage()
     place: str = ""
-    tuning: tuple[Tuning, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -175,24 +175,24 @@ ANSWER: dict[str, Any] = {"asked": {}, "refusals": [], "unasked": [], "notes": [
 # What the parsers of 0.14.0, 0.30.0 and 0.33.0 say, and what is said of the project file.
 REFUSALS = {
     "argument --max-model-len: invalid human_readable_int_or_auto value: '3x'":
-        "refuses services.serve.args.max-model-len: '3x' is not a number such as 8192, 8k or auto",
+        "refuses services.serve.args.max-model-len: invalid human_readable_int_or_auto value: '3x'",
     "argument --dtype: invalid choice: 'bf16' (choose from 'auto', 'half')":
         "refuses services.serve.args.dtype: invalid choice: 'bf16' (choose from 'auto', 'half')",
     "unrecognized arguments: --max-modl-len 3; similar: --max-model-len":
         "refuses services.serve.args.max-modl-len: unrecognized arguments: --max-modl-len 3; similar: --max-model-len",
     "unrecognized arguments: x": "refuses services.serve.args.enforce-eager: unrecognized arguments: x",
     "argument --speculative-config/-sc: Value {a cannot be converted to <function loads at 0x7f>.":
-        "refuses services.serve.args.speculative-config: '{a' is not JSON",
+        "refuses services.serve.args.speculative-config: Value {a cannot be converted to <function loads",
     "argument --compilation-config/-cc: 1 validation error for CompilationConfig\npass_config.fuse_norm_quant\n  Input"
     " should be a valid boolean [type=bool_parsing, input_value='maybe', input_type=str]\n    "
     "For further information visit x":
         'refuses services.serve.args."compilation-config.pass_config.fuse_norm_quant": pass_config.fuse_norm_quant'
         " Input should be a valid boolean",
     "argument --gpu-memory-utilization/--device-memory-utilization: invalid float value: 'lots'":
-        "refuses services.serve.args.gpu_memory_utilization: 'lots' is not a number",
+        "refuses services.serve.args.gpu_memory_utilization: invalid float value: 'lots'",
     "invalid tool-call-parser: nope (this release has hermes)":
         "refuses services.serve.args.tool-call-parser: invalid tool-call-parser: nope (this release has hermes)",
-    "argument --port: invalid int value: 'x'": "refuses services.serve.command: 'x' is not a whole number",
+    "argument --port: invalid int value: 'x'": "refuses services.serve.command: invalid int value: 'x'",
     "argument --other: invalid int value: 'x'": "refuses its settings (arguments): argument --other: invalid int value",
 }  # fmt: skip
 VALUES = {

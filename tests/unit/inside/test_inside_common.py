@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from envgen.inside.common import read_bytes, tunings
 
 
@@ -19,8 +21,8 @@ def test_only_files_are_read(tmp_path: Path) -> None:
     assert read_bytes("/proc/self/stat").startswith(b"%d " % os.getpid())
 
 
-def test_a_pipe_among_tuning_results(tmp_path: Path) -> None:
-    (tmp_path / "autotune").mkdir()
-    os.mkfifo(tmp_path / "autotune/a.json")
-    (found,) = tunings(str(tmp_path), everywhere=False)
+def test_a_pipe_among_tuning_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHINFER_AUTOTUNE_CACHE_DIR", str(tmp_path))
+    os.mkfifo(tmp_path / "a.json")
+    (found,) = tunings()
     assert found["results"] == 1

@@ -17,4 +17,7 @@ def test_the_folders_with_tuning_results(tmp_path: Path, monkeypatch: pytest.Mon
         (place / "v2/rank1.json").write_text("{}")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "vllm of"))
-    assert [(found["place"], found["results"]) for found in tunings()] == [(str(place), 1) for place in places]
+    before = tunings()
+    assert [(found["place"], found["results"]) for found in before] == [(str(place), 1) for place in places]
+    (places[0] / "v2/rank1.json").write_text('{"tactic": 4}')
+    assert [now["digest"] != then["digest"] for now, then in zip(tunings(), before, strict=True)] == [True, False]

@@ -12,7 +12,6 @@ from jitcache_asking import answer
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
 from envgen.binding import bind
-from envgen.cli.check.cache_lines import inventory
 from envgen.inside.jit import layout
 from envgen.inside.jit.shapes import Inventory
 
@@ -70,26 +69,6 @@ def test_no_cache_and_an_empty_one(tmp_path: Path) -> None:
     assert not found.modules
     (tmp_path / "0.5.3/121a/cached_ops/tmp").mkdir(parents=True)
     assert not listed(tmp_path).modules
-
-
-def test_results_of_the_autotuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, vllm = tmp_path / "jit/autotune/v2/ab12", tmp_path / "vllm/flashinfer_autotune_cache/0.7.2.post1/121a/cd34"
-    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "vllm"))
-    assert not listed(tmp_path / "jit").tuning
-    put(ours / "manifest.json", "{}")
-    assert not listed(tmp_path / "jit").tuning  # no result yet
-    put(ours / "entries/one.json", '{"tactic": 3}')
-    put(vllm / "autotune_configs_dp0_rank1.json", "{}")
-    first, second = listed(tmp_path / "jit").tuning
-    assert (first.place, first.results, first.bytes) == (str(tmp_path / "jit/autotune"), 1, 13)
-    assert second.place == str(tmp_path / "vllm/flashinfer_autotune_cache")
-    assert [one.place for one in listed(tmp_path / "jit", blind=True).tuning] == [first.place]  # no service's variables
-    (line,) = [line for line in inventory(listed(tmp_path / "jit", blind=True)) if "tuning" in line]
-    assert line.startswith("1 tuning result, 13B, the newest ")
-    assert line.endswith(f" old, sha256 {first.digest}, in {first.place}; no clear deletes them")
-    put(ours / "entries/one.json", '{"tactic": 4}')
-    changed, same = listed(tmp_path / "jit").tuning
-    assert changed.digest != first.digest and same.digest == second.digest
 
 
 def test_held_locks(tmp_path: Path) -> None:
