@@ -81,7 +81,9 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
     """The criteria for a load that a tool sent: no request failed, and what it left behind."""
     note = "without GPU memory, which nvidia-smi doesn't show" if after.gpu_memory is None else ""
     why = f": {cell.fault}" if cell.failed else ""
-    growth, restarted = after.growth(before), after.restarted(before)
+    gpu = 0 if after.gpu_memory is None or before.gpu_memory is None else after.gpu_memory - before.gpu_memory
+    growth = after.memory - before.memory + gpu
+    restarted = (after.restarts, after.started_at) != (before.restarts, before.started_at)
     seen = "the server was restarted meanwhile" if restarted else gigabytes(growth)
     zombies = f"{len(after.zombies)} {', '.join(after.zombies)}".strip()
     return [

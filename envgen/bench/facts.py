@@ -41,15 +41,6 @@ class Vitals:
     restarts: int
     started_at: str
 
-    def growth(self, before: Vitals) -> int:
-        """The growth of memory and GPU memory since ``before``, in bytes."""
-        gpu = 0 if self.gpu_memory is None or before.gpu_memory is None else self.gpu_memory - before.gpu_memory
-        return self.memory - before.memory + gpu
-
-    def restarted(self, before: Vitals) -> bool:
-        """Whether the container was restarted since ``before``."""
-        return (self.restarts, self.started_at) != (before.restarts, before.started_at)
-
 
 @dataclass(frozen=True)
 class RunningService:

@@ -13,19 +13,18 @@ from envgen.bench import checks, record
 from envgen.bench.record import Run
 from envgen.bench.tools import Matrix
 from envgen.cli.common import Count
-from envgen.cli.measure.common import report, service_options, tool_choice
+from envgen.cli.measure.common import TOOL, measuring, report
 from envgen.text import progress
 
 PROMPT, REPLY, ALONE = 64, 32, 5  # tokens of the load's requests, and requests that are sent one by one
 
 
 @click.command()
-@service_options
+@measuring(TOOL)
 @click.option("--requests", "-n", type=Count(1), default=200, show_default=True, metavar="N",
               help="Requests of the load.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N",
               help="Requests at once.")  # fmt: skip
-@tool_choice
 @click.option("--max-ttft", type=Count(1), metavar="MS", help="Limit for the time to the first token.")
 @click.option("--max-per-token", type=Count(1), metavar="MS", help="Limit for each token.")
 @click.option("--reference", "-R", metavar="RUN", help="A record of `envgen answers` to agree with, such as `latest`.")

@@ -11,13 +11,13 @@ from envgen.app.answers import GOOD, answered, reference_of
 from envgen.app.measure import Asked
 from envgen.bench.answers import BROKEN
 from envgen.cli.common import answer, ask
-from envgen.cli.measure.common import server_options
+from envgen.cli.measure.common import ANYWHERE, measuring
 from envgen.errors import ExitCode
 from envgen.text import table, visible
 
 
 @click.command()
-@server_options
+@measuring(*ANYWHERE)
 @click.option("--against", "-a", metavar="REF", help="Compare with a record (`latest`), a variant, a profile or a URL.")
 @click.option("--yes", "-y", is_flag=True, help="Stop the service for --against without asking.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")

@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from envgen.app.measure import Asked, bench
-from envgen.cli.measure.common import matrix_of, matrix_options, report, server_options, tool_options
+from envgen.cli.measure.common import ANYWHERE, MATRIX, TOOL, matrix_of, measuring, report
 
 
 @click.command()
-@server_options
-@matrix_options
-@tool_options
+@measuring(*ANYWHERE, *MATRIX, TOOL)
+@click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name.")
 def command(asked: Asked, tokenizer: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 

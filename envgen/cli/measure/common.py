@@ -21,36 +21,20 @@ from envgen.text import shorten, table, visible
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
-def server_options(function: Any) -> Any:
-    """Add the options that choose the server; the command receives one ``asked``."""
-    anywhere = (
-        click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
-        click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
-    )  # fmt: skip
-    return service_options(function, *anywhere)
+def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Add these options, those of the service and how it is asked, and the project's, as one ``asked``."""
 
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(session: Session, **given: Any) -> Any:
+            ours = {one.name: given.pop(one.name, None) for one in fields(Asked) if one.name != "session"}
+            return function(asked=Asked(session, **ours), **given)
 
-def service_options(function: Any, *more: Callable[[Any], Any]) -> Any:
-    """Add the options that choose the profile's service, and how it is asked; the command receives one ``asked``."""
-    options = [
-        click.argument("service", required=False),
-        *more,
-        click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
-        click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
-                     help="A request or tool without output for this long has failed."),
-    ]  # fmt: skip
+        for option in reversed((click.argument("service", required=False), *options, *ASKED)):
+            wrapper = option(wrapper)
+        return reporting(variant_option(wrapper))
 
-    @functools.wraps(function)
-    def wrapper(session: Session, **given: Any) -> Any:
-        ours = {one.name: given.pop(one.name, None) for one in fields(Asked) if one.name != "session"}
-        return function(asked=Asked(session, **ours), **given)
-
-    return reporting(variant_option(with_options(wrapper, *options)))
-
-
-def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
-    """Add the options in this order."""
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
+    return decorate
 
 
 def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
@@ -94,32 +78,26 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return numbers
 
 
-tool_choice = click.option(
+ASKED = (
+    click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
+    click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
+                 help="A request or tool without output for this long has failed."),
+)  # fmt: skip
+ANYWHERE = (
+    click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
+    click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
+)
+TOOL = click.option(
     "--tool", type=click.Choice(list(TOOLS)),
     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`.",
 )  # fmt: skip
-
-
-def tool_options(function: Any) -> Any:
-    """Add the options for the tool that sends the load."""
-    return with_options(
-        function,
-        tool_choice,
-        click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."),
-    )  # fmt: skip
-
-
-def matrix_options(function: Any) -> Any:
-    """Add the options for the matrix of `bench`."""
-    return with_options(
-        function,
-        click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1)."),
-        click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
-        click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
-        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),
-        click.option("--runs", "-r", type=Count(1), metavar="N",
-                     help="Repetitions of each measurement (default: 3)."),
-    )  # fmt: skip
+MATRIX = (
+    click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1)."),
+    click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
+    click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
+    click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),
+    click.option("--runs", "-r", type=Count(1), metavar="N", help="Repetitions of each measurement (default: 3)."),
+)
 
 
 def matrix_of(given: Mapping[str, Any]) -> Matrix:

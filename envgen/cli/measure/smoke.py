@@ -6,11 +6,11 @@ import click
 
 from envgen.app.measure import Asked
 from envgen.bench import checks
-from envgen.cli.measure.common import report, server_options
+from envgen.cli.measure.common import ANYWHERE, measuring, report
 
 
 @click.command()
-@server_options
+@measuring(*ANYWHERE)
 def command(asked: Asked) -> int:
     """Run quick checks against the model server SERVICE (default: the only one), or the server at --url.
 

@@ -11,19 +11,20 @@ from envgen.app.measure import Asked
 from envgen.app.stage import Stage
 from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask
-from envgen.cli.measure.common import matrix_of, matrix_options, service_options, tool_choice
+from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
 from envgen.deployment import known_service
 from envgen.errors import ExitCode, UsageError
 from envgen.text import table, visible
 
+VARIANTS = click.option(
+    "--variants", required=True, metavar="A,B,...",
+    help="Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for each "
+         "backend that vLLM would take (`envgen predict`).",
+)  # fmt: skip
+
 
 @click.command()
-@service_options
-@click.option("--variants", required=True, metavar="A,B,...",
-              help="Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for "
-                   "each backend that vLLM would take (`envgen predict`).")  # fmt: skip
-@matrix_options
-@tool_choice
+@measuring(VARIANTS, *MATRIX, TOOL)
 @click.option("--no-bench", is_flag=True, help="Compare answers alone.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")
 @click.option("--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted.")
