@@ -1,4 +1,4 @@
-"""A start on several machines of which one goes away."""
+"""A start on several machines of which one goes away, and what doctor says of their comparison."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from envgen.app import doctor
 from envgen.app.cluster import group as cluster
 from envgen.app.cluster.group import Group
 from envgen.deployment import Deployment
+from envgen.doctor.model import Remedy, Severity, Subject
+from envgen.doctor.nodes import completed, finding
 from envgen.errors import EngineError
+from envgen.profile.service import Cluster, Service
 
 GONE = "ssh: connect to host spark-2 port 22: Connection timed out"
 
@@ -80,3 +84,26 @@ def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkey
     assert [one.engine.asked for one in begun.ranks] == ([1, 1] if off == "spark-1" else [0, 1])  # type: ignore[attr-defined]
     assert [one.engine.there for one in begun.ranks] == [[], []]  # type: ignore[attr-defined]
     assert seen == ([] if off == "spark-2" else ["spark-2"])
+
+
+def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = {
+        "serve": Service(command=("vllm",), cluster=Cluster(nodes=("one", "two"))),
+        "dev": Service(command=("bash",)),
+    }
+    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", services=services)
+    answers = [
+        finding(Severity.OK, ("one",), "Docker 29"),
+        finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
+        finding(Severity.ERROR, ("two",), "the image x is not there", fix="docker save x | docker --context two load"),
+    ]
+    monkeypatch.setattr(
+        "envgen.app.cluster.nodes.check", lambda *_: [completed(one, profile, "serve") for one in answers]
+    )
+    ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
+    assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
+    assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("one+two: slow", "service serve")
+    assert warning.remedy == Remedy("envgen nodes check serve --profile prod")
+    assert error.severity is Severity.ERROR and error.title == "two: the image x is not there"
+    assert error.remedy == Remedy("docker save x | docker --context two load")
+    assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []

@@ -36,10 +36,6 @@ def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
     assert "in broken" in finding["evidence"]["traceback"]
 
 
-def test_a_remedy_is_one_line() -> None:
-    assert Remedy("rm a\nb\x1b").text == "rm a\\nb\\x1b"
-
-
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "it's\n\\", "\udcff", "a b", "\u202ex", "\ud800"])
 def test_a_file_of_any_name_gets_a_command_in_one_line(name: str, make: Make) -> None:
     cure = remedies.away(make(), f"/app/{name}.py")

@@ -90,34 +90,25 @@ def test_what_the_program_does_to_sys_path(make: Make) -> None:
     assert fine.severity is Severity.OK
 
 
-COMMANDS = [
-    ('[sh, -c, "PYTHONPATH=/evil exec python3 x.py"]', '["sh", "-c", "exec python3 x.py"]'),
-    ("[sh, -c, \"export PYTHONPATH='/evil b'; python3 x.py\"]", '["sh", "-c", "python3 x.py"]'),
-    ('[/usr/bin/env, "PYTHONPATH=/evil", python3, x.py]', '["/usr/bin/env", "python3", "x.py"]'),
-    ("[/app/other/python3, x.py]", '["python3", "x.py"]'),
-]
+PYTHON_PATHS: list[tuple[list[str], dict[str, Any], str]] = [  # of the service, of the process, and the fix
+    *(([f"services.dev.command={command}"], {}, f"services: {{dev: {{command: {better}}}}}") for command, better in (
+        ('[sh, -c, "PYTHONPATH=/evil exec python3 x.py"]', '["sh", "-c", "exec python3 x.py"]'),
+        ("[sh, -c, \"export PYTHONPATH='/evil b'; python3 x.py\"]", '["sh", "-c", "python3 x.py"]'),
+        ('[/usr/bin/env, "PYTHONPATH=/evil", python3, x.py]', '["/usr/bin/env", "python3", "x.py"]'),
+        ("[/app/other/python3, x.py]", '["python3", "x.py"]'))),
+    (["services.dev.env={BASH_ENV: /x, A: b}"], {}, "services: {dev: {env: {A: 'b'}}}"),
+    ([], {}, "envgen exec -p dev dev mv /evil/flashinfer /evil/flashinfer.off && envgen restart -p dev dev"),
+    ([], {"top": 7}, "envgen exec -p dev dev kill 7"),  # of `exec`: the service's command has nothing to do with it
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("command", "better"), COMMANDS)
-def test_a_command_that_sets_pythonpath(make: Make, command: str, better: str) -> None:
-    evil = process(cells=[cell("/evil/flashinfer/__init__.py", "/evil")], variables={"PYTHONPATH": "/evil"})
-    seen, cure = only(make, evil, sets=[f"services.dev.command={command}"])
-    assert "its PYTHONPATH is /evil, not the container's; " in seen
-    assert cure == f"services: {{dev: {{command: {better}}}}}"
-
-
-def test_bash_env(make: Make) -> None:
-    """Only the service's own: the base image has one."""
-    evil = process(cells=[cell("/evil/flashinfer/__init__.py", "/evil")],
-                   variables={"PYTHONPATH": "/evil", "BASH_ENV": "/etc/bash.bashrc"})  # fmt: skip
-    assert "mv /evil/flashinfer" in only(make, evil)[1]
-    assert only(make, evil, sets=["services.dev.env={BASH_ENV: /x, A: b}"])[1] == "services: {dev: {env: {A: 'b'}}}"
-
-
-def test_a_program_of_exec_is_ended(make: Make) -> None:
-    """The service's own command has nothing to do with it."""
-    evil = process(top=7, cells=[cell("/evil/flashinfer/__init__.py", "/evil")], variables={"PYTHONPATH": "/evil"})
-    assert only(make, evil)[1] == "envgen exec -p dev dev kill 7"
+@pytest.mark.parametrize(("sets", "facts", "better"), PYTHON_PATHS)
+def test_another_pythonpath(make: Make, sets: list[str], facts: dict[str, Any], better: str) -> None:
+    """BASH_ENV only of the service itself: the base image has one."""
+    variables = {"PYTHONPATH": "/evil", "BASH_ENV": "/etc/bash.bashrc"}
+    evil = process(cells=[cell("/evil/flashinfer/__init__.py", "/evil")], variables=variables, **facts)
+    seen, cure = only(make, evil, sets=sets)
+    assert "its PYTHONPATH is /evil, not the container's" in seen and cure == better
 
 
 def test_workers_that_hide_their_start(make: Make) -> None:
