@@ -11,21 +11,15 @@ from pathlib import Path
 from envgen import files
 from envgen.app.session import Session
 from envgen.errors import ProjectError, RefusedError, UsageError
-from envgen.predict.memory import Estimate, estimate
 from envgen.profile.load import called, load_project
 from envgen.profile.model import Profile
 from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import near, text_of
 from envgen.recipes.read import Recipe, read_recipe
-from envgen.recipes.shipped import shipped, size_of
-from envgen.recipes.write import GB10, added, indent_of, left_of, profile_body, profile_text
+from envgen.recipes.shipped import shipped
+from envgen.recipes.write import added, indent_of, left_of, profile_body, profile_text
 
 _YAML = (".yaml", ".yml")
-
-
-def estimate_of(recipe: Recipe) -> Estimate | None:
-    """The memory of a shipped recipe on a GB10; None for other recipes."""
-    return estimate(size_of(recipe), int(GB10 * (1 << 30)), unified=True)
 
 
 def find(name: str, variant: str = "") -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from envgen.app.recipes import estimate_of
 from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import shipped
 from envgen.recipes.write import memory_of
@@ -11,15 +10,11 @@ BEGIN, END = "<!-- recipes: generated -->", "<!-- end of recipes -->"
 
 
 def table() -> str:
-    """One row a recipe: what it is and who ran it; then its memory."""
+    """One row a recipe: what it is, its memory, and who ran it."""
     rows = [
-        "| recipe | model | vLLM | machines | run by others | read in |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| recipe | model | vLLM | machines | weights | `needs_memory` | run by others | read in |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *map(_row, shipped().values()),
-        "",
-        "| recipe | weights | KV cache of one sequence | least | `needs_memory` | sequences that fit |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *map(_memory, shipped().values()),
     ]
     return "\n".join(rows)
 
@@ -36,16 +31,8 @@ def renew(page: str) -> str:
 def _row(one: Recipe) -> str:
     release = f"{one.release} or newer" if one.release else "not said"
     source = f"{one.source} at `{one.commit[:12]}`" if one.commit else one.source
-    return _cells(f"`{one.name}`", one.repo, release, str(one.nodes), one.ran or "no report read", source)
-
-
-def _memory(one: Recipe) -> str:
-    found, gib = estimate_of(one), 1 << 30
-    if found is None or found.sequence is None or found.weights is None or found.least is None or found.room is None:
-        return _cells(f"`{one.name}`", *["not known"] * 3, memory_of(one) or "not said", "not known")
-    sizes = [f"{size / gib:.1f} GiB" for size in (found.weights, found.sequence, found.least)]
-    sizes[1] += f" ({found.context} tokens)"
-    return _cells(f"`{one.name}`", *sizes, memory_of(one) or "not said", f"{found.room / found.sequence:.1f}")
+    memory = (one.weights or "not said", memory_of(one) or "not said")
+    return _cells(f"`{one.name}`", one.repo, release, str(one.nodes), *memory, one.ran or "no report read", source)
 
 
 def _cells(*cells: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,16 +111,11 @@ def test_the_table_in_the_docs_is_what_the_release_answers(answers: Answers) -> 
     assert [line for line in section.splitlines() if line.startswith("| ")][2:] == rows, "\n".join(rows)
 
 
-def test_the_memory_of_a_recipe_is_what_the_release_s_own_answer_gives(answers: Answers) -> None:
+def test_a_whole_sequence_of_each_recipe_fits_a_gb10(answers: Answers) -> None:
     for name, answer in answers.items():
         assert answer["model"]["from"] == "envgen"
-        found, shown = (
-            estimate(answer.get("size"), int(GB10 * (1 << 30)), unified=True),
-            app.estimate_of(shipped()[name]),
-        )
-        assert found is not None and shown is not None, (name, answer.get("size"))
-        same = replace(found, sequences=shown.sequences, batched=shown.batched, cache=shown.cache)
-        assert same == shown and found.cache == shown.cache, name
+        found = estimate(answer.get("size"), int(GB10 * (1 << 30)), unified=True)
+        assert found is not None, (name, answer.get("size"))
         assert found.context_that_fits == found.context, name
     found = estimate(answers["gpt-oss-120b"]["size"], 120 << 30, unified=True)
     # 18 of 36 layers see everything, 8 heads of 64, two bytes; the others keep 127 tokens and two steps of 8192.

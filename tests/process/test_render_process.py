@@ -14,9 +14,12 @@ PROJECTS = [TOP, *sorted(path.parent for path in (TOP / "tests/golden/projects")
 PROJECTS += sorted(path.parent for path in (TOP / "examples").glob("*/envgen.yaml"))
 RENDER = """\
 import sys
-from envgen.__main__ import main
+from pathlib import Path
+from envgen.app.session import Session
+from envgen.render.outputs import render_project
 for file in sys.argv[1:]:
-    assert main(["render", "--stdout", "-f", file]) == 0, file
+    for path, content in sorted(render_project(Session(Path(file)).loaded(local=False).project).items()):
+        print(path, content.decode())
     print("END OF A PROJECT")
 """
 Rendered = list[list[str]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
@@ -48,23 +48,19 @@ def list_() -> int:
 def show(name: str, variant: str) -> int:
     """Show a recipe as envgen reads it, in envgen's own format.
 
-    NAME is a shipped recipe, or a file. For the model of a shipped recipe, an estimate of its memory on one GB10
-    follows. `envgen predict` asks vLLM itself.
+    NAME is a shipped recipe, or a file. `envgen predict` asks vLLM for its kernels and memory.
 
     \b
     Example:
       envgen recipe show nemotron-3-super-120b
     """
     recipe = app.find(name, variant)
-    memory = app.estimate_of(recipe)
-    document = {**asdict(recipe), "needs_memory": memory_of(recipe), "memory": memory and memory.document()}
-    return answer(document, _shown(recipe, memory.lines() if memory else []))
+    return answer({**asdict(recipe), "needs_memory": memory_of(recipe)}, _shown(recipe))
 
 
-def _shown(recipe: Recipe, memory: Sequence[str]) -> Iterator[str]:
+def _shown(recipe: Recipe) -> Iterator[str]:
     own = {key: value for key, value in asdict(recipe).items() if value and key not in ("name", "image", "left")}
     yield from yaml_lines(own)
-    yield from (f"# memory: {line}" for line in memory)
     yield from (
         f"# {visible(one)}" for one in (*filter(None, [recipe.image and f"image: {recipe.image}"]), *recipe.left)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 
 import click
@@ -15,8 +14,6 @@ from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
 from envgen.profile.load import FILE_NAME, require_alone
 from envgen.render import outputs
-from envgen.render.locking import lock_of
-from envgen.render.outputs import render_profile
 from envgen.text import counted, progress
 
 _FOREIGN = "not written by `envgen render`"
@@ -26,8 +23,7 @@ _AWAY = "move them away, or give the profile another `dockerfile:`"
 @click.command()
 @reporting
 @click.option("--check", is_flag=True, help="Write nothing; print a diff and exit with 1 if a file has drifted.")
-@click.option("--stdout", is_flag=True, help="Print the files instead of writing them.")
-def command(session: Session, check: bool, stdout: bool) -> int:
+def command(session: Session, check: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
     Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so that the files are
@@ -36,27 +32,19 @@ def command(session: Session, check: bool, stdout: bool) -> int:
     removed.
 
     \b
-    Examples:
+    Example:
       envgen render --check
-      envgen render -p prod --stdout --set cuda.arch_list=12.1a
     """
-    if check and stdout:
-        raise UsageError("--check and --stdout exclude each other")
-    if session.sets and not (stdout and session.profile_name):
-        raise UsageError("--set has no effect on committed files", hint="use it with --stdout and -p PROFILE")
+    if session.sets:
+        raise UsageError("--set has no effect on committed files", hint="`envgen up --set ...` uses it")
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
     warn_of_unused(session, local=False)
     tell(project, [chosen] if chosen else list(project.profiles.values()))
     for profile in [chosen] if chosen else project.profiles.values():
         own_file(profile, root)
-    if stdout and chosen:  # not the project: --set may be invalid for other profiles
-        return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
-    only = chosen.name if chosen else None
-    if stdout:
-        return _print(outputs.render_project(project, only=only))
     require_alone(project)
-    files = outputs.render_project(project, only=only)
+    files = outputs.render_project(project, only=chosen.name if chosen else None)
     foreign = outputs.foreign(root, files)
     ownerless = [] if chosen or project.file.name != FILE_NAME else outputs.ownerless(root, files)
     if check:
@@ -75,12 +63,6 @@ def command(session: Session, check: bool, stdout: bool) -> int:
     if not written and not ownerless:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
-
-
-def _print(files: Mapping[str, bytes]) -> int:
-    texts = {path: content.decode() for path, content in sorted(files.items())}
-    lines = ((f"# --- {path}", text.removesuffix("\n")) for path, text in texts.items())
-    return answer(texts, chain.from_iterable(lines))
 
 
 def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless: list[str]) -> int:

@@ -130,15 +130,6 @@ def test_a_question_without_an_answer_names_the_option(
     assert (project / "envgen.yaml").read_text() == before
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
-def test_a_shipped_recipe_shows_its_memory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipe", "show", name, "--json"]) == 0
-    memory = json.loads(capsys.readouterr().out)["memory"]
-    # Each fits the share that its own flags give it, with one whole sequence.
-    assert memory["weights"] + memory["engine"] + memory["sequence"] == memory["least"]
-    assert memory["room"] >= memory["sequence"] > 0 and memory["context_that_fits"] == memory["context"]
-
-
 def test_what_is_shown_is_a_recipe(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "repo: some/model\nargs: {trust-remote-code: true, async-scheduling: false, max-num-seqs: 2}\n"
     (project / "other.yaml").write_text(text, encoding="utf-8")
@@ -150,27 +141,6 @@ def test_what_is_shown_is_a_recipe(project: Path, capsys: pytest.CaptureFixture[
     shown, theirs = capsys.readouterr().out, read_recipe(EUGR, "theirs.yaml")
     again = read_recipe(shown, "r.yaml")
     assert (again.args, again.env, again.nodes) == (theirs.args, theirs.env, 2) and "# mods: mods/fix-it" in shown
-
-
-def test_a_recipe_of_a_model_that_envgen_does_not_know_has_no_estimate(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "other.yaml").write_text("repo: some/model\nargs: {max-model-len: 8K}\n", encoding="utf-8")
-    assert main(["recipe", "show", "other.yaml", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory"] is None
-    (project / "other.yaml").write_text("repo: openai/gpt-oss-20b\nargs: {max-model-len: 8K}\n", encoding="utf-8")
-    assert main(["recipe", "show", "other.yaml", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory"] is None  # a length that this page does not read
-
-
-@pytest.mark.parametrize("flag", ["max-model-len", "gpu-memory-utilization", "kv-cache-memory-bytes", "max-num-seqs"])
-@pytest.mark.parametrize("value", ["null", "[1]", "{a: 1}", '"²"', "-1", "nan", "9" * 5000, "1e400"])
-def test_a_flag_with_any_value_is_no_traceback(
-    flag: str, value: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "other.yaml").write_text(f"repo: openai/gpt-oss-20b\nargs: {{{flag}: {value}}}\n", encoding="utf-8")
-    assert main(["recipe", "show", "other.yaml"]) in (0, 3)
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize("value", ["²", "9" * 5000, "064" + "0" * 5000, "x", "-1", ""])
@@ -185,18 +155,6 @@ def test_a_number_of_machines_in_any_spelling_is_no_traceback(
         (project / "other.yaml").write_text(text, encoding="utf-8")
         assert main(["recipe", "show", "other.yaml"]) in (0, 2)
     capsys.readouterr()
-
-
-@pytest.mark.parametrize(("text", "room"), [("20G", 20 << 30), ("20g", 20 * 10**9), ("5000", 5000), ("lots", None)])
-def test_a_cache_of_a_fixed_size(
-    text: str, room: int | None, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    args = f"{{max-model-len: 8192, gpu-memory-utilization: 0.5, kv-cache-memory-bytes: {text}}}"
-    (project / "other.yaml").write_text(f"repo: openai/gpt-oss-20b\nargs: {args}\n", encoding="utf-8")
-    assert main(["recipe", "show", "other.yaml", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["memory"]
-    share = int(0.5 * int(121.7 * (1 << 30))) - found["weights"] - found["engine"]
-    assert found["room"] == (share if room is None else room)
 
 
 def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

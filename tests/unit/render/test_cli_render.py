@@ -61,7 +61,6 @@ def test_a_project_file_beside_another_writes_nothing(root: Path, capsys: pytest
         assert main([*words, "-f", "second.yaml"]) == 6
         assert "move it to a folder of its own" in capsys.readouterr().err
     assert not (root / "Dockerfile").exists()
-    assert main(["render", "--stdout", "-f", "second.yaml"]) == 0
     (root / "envgen.yaml").unlink()
     assert main(["render", "-f", "second.yaml"]) == 0
 
@@ -110,22 +109,12 @@ def test_cores_and_free_memory_change_nothing(root: Path, monkeypatch: pytest.Mo
     assert "ENVGEN_BUILD__MAX_JOBS" not in before
 
 
-def test_stdout_prints_one_profile_with_overrides(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", "-p", "prod", "--stdout", "--set", "cuda.arch_list=12.1f"]) == 0
-    out = capsys.readouterr().out
-    assert 'FLASHINFER_CUDA_ARCH_LIST="12.1f"' in out
-    assert "# --- compose/prod.yaml\n" in out
-    assert not (root / "Dockerfile").exists()
-
-
 def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["render", "--json"])
     written = json.loads(capsys.readouterr().out)["written"]
     assert [path for path in written if path not in scripts()] == [".dockerignore", "Dockerfile", "compose/prod.yaml"]
     main(["render", "--json", "--check"])
     assert json.loads(capsys.readouterr().out)["drift"] == ""
-    main(["render", "--json", "--stdout"])
-    assert json.loads(capsys.readouterr().out)["Dockerfile"].startswith("# Written by")
 
 
 HAND_WRITTEN = {"Dockerfile": "FROM debian\n", ".dockerignore": "node_modules\n", "compose/prod.yaml": "services: {}\n"}
@@ -158,10 +147,7 @@ def test_a_link_out_of_the_project_is_no_rendered_file(
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--check", "--stdout"],
         ["--set", "build.max_jobs=3"],
-        ["--set", "build.max_jobs=3", "--stdout"],
-        ["-p", "nope", "--stdout"],
         ["-p", "nope"],
     ],
 )
