@@ -55,20 +55,15 @@ def test_exec_of_what_is_not_there(engine: Engine, box: str) -> None:
         engine.exec("envgen-no-such-container", ["true"])
 
 
-def sleepers(box: str) -> str:
-    return docker("exec", box, "sh", "-c", "grep -al '^sleep.777' /proc/[0-9]*/cmdline || true")
-
-
-def test_exec_that_takes_too_long_is_ended_with_its_children(engine: Engine, box: str) -> None:
-    with pytest.raises(EngineError, match="did not end within 1 s"):
-        engine.exec(box, ["sh", "-c", "sleep 777 & sleep 777"], timeout=1)
-    assert sleepers(box) == ""
-
-
-def test_exec_that_writes_too_much_is_ended(engine: Engine, box: str) -> None:
-    with pytest.raises(EngineError, match="wrote more than 10 MiB"):
-        engine.exec(box, ["sh", "-c", "sleep 777 & yes"], timeout=60)
-    assert sleepers(box) == ""
+@pytest.mark.parametrize(
+    ("script", "limit", "why"), [("sleep 777", 1, "did not end within 1 s"), ("yes", 60, "wrote more than 10 MiB")]
+)
+def test_exec_that_takes_or_writes_too_much_is_ended_with_its_children(
+    engine: Engine, box: str, script: str, limit: float, why: str
+) -> None:
+    with pytest.raises(EngineError, match=why):
+        engine.exec(box, ["sh", "-c", f"sleep 777 & {script}"], timeout=limit)
+    assert docker("exec", box, "sh", "-c", "grep -al '^sleep.777' /proc/[0-9]*/cmdline || true") == ""
 
 
 def throwaways() -> str:
