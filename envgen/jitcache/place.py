@@ -97,23 +97,9 @@ def is_compiled(name: str) -> bool:
     return name in KNOWN and bool(KNOWN[name].compiles)
 
 
-@dataclass(frozen=True)
-class OtherCache:
-    """A cache other than FlashInfer's. ``source``: its volume or folder; ``there``: whether that exists."""
-
-    name: str
-    source: str
-    path: str
-    there: bool
-
-
-def other_caches(deployment: Deployment) -> list[OtherCache]:
-    """The other caches of code that is compiled at run time, as `envgen up` mounts them."""
-    return [
-        OtherCache(name, mount.source, mount.target, exists(deployment, mount))
-        for name, mount in deployment.caches.items()
-        if name != CACHE and is_compiled(name)
-    ]
+def unlisted(profile: Profile) -> list[str]:
+    """The profile's other caches of code that is compiled at run time."""
+    return [name for name in profile.caches if name not in (CACHE, KIND) and is_compiled(name)]
 
 
 def kernels_of_b12x(profile: Profile) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
 from envgen.errors import UsageError
-from envgen.jitcache.place import make_query
-from envgen.jitcache.place import other_caches as find_other_caches
+from envgen.jitcache.place import make_query, unlisted
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
@@ -57,8 +56,8 @@ def command() -> None:
 def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
 
-    With a cache b12x in the profile, the kernels of b12x are listed by operation. Other caches of compiled code are
-    listed below, each with its folder.
+    With a cache b12x in the profile, the kernels of b12x are listed by operation. In other caches of compiled code,
+    such as CuTe DSL's, kernels have no names.
 
     \b
     Example:
@@ -66,9 +65,10 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
     """
     cache = open_cache(session)
     inventory = cache.inventory(make_query(patterns, version, arch), b12x=True)
-    other_caches = [] if patterns else find_other_caches(cache.deployment)
-    document = {**asdict(inventory), "others": list(map(asdict, other_caches))}
-    return answer(document, [*shown.inventory(inventory), *shown.others(other_caches)])
+    others = [] if patterns else unlisted(cache.deployment.profile)
+    if others:
+        progress(f"not looked into, since no name of a kernel is known there: the caches {', '.join(others)}")
+    return answer({**asdict(inventory), "others": others}, shown.inventory(inventory))
 
 
 @command.command()

@@ -6,31 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
-from envgen.jitcache.place import OtherCache
 from envgen.jitcache.service import describe_holders, what_is_locked
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
-# How `list` names each kind of evidence.
-CAUSES = {
-    "bytes": "other bytes",
-    "missing": "files gone",
-    "ctime": "files changed",
-    "root": "another package",
-    "flags": "other flags",
-    "cuda_home": "CUDA_HOME",
-    "arch": "other GPU",
-    "record": "damaged record",
-    "touched": "touched files",
-    "generator": "generator changed",
-    "patched": "patched",
-    "shadow": "new header",
-    "switches": "other switches",
-    "library": "broken library",
-    "future": "dated in the future",
-    "package": "another b12x",
-    "tools": "other tools",
-}
 OUTCOMES = {
     "done": "compiled",
     "fresh": "already compiled",
@@ -77,13 +56,6 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
 
 
-def others(found: Sequence[OtherCache]) -> Iterator[str]:
-    """A table of the caches that are not FlashInfer's."""
-    rows = [(cache.name, cache.source, cache.path, "" if cache.there else "empty") for cache in found]
-    if rows:
-        yield from table([("OTHER CACHES", "VOLUME OR FOLDER", "IN THE CONTAINER", ""), *rows])
-
-
 def _row(module: Module) -> tuple[str, ...]:
     if module.kind == "link":
         state = "link (not followed)"
@@ -94,7 +66,7 @@ def _row(module: Module) -> tuple[str, ...]:
     elif module.state == "partial":
         state = "partial, no .so"
     else:
-        words = sorted({CAUSES[reason.kind] for reason in module.reasons if reason.kind in CAUSES})
+        words = sorted({reason.kind for reason in module.reasons})
         state = _state(module) + (f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else "")
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
     return (visible(module.version), visible(module.arch) or "-", visible(module.name), size(module.bytes),

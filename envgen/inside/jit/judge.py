@@ -199,7 +199,7 @@ class Judge:
 
     def _compare(self, recipe: NinjaRecipe, library: tuple[int, int], module: Module) -> None:
         if recipe.problem:
-            module.add("record", recipe.problem, stale=False)
+            module.add("damaged record", recipe.problem, stale=False)
         record = read_record(self.cache, recipe.shelf, recipe.name)
         current = record is not None and record["library"] == list(library)
         if record is not None:
@@ -215,10 +215,10 @@ class Judge:
             names = sorted({name for path in patched for name in self.patched()[path]["patches"]})
             module.add("patched", "is compiled with " + ", ".join(names) + " of this image", patched, stale=False)
         if recipe.broken:
-            module.prove("library", "its library " + recipe.broken)
+            module.prove("broken library", "its library " + recipe.broken)
         elif library[1] > recipe.linked:
             message = "its library is dated in the future, so an edit before that time will not compile it again"
-            module.add("future", message, stale=False)
+            module.add("dated in the future", message, stale=False)
         if not self.foreign(recipe.shelf):
             self._surroundings(recipe, module)
             self._cuda(recipe, module)
@@ -239,17 +239,19 @@ class Judge:
                 touched.append(path)
         module.checked = len(record["files"])
         if changed:
-            module.add("bytes", "has other bytes than when it was compiled", changed)
+            module.add("other bytes", "has other bytes than when it was compiled", changed)
         elif touched:
             message = "was touched since it was compiled; its bytes are the same, but FlashInfer will compile again"
-            module.add("touched", message, touched, stale=False)
+            module.add("touched files", message, touched, stale=False)
         self._missing(gone, module)
         if record["ninja"] != recipe.ninja:
-            module.add("flags", "build.ninja is not what it was compiled with", _differences(record["flags"], recipe))
+            module.add(
+                "other flags", "build.ninja is not what it was compiled with", _differences(record["flags"], recipe)
+            )
         for name in ENV_FLAGS:
             then, now = record["env"].get(name, ""), self.environ.get(name, "")
             if then and then != now:
-                module.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
+                module.add("other flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
 
     def _unrecorded(self, recipe: NinjaRecipe, linked: int, record: dict[str, Any] | None, module: Module) -> None:
         """What ninja's record does not have: generators, and new headers that come first. Only a guess follows."""
@@ -266,11 +268,11 @@ class Judge:
             message = "changed after it was compiled, and " + ("names it: " if own else "may concern it: ")
             message += "its flags or its list of sources may differ now"
             message += "; FlashInfer then compiles it again" if again else ", which FlashInfer does not notice"
-            module.add("generator", message, own or changed, stale=bool(own) and not again)
+            module.add("generator changed", message, own or changed, stale=bool(own) and not again)
         new = list(dict.fromkeys(shadows(recipe, self.files, linked)))
         if new:
             message = "is new, and may be found before the file of that name that it was compiled with"
-            module.add("shadow", message, new)
+            module.add("new header", message, new)
         if (changed or new) and not known and module.state == "fresh":
             module.guess = True
 
@@ -281,7 +283,9 @@ class Judge:
         module.guess = True
         module.checked = len(stamps)
         if newer:
-            module.add("ctime", "changed after it was compiled; without a baseline its bytes may be the same", newer)
+            module.add(
+                "files changed", "changed after it was compiled; without a baseline its bytes may be the same", newer
+            )
         self._missing([path for path, stamp in stamps.items() if stamp is None], module)
 
     def _missing(self, gone: list[str], module: Module) -> None:
@@ -289,18 +293,18 @@ class Judge:
             module.state = "unknown"
             module.add("unseen", "can't be seen from here: start a service of the profile", gone, stale=False)
         elif gone:
-            module.prove("missing", "is gone since it was compiled", gone)
+            module.prove("files gone", "is gone since it was compiled", gone)
 
     def _surroundings(self, recipe: NinjaRecipe, module: Module) -> None:
         """Another package or other flags, which FlashInfer up to 0.6.10 does not notice."""
         root = recipe.package_root()
         if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
-            module.prove("root", "was compiled from " + root + "; Python imports " + self.package.root)
+            module.prove("another package", "was compiled from " + root + "; Python imports " + self.package.root)
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in ENV_FLAGS:
             missing = [word for word in self.environ.get(name, "").split() if word not in words]
             if missing:
-                module.prove("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
+                module.prove("other flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
 
     def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
         then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
@@ -308,9 +312,9 @@ class Judge:
             return
         if os.path.realpath(then) == os.path.realpath(now):
             message = "cuda_home is spelled " + then + " in build.ninja and " + now + " here: the same folder, and yet"
-            module.add("cuda_home", message + " FlashInfer will compile again where it compares the text", stale=False)
+            module.add("CUDA_HOME", message + " FlashInfer will compile again where it compares the text", stale=False)
         else:
-            module.prove("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
+            module.prove("CUDA_HOME", "was compiled with the CUDA in " + then + "; here it is in " + now)
 
     def _switches(self, recipe: NinjaRecipe, module: Module) -> None:
         """Compare FlashInfer's own compile switches now with those of this module."""
@@ -335,7 +339,9 @@ class Judge:
         }
         if again and any(changed.values()):
             names = ", ".join(name for name, is_changed in changed.items() if is_changed)
-            module.add("switches", names + " is not what it was: FlashInfer will compile everything again", stale=False)
+            module.add(
+                "other switches", names + " is not what it was: FlashInfer will compile everything again", stale=False
+            )
 
     def _arch(self, recipe: NinjaRecipe, module: Module) -> None:
         """Code that no GPU of its folder can run, which FlashInfer up to 0.6.10 does not notice.
@@ -349,7 +355,9 @@ class Judge:
         tokens = {part[2:] if part.startswith("sm") else part for part in recipe.name.split("_")}
         named = {code for code in codes if code in tokens or code.rstrip("af") in tokens}
         if not named and not rewrites(recipe.shelf.version):
-            module.prove("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
+            module.prove(
+                "other GPU", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders)
+            )
 
 
 def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:

@@ -139,13 +139,13 @@ def judge(module: Module, manifest: Doc, broken: str, here: Tuple[str, str], req
             changed.append(name + " was " + then + ", and is " + now)
     archs = [arch for folder in request.get("expected_archs") or () for arch in str(folder).split("_")]
     if broken:
-        module.prove("library", "its object " + broken)
+        module.prove("broken library", "its object " + broken)
     if here[0] and manifest["package_fingerprint"] != here[0]:
-        module.prove("package", "was compiled by other files of b12x than those of " + here[1])
+        module.prove("another b12x", "was compiled by other files of b12x than those of " + here[1])
         # A temporary container has the image's b12x, and not a checkout that services mount.
         module.guess = bool(request.get("blind") and request.get("mounted"))
     if here[0] and changed:
-        module.prove("tools", "was compiled with other tools: " + ", ".join(changed))
+        module.prove("other tools", "was compiled with other tools: " + ", ".join(changed))
     if module.reasons:
         module.state = "stale"
     elif archs and module.arch not in archs:

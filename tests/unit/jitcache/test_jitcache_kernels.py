@@ -108,10 +108,10 @@ def embedded(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("change", "state", "kinds"),
     [
-        (edit, "stale", {"package"}),
-        (cut, "stale", {"library"}),
-        (lambda lab: lab.path(MERGE, "o").unlink(), "stale", {"library"}),
-        (lambda lab: put(lab.path(MERGE, "o"), OBJECT[::-1]), "stale", {"library"}),
+        (edit, "stale", {"another b12x"}),
+        (cut, "stale", {"broken library"}),
+        (lambda lab: lab.path(MERGE, "o").unlink(), "stale", {"broken library"}),
+        (lambda lab: put(lab.path(MERGE, "o"), OBJECT[::-1]), "stale", {"broken library"}),
         (elsewhere, "foreign", {"foreign"}),
         (unset, "fresh", {"uncompared"}),
         (embedded, "unknown", {"unseen"}),

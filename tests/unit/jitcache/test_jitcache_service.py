@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from jitcache_engine import PROJECT, ROOT, VOLUME, LocalEngine, cache, container
-from jitcache_layouts import Shelf, put, release
+from jitcache_layouts import put, release
 
 from envgen.__main__ import main
 from envgen.cli.check import cache_lines as shown
@@ -135,10 +135,7 @@ def test_services_that_loaded_the_module_must_be_restarted(tmp_path: Path) -> No
     "document",
     [
         {},
-        {"ok": True},
         {"ok": True, "result": {"root": 3}},
-        {"ok": False, "kind": "refused"},
-        {"ok": False, "kind": "failed", "message": "x", "data": {}},
         [],
         ExecResult(126, b"", b"exec: no python3\n"),
         ExecResult(1, b"Traceback", b"SyntaxError: invalid syntax\n"),
@@ -198,14 +195,8 @@ def test_list_as_table_and_json(shell: LocalEngine, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
-        (["../x"], 6),
-        (["/etc/passwd"], 6),
-        (["tmp"], 6),
-        (["page", "--version", "../.."], 6),
-        (["page", "--arch", "../x"], 6),
+        (["../x"], 6),  # the unit tests of clear have more of these
         (["nope"], 1),
-        (["nope*"], 1),
-        (["page", "--version", "9"], 1),
         (["page", "--version", ""], 2),
         (["page", "--arch", ""], 2),
         ([], 2),
@@ -249,14 +240,6 @@ def test_all_asks_on_a_terminal(
     monkeypatch.setattr("click.confirm", lambda *_a, **_k: True)
     assert main(["cache", "clear", "--all"]) == 0
     assert not list(shell.folder.rglob("*.so"))
-
-
-def test_what_stays_is_reported(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    shelf = Shelf(shell.folder, "0.7.2.post1")
-    shelf.module("one", (), ("both/a.cu",))
-    shelf.module("two", (), ("both/b.cu",))
-    assert main(["cache", "clear", "one"]) == 0
-    assert "kept 0.7.2.post1/121a/generated/both: also compiled by two" in capsys.readouterr().out
 
 
 def test_an_envgen_that_holds_a_lock_is_named_as_such() -> None:

@@ -138,13 +138,9 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["others"]
-    assert [(one["name"], one["path"], one["there"]) for one in found] == [
-        ("cute_dsl", "/c", False), ("tilelang", "/t", True), ("b12x", "/b", False),
-        ("humming", "/m", False), ("quack", "/q", False),
-    ]  # fmt: skip
-    assert main(["cache", "list"]) == 0
-    assert "demo-dev-cache-tilelang" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["others"] == ["cute_dsl", "tilelang", "humming", "quack"]
+    assert "the caches cute_dsl, tilelang, humming, quack" in printed.err
     env = service_env(jit.deployment.profile)
     wanted = {"CUTE_DSL_CACHE_DIR": "/c", "TILELANG_CACHE_DIR": "/t", "B12X_COMPILE_CACHE_DIR": "/b/compile"}
     assert wanted.items() <= env.items()
