@@ -100,9 +100,10 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     require_plugin("buildx")
     existing = deployment.image
     result, cause, log = _run(job, show)
-    if not job.no_cache and existing and existing.id == result.image_id:
-        return BuildOutcome(job, existing.id, changed=changed)
-    return BuildOutcome(job, result.image_id, result, cause, log, show, changed)
+    image = deployment.engine.image(job.image) if result.ok else None
+    if image and existing and image.id == existing.id and not job.no_cache:
+        return BuildOutcome(job, image.id, changed=changed)
+    return BuildOutcome(job, image.id if image else "", result, cause, log, show, changed)
 
 
 # --- what is checked first --------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, str]:
         cause = None if result.ok else _cause(result)
         if cause:
             say(f"{cause.cause}: {cause.evidence}")
-        say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
+        say(f"ended with {result.code} after {result.seconds:.1f} s")
     return result, cause, str(path.relative_to(root))
 
 

@@ -36,7 +36,7 @@ def verify(session: Session) -> Verified:
     names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
     try:
         results = _twice(job, job.request, names)
-        ids = tuple(result.image_id for result in results)
+        ids = tuple(image.id for name in names if (image := engine.image(name)))
         if ids[0] != ids[1]:
             progress("the image IDs differ, as timestamps do: comparing the content")
         found = [] if ids[0] == ids[1] else differences(engine, *names)
@@ -60,6 +60,6 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
                 step = result.failed.title if result.failed else "buildx"
                 lines = "\n    ".join(result.last_lines[-15:])
                 raise BuildError(f"the build failed in {step}:\n    {lines}", hint="`envgen build` says more")
-            progress(f"{name}: {result.image_id} in {result.seconds:.1f} s")
+            progress(f"{name}: built in {result.seconds:.1f} s")
             results.append(result)
     return results

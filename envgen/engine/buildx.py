@@ -10,12 +10,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from envgen import files, live
+from envgen import live
 from envgen.engine import process
 from envgen.engine.endpoint import find_endpoint, plugin_argv
-from envgen.errors import EngineError
 from envgen.text import is_terminal
 from envgen.text import progress as say
 
@@ -62,10 +60,9 @@ def _variable(secret: str) -> str:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The result of a build. ``image_id``: "" where it failed; ``error``: buildx's own last lines."""
+    """The result of a build. ``error``: buildx's own last lines, where it failed."""
 
     code: int
-    image_id: str
     seconds: float
     failed: BuildStep | None = None
     error: str = ""
@@ -104,34 +101,18 @@ def build(
         if show and before is None:
             say(text)
 
-    with files.Scratch("build") as folder:
-        metadata = Path(folder) / "metadata.json"
-        *words, context = argv_of("build", *request.words())
-        env = {
-            **find_endpoint().environment,
-            **request.environment(),
-            "BUILDX_METADATA_PROVENANCE": "disabled",
-            # Else buildx runs git in the project's folder, and git runs commands from that repository's configuration.
-            "BUILDX_GIT_INFO": "false",
-        }
-        words.append(f"--metadata-file={metadata}")
-        if before is None:
-            argv = [*words, "--progress=plain", context]
-            done = process.run(argv, env=env, timeout=None, check=False, on_line=on_output)
-        else:
-            with live.paused():
-                done = process.on_terminal([*words, "--progress=tty", context], env=env)
-            _recorded(request, before, on_output)
-        image_id = _image_id(metadata) if done.code == 0 else ""
-    if done.code == 0 and not image_id:
-        raise EngineError("buildx ended without the ID of the image")
-    return BuildResult(
-        code=done.code,
-        image_id=image_id,
-        seconds=time.monotonic() - started,
-        failed=output.failed,
-        error="\n".join(output.notes).strip() if done.code else "",
-    )
+    *words, context = argv_of("build", *request.words())
+    # Else buildx runs git in the project's folder, and git runs commands from that repository's configuration.
+    env = {**find_endpoint().environment, **request.environment(), "BUILDX_GIT_INFO": "false"}
+    if before is None:
+        argv = [*words, "--progress=plain", context]
+        done = process.run(argv, env=env, timeout=None, check=False, on_line=on_output)
+    else:
+        with live.paused():
+            done = process.on_terminal([*words, "--progress=tty", context], env=env)
+        _recorded(request, before, on_output)
+    error = "\n".join(output.notes).strip() if done.code else ""
+    return BuildResult(done.code, time.monotonic() - started, output.failed, error)
 
 
 def _builds() -> dict[str, str] | None:
@@ -151,17 +132,6 @@ def _recorded(request: BuildRequest, before: Mapping[str, str], on_output: Calla
     if own:
         argv = argv_of("history", "logs", "--progress=plain", own[0])
         process.run(argv, env=find_endpoint().environment, timeout=None, check=False, on_line=on_output)
-
-
-def _image_id(metadata: Path) -> str:
-    try:
-        document: Any = json.loads(metadata.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    if not isinstance(document, dict):
-        return ""
-    # With the containerd image store the image's id is its manifest's digest, else its config's.
-    return str(document.get("containerimage.digest") or document.get("containerimage.config.digest") or "")
 
 
 def _csv(*fields: str) -> str:

@@ -62,7 +62,7 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
     elif result is None:
         click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
     else:
-        click.echo(f"built {job.image} ({short_id(result.image_id)}) in {result.seconds:.1f} s", err=to_stderr)
+        click.echo(f"built {job.image} ({short_id(outcome.image_id)}) in {result.seconds:.1f} s", err=to_stderr)
         profile = job.deployment.profile
         clusters = [service.cluster for service in profile.services.values() if service.cluster]
         others = sorted({node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes})

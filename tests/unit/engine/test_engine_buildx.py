@@ -58,5 +58,5 @@ def test_the_engine_s_own_builder_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_failed_result_shows_the_step_or_buildx_s_own_words() -> None:
     step = BuildStep("[2/2] RUN make", "exit code: 2", ["a", "b"])
-    assert BuildResult(1, "", 1.0, step, "ERROR: x").last_lines == ["a", "b"]
-    assert BuildResult(1, "", 1.0, None, "ERROR: x\ny").last_lines == ["ERROR: x", "y"]
+    assert BuildResult(1, 1.0, step, "ERROR: x").last_lines == ["a", "b"]
+    assert BuildResult(1, 1.0, None, "ERROR: x\ny").last_lines == ["ERROR: x", "y"]
