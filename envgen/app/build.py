@@ -38,11 +38,6 @@ class Job:
     def image(self) -> str:
         return self.deployment.profile.image_name
 
-    @property
-    def text(self) -> str:
-        """The Dockerfile itself."""
-        return self.deployment.rendered.files[self.deployment.rendered.dockerfile].decode()
-
     @cached_property
     def request(self) -> BuildRequest:
         """The request for buildx, its files written. RefusedError if a file that the profile names does not exist."""
@@ -91,14 +86,16 @@ def build(job: Job, *, show: bool) -> BuildOutcome:
     if not job.unlocked:
         require_lock(deployment)
     deployment.require_name()
-    if image_id := up_to_date(job):
-        return BuildOutcome(job, image_id)
+    existing = deployment.image
+    # BuildKit alone knows whether a base image that no lock names, or a folder of wheels, has changed.
+    known = deployment.lock and deployment.lock.base and not deployment.profile.build.wheelhouse
+    if existing and known and deployment.is_current and not job.no_cache:
+        return BuildOutcome(job, existing.id)
     changed = tuple(deployment.outdated)
     if lines := first_of([str(one) for one in changed], 12):
         progress(f"{job.image} is older: {'; '.join(lines)}")
     deployment.require_own_files()
     require_plugin("buildx")
-    existing = deployment.image
     result, cause, log = _run(job, show)
     image = deployment.engine.image(job.image) if result.ok else None
     if image and existing and image.id == existing.id and not job.no_cache:
@@ -164,27 +161,6 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
         message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
         problems.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
     return problems
-
-
-def up_to_date(job: Job) -> str:
-    """The image's ID if a build would change nothing; "" if only BuildKit can tell.
-
-    A label says which files the image was built from. They do not identify an unlocked base image: the image must have
-    its layers, and its variables and labels except those that a build sets. A wheelhouse is left to BuildKit.
-    """
-    deployment, image = job.deployment, job.deployment.image
-    known = not job.no_cache and not deployment.profile.build.wheelhouse
-    if not known or image is None or not deployment.is_current:
-        return ""
-    is_locked = deployment.lock is not None and deployment.lock.base is not None
-    base = None if is_locked else deployment.engine.image(str(deployment.profile.base.image))
-    if base is not None:
-        changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
-        if image.layers[: len(base.layers)] != base.layers or any(
-            name != INPUTS_LABEL and f" {name}=" not in job.text for name, _ in changed
-        ):
-            return ""
-    return image.id
 
 
 # --- the build itself -------------------------------------------------------------------------------------------------

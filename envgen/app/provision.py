@@ -242,7 +242,8 @@ def _fetcher(job: builds.Job) -> str:
 
     Its layers are those of the build itself.
     """
-    if f" AS {BASE_STAGE}\n" not in job.text:
+    rendered = job.deployment.rendered
+    if f" AS {BASE_STAGE}\n".encode() not in rendered.files[rendered.dockerfile]:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     tag = f"{job.image}-{BASE_STAGE}"
