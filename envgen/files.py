@@ -98,15 +98,6 @@ def write(
     ``within`` (a folder above ``path``) missing folders are created, and a link between the two is refused.
     ``new``: FileExistsError where that name exists.
     """
-    with writing(path, mode=mode, within=within, new=new) as out:
-        out.write(content)
-
-
-@contextlib.contextmanager
-def writing(
-    path: Path, *, mode: int | None = None, within: Path | None = None, new: bool = False
-) -> Iterator[BinaryIO]:
-    """As ``write``, for content in pieces: the file gets its name at the end of the block, without an exception."""
     directory = folder(path.parent, within)
     temporary = directory / f".envgen-{secrets.token_hex(8)}.tmp"
     try:
@@ -114,7 +105,7 @@ def writing(
             mode = _mode_of(path) if mode is None else mode
             if mode is not None:
                 os.fchmod(out.fileno(), mode)
-            yield out
+            out.write(content)
             out.flush()
             os.fsync(out.fileno())
         if new:  # a rename would replace a file of that name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -142,7 +141,6 @@ class Container:
     error: str = ""
     user: str = ""  # as configured: UID, UID:GID or a name; "": root
     gpu: bool = False  # it has NVIDIA devices
-    sick_since: str = ""  # of an unhealthy one: the first failure in the engine's record
     memory: int = 0  # its own limit in bytes; 0: none
     finished_at: str = ""  # when its program ended last; "": never
     server: bool = False  # docker/runtime/libexec/server runs its command
@@ -269,18 +267,9 @@ def container_of(document: Mapping[str, Any]) -> Container:
         error=str(state.get("Error") or ""),
         user=str(config.get("User") or ""),
         gpu=_has_gpu(document.get("HostConfig") or {}),
-        sick_since=_sick_since(state.get("Health") or {}),
         memory=max(0, int((document.get("HostConfig") or {}).get("Memory") or 0)),
         finished_at=_time(state.get("FinishedAt")),
         server=(config.get("Cmd") or [""])[0] == SERVER,
-    )
-
-
-def _sick_since(health: Mapping[str, Any]) -> str:
-    """The first of the current failures in a row; the engine keeps the last five checks."""
-    failures = itertools.takewhile(lambda check: check.get("ExitCode"), reversed(health.get("Log") or ()))
-    return (
-        str(([check.get("Start", "") for check in failures] or [""])[-1]) if health.get("Status") == "unhealthy" else ""
     )
 
 

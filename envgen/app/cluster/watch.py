@@ -153,10 +153,9 @@ class Watch:
 
         def look() -> tuple[str, WatchedRank, StartFailure] | None:
             container = rank.engine.container(rank.container.id)
-            found = rank.engine.inspect(rank.container.id)
-            if container is None or container.running or found is None:
+            if container is None or container.running:
                 return None
-            return str(found.get("State", {}).get("FinishedAt", "~")), rank, ending(container)
+            return container.finished_at or "~", rank, ending(container)
 
         answer = in_background(look)
         done = wait([answer], SETTLE).done

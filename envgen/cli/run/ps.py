@@ -91,7 +91,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["service"] + (" (run)" if row["one_off"] else "") + (f" ({row['variant']})" if row.get("variant") else ""),
         row["state"] if code is None else f"{row['state']} ({code})",
-        (row["health"] or "-") + (f" since {row['health_since'][11:19]}Z" if row.get("health_since") else ""),
+        row["health"] or "-",
         ", ".join(row["ports"]) or "-",
         "current" if row["image"] == "current" else "older than the profile",
         row["settings"] or "-",

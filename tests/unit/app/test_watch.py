@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +16,15 @@ from envgen.profile.service import Ready, Service
 from envgen.serve.ended import StartFailure, ending
 
 
-def container(name: str, state: str = "running", code: int = 0) -> Container:
-    return Container(name, name, "serve", state, "", code, "", {}, {}, (), (), "")
+def container(name: str, state: str = "running", code: int = 0, finished: str = "") -> Container:
+    return Container(name, name, "serve", state, "", code, "", {}, {}, (), (), "", finished_at=finished)
 
 
 @dataclass
 class StubEngine:
-    """One container, which ended at ``finished`` where it has; or no answer."""
+    """One container, or no answer."""
 
     found: Container
-    finished: str = ""
     lost: bool = False
     log: str = ""
 
@@ -37,9 +35,6 @@ class StubEngine:
         if self.lost:
             raise EngineError("no route to host")
         return self.found
-
-    def inspect(self, _name: str) -> Mapping[str, Any]:
-        return {"State": {"FinishedAt": self.finished}}
 
 
 @dataclass
@@ -72,8 +67,8 @@ def rank(node: str, engine: StubEngine, answered: float = 0.0) -> WatchedRank:
 
 
 def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> None:
-    head = rank("a", StubEngine(container("a", "exited", 0), "2026-11-22T11:00:02.5Z"))
-    worker = rank("b", StubEngine(container("b", "exited", 137), "2026-11-22T11:00:02.1Z"))
+    head = rank("a", StubEngine(container("a", "exited", 0, "2026-11-22T11:00:02.5Z")))
+    worker = rank("b", StubEngine(container("b", "exited", 137, "2026-11-22T11:00:02.1Z")))
     idle.ranks += [worker, head]
     idle.report(head, ending(head.engine.container("a")))
     first, failure = idle.first.result(0)
@@ -81,7 +76,7 @@ def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> N
 
 
 def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
-    head = rank("a", StubEngine(container("a", "exited", 1), "2026-11-22T11:00:02.5Z"))
+    head = rank("a", StubEngine(container("a", "exited", 1, "2026-11-22T11:00:02.5Z")))
     idle.ranks += [head, rank("b", StubEngine(container("b"))), rank("c", StubEngine(container("c"), lost=True))]
     idle.report(head, StartFailure("its process exited with code 1"))
     assert idle.first.result(0)[0] is head
