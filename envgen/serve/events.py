@@ -78,7 +78,6 @@ def body_of(response: requests.Response, largest: int = LARGEST) -> bytes:
     return bytes(body)
 
 
-Part = tuple[float, bytes]  # time of arrival (seconds, monotonic), and the data
 END = "[DONE]"
 LOWEST = -9999.0  # vLLM's minus infinity
 LONGEST = 1 << 20  # bytes of one event, and of a stream of a few tokens
@@ -94,72 +93,46 @@ class NoCompletion(Exception):
 
 @dataclass
 class Completion:
-    """The output of /v1/completions or of a chat. Token counts are the server's; None: it gave none.
-
-    ``model``: the name of the model that answered, as the server has it; "" if it gave none.
-    """
+    """The output of /v1/completions or of a chat. ``model``: its name, as the server has it; "" if it gave none."""
 
     text: str = ""
     logprobs: list[float] = field(default_factory=list)
     reasoning: str = ""
     tools: dict[int, tuple[str, str]] = field(default_factory=dict)  # index -> name, arguments
     finish: str = ""
-    first: float | None = None  # when the first generated text arrived
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
     model: str = ""
 
-    def add(self, document: Any, at: float = 0.0) -> Completion:
+    def add(self, document: Any) -> Completion:
         """Add an event of a stream, or a whole answer. Raises NoCompletion."""
         try:
             for choice in document["choices"]:
-                self._choice(choice, at)
+                self._choice(choice)
             if isinstance(name := document.get("model"), str):
                 self.model = name
-            # The last event may have only token counts.
-            if usage := document.get("usage") if document["choices"] else document["usage"]:
-                self.prompt_tokens, self.output_tokens = (
-                    _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
-                )
+            _ = document["choices"] or document["usage"]  # the last event may have only token counts
         except MISSHAPEN:
             raise NoCompletion(_shown(document)) from None
         return self
 
-    def _choice(self, choice: Any, at: float) -> None:
-        finish = choice.get("finish_reason")
-        self.finish = str(finish or self.finish)
+    def _choice(self, choice: Any) -> None:
+        self.finish = str(choice.get("finish_reason") or self.finish)
         self.logprobs += chosen_logprobs(choice.get("logprobs"))
         delta = choice.get("delta") or choice.get("message") or {}
-        text = "" + (choice.get("text") or delta.get("content") or "")
-        thought = "" + (delta.get("reasoning") or delta.get("reasoning_content") or "")
-        calls = delta.get("tool_calls") or ()
-        for call in calls:
+        for call in delta.get("tool_calls") or ():
             index, called = call.get("index", 0), call["function"]
             name, arguments = self.tools.get(index, ("", ""))
             self.tools[index] = name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
-        self.text += text
-        self.reasoning += thought
-        # A completion's empty text is a token with incomplete characters; a chat's first event has only the role.
-        if self.first is None and (text or thought or calls or ("text" in choice and not finish)):
-            self.first = at
+        self.text += choice.get("text") or delta.get("content") or ""
+        self.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
 
 
-def _count(value: Any) -> int | None:
-    """A number of tokens, or None. Raises ValueError for anything else."""
-    if value is None or (type(value) is int and 0 <= value < LARGEST_COUNT):
-        return value
-    raise ValueError(value)
-
-
-def read_events(
-    parts: Iterable[Part], largest: int = LONGEST, enough: Callable[[Completion], bool] = lambda _: False
-) -> Completion:
+def read_events(chunks: Iterable[bytes], enough: Callable[[Completion], bool] = lambda _: False) -> Completion:
     """The completion of a stream, read to its end or until it is ``enough``. Raises BrokenOff, NoCompletion."""
     completion, count, size = Completion(), 0, 0
-    for at, data in stamped(parts):
+    for data in _events(chunks):
         size += len(data)
-        if size > largest:
-            raise NoCompletion(f"more than {largest >> 20} MiB for a few tokens")
+        if size > LONGEST:
+            raise NoCompletion(f"more than {LONGEST >> 20} MiB for a few tokens")
         if data == END:
             return completion
         try:
@@ -168,7 +141,7 @@ def read_events(
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
             raise BrokenOff(f"after {count} events the server sent an error: {error_text(document)}")
-        completion.add(document, at)
+        completion.add(document)
         count += 1
         if enough(completion):
             return completion
@@ -185,11 +158,11 @@ def error_text(document: Any) -> str:
     return shorten(document if isinstance(document, str) else json.dumps(document, default=str), 160)
 
 
-def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
-    """The data of each complete event, with the time when it was complete. Raises NoCompletion."""
+def _events(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The data of each complete event. Raises NoCompletion."""
     rest = b""
     data: list[str] = []
-    for at, chunk in parts:
+    for chunk in chunks:
         rest += chunk
         if len(rest) > LONGEST:
             raise NoCompletion("an event of more than 1 MiB")
@@ -202,10 +175,10 @@ def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
             if line.startswith("data:"):
                 data.append(line[len("data:") :].removeprefix(" "))
                 if data == [END]:  # some servers send no blank line after it
-                    yield at, END
+                    yield END
                     return
             elif not line and data:
-                yield at, "\n".join(data)
+                yield "\n".join(data)
                 data = []
 
 

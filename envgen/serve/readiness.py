@@ -11,11 +11,9 @@ from typing import Any
 from envgen.serve import chat
 from envgen.serve.chat import ChatFlags, Verdict
 from envgen.serve.events import (
-    LONGEST,
     BrokenOff,
     Completion,
     NoCompletion,
-    Part,
     document_of,
     error_text,
     read_events,
@@ -85,18 +83,18 @@ class _Server:
         """Status, Completion or document, and the seconds to the first byte. Raises _Unanswered."""
         first, began = 0.0, time.monotonic()
 
-        def counted(chunks: Iterator[bytes]) -> Iterator[Part]:
+        def watched(chunks: Iterator[bytes]) -> Iterator[bytes]:
             nonlocal first
             for chunk in chunks:
                 first = first or time.monotonic() - began
                 self.on_step(f"the rest of {what}")
-                yield first, chunk
+                yield chunk
 
         try:
             with responding("POST", f"{self.url}{path}", self.headers, (10, self.timeout), json=body) as response:
                 streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
                 if response.status_code == 200 and streams:
-                    return 200, read_events(counted(response.iter_content(chunk_size=None)), LONGEST, enough), first
+                    return 200, read_events(watched(response.iter_content(chunk_size=None)), enough), first
                 return response.status_code, document_of(response), first
         except OSError as error:
             how = "broke off in the middle" if first else "did not come"

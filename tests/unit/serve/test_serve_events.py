@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve import events
-from envgen.serve.events import BrokenOff, Completion, NoCompletion
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, read_events
 from envgen.serve.readiness import judge
-
-
-def read_events(chunks: Iterable[bytes]) -> Completion:
-    return events.read_events((0.0, chunk) for chunk in chunks)
 
 
 def event(text: str, *logprobs: Any) -> bytes:

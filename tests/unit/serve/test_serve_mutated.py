@@ -91,7 +91,7 @@ def test_documents(body: bytes, status: int) -> None:
 def test_streams(parts: list[bytes], ends: bool) -> None:
     data = b"".join(b"data: " + part + b"\n\n" for part in parts) + (b"data: [DONE]\n\n" if ends else b"")
     try:
-        completion = read_events([(0.0, data)])
+        completion = read_events([data])
         clean(readiness.judge(200, completion).why)
         clean(chat.judge_chat(completion, chat.ChatFlags())[1])
         clean(chat.judge_call(completion, chat.ChatFlags())[1])
@@ -101,7 +101,7 @@ def test_streams(parts: list[bytes], ends: bool) -> None:
 
 def test_a_stream_has_an_end() -> None:
     with pytest.raises(NoCompletion, match="more than 1 MiB"):
-        read_events(itertools.repeat((0.0, b"data: " + json.dumps(COMPLETION).encode() + b"\n\n")))
+        read_events(itertools.repeat(b"data: " + json.dumps(COMPLETION).encode() + b"\n\n"))
 
 
 def test_a_body_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
