@@ -373,9 +373,7 @@ class Engine:
             "Devices": [{"PathOnHost": it, "PathInContainer": it, "CgroupPermissions": "rwm"} for it in devices],
             "Ulimits": [{"Name": name, "Soft": at, "Hard": most} for name, (at, most) in (ulimits or {}).items()],
             "Mounts": [
-                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
-                | ({"BindOptions": {"CreateMountpoint": True}} if m.create else {})
-                for m in mounts
+                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only} for m in mounts
             ],
         }
         if user.partition(":")[0] not in ("", "0"):

@@ -25,7 +25,6 @@ from envgen.text import Verbosity, reason_of, shell_line
 
 Child = subprocess.Popen[bytes]
 PIPE = subprocess.PIPE
-Late = subprocess.TimeoutExpired
 
 # Seconds between the first signal and SIGKILL. buildx needs about one to stop the engine's build.
 GRACE = 10.0

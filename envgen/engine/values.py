@@ -74,16 +74,12 @@ def read_json(data: bytes | str) -> Any:
 
 @dataclass(frozen=True)
 class ContainerMount:
-    """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume).
-
-    ``create``: the engine creates a missing folder, as root.
-    """
+    """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume)."""
 
     source: str
     target: str
     kind: str = "bind"
     read_only: bool = False
-    create: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +171,6 @@ class EngineInfo:
     arch: str
     runtimes: tuple[str, ...]
     cdi_devices: tuple[str, ...]
-    data_root: str
     memory: int
     cpus: int
     endpoint: str
@@ -215,7 +210,6 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
         arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
-        data_root=str(info.get("DockerRootDir", "")),
         memory=int(info.get("MemTotal") or 0),
         cpus=int(info.get("NCPU") or 0),
         endpoint=endpoint,

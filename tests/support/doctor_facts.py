@@ -73,7 +73,7 @@ IMAGE = Image(
 )  # fmt: skip
 ENGINE = EngineInfo(
     version="28.5.2", api_version="1.51", arch="amd64", runtimes=("runc",), cdi_devices=(),
-    data_root="/var/lib/docker", memory=64 << 30, cpus=8, endpoint="unix:///var/run/docker.sock",
+    memory=64 << 30, cpus=8, endpoint="unix:///var/run/docker.sock",
 )  # fmt: skip
 Make = Callable[..., Context]
 PP, CACHE = "/workspace/flashinfer", "/root/.cache/flashinfer"

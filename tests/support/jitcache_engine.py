@@ -58,7 +58,7 @@ class LocalEngine:
         self.left: list[Leftover] = []
 
     def info(self) -> EngineInfo:
-        return EngineInfo("28", "1.51", "x86_64", (), (), "", 0, 0, "unix:///run/docker.sock")
+        return EngineInfo("28", "1.51", "x86_64", (), (), 0, 0, "unix:///run/docker.sock")
 
     def image(self, name: str) -> Image | None:
         return Image(name, {}, "", 0, "", (), {}) if name in self._images else None

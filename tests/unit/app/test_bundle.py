@@ -38,7 +38,7 @@ profiles:
     secrets: [PLAIN, SHORT]
     services: {dev: {command: [sleep, infinity]}}
 """
-INFO = EngineInfo("28.0", "1.51", "arm64", (), (), "/d", 1, 1, "tcp://elsewhere:2376")
+INFO = EngineInfo("28.0", "1.51", "arm64", (), (), 1, 1, "tcp://elsewhere:2376")
 VALUES = {"PLAIN": "only-words-here", "HF_TOKEN": "word-of-the-container", "LEVEL": "debugging", "SHORT": "abc"}
 ENDED = replace(CONTAINER, state="exited", exit_code=137, env=VALUES)
 

@@ -36,7 +36,7 @@ class Containers:
         self.found = containers
 
     def info(self) -> EngineInfo:
-        return EngineInfo("28", "1.51", "x86_64", (), (), "", 0, 0, "unix:///run/docker.sock")
+        return EngineInfo("28", "1.51", "x86_64", (), (), 0, 0, "unix:///run/docker.sock")
 
     def containers(self, project: str, all: bool) -> tuple[Container, ...]:
         return tuple(one for one in self.found if one.labels["com.docker.compose.project"] == project)

@@ -13,7 +13,7 @@ from envgen.deployment import Deployment
 from envgen.engine.values import EngineInfo
 from envgen.profile.model import GpuMode, Profile
 
-PLAIN = EngineInfo("28.0", "1.51", "arm64", ("runc",), (), "/d", 1, 1, "unix:///x")
+PLAIN = EngineInfo("28.0", "1.51", "arm64", ("runc",), (), 1, 1, "unix:///x")
 CDI = ("nvidia.com/gpu=all",)
 
 
