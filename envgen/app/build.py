@@ -15,7 +15,8 @@ from envgen.engine import buildx
 from envgen.engine.buildx import BuildRequest, BuildResult
 from envgen.engine.endpoint import require_plugin
 from envgen.errors import BuildError, EnvgenError, Problem, RefusedError
-from envgen.explain import Circumstances, Explanation, cause_of
+from envgen.explain import Circumstances, Explanation
+from envgen.explain.read import cause_of
 from envgen.files import state_dir
 from envgen.lock.ask import stale
 from envgen.lock.model import InputChange

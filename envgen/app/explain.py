@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import stat
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
-from envgen.engine.values import MISSHAPEN, Container, container_of
+from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
 from envgen.files import NotAFile, state_dir
@@ -155,7 +154,6 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
 
 def _document(members: Mapping[str, bytes], name: str) -> dict[str, Any]:
     try:
-        document = json.loads(members.get(name, b"{}"))
-    except (ValueError, RecursionError):
+        return dict(read_json(members.get(name, b"{}")))
+    except MISSHAPEN:
         return {}
-    return document if isinstance(document, dict) else {}

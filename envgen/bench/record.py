@@ -9,7 +9,6 @@ and figures named as in ``METRICS``.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -103,14 +102,9 @@ class Run:
             raise self._error(error) from error
 
     def end(self, outcome: str, summary: Mapping[str, Any]) -> None:
-        """Write the end line and sync the file to disk."""
+        """Write the end line."""
         now = utc(datetime.now(timezone.utc))
         self._append({"type": "end", "ended": now, "outcome": outcome, "summary": summary})
-        try:
-            os.fsync(self._descriptor)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system without fsync
-                raise self._error(error) from error
 
     def __enter__(self) -> Run:
         return self

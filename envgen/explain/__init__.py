@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from envgen.explain.first import First, first_exception
+from envgen.explain.first import First
 from envgen.text import shorten
 
 # Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM (two of them
@@ -287,13 +287,6 @@ def _explanation(
 
 OUT_OF_MEMORY = {"serve": "server_memory", "build": "out_of_memory"}  # what Docker's OOMKilled means
 _OF_MEMORY = {*OUT_OF_MEMORY.values(), "cuda_memory", "driver_memory", "jit_memory", "memory_floor", "ray_memory"}
-
-
-def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: bool = False) -> Explanation | None:
-    """The cause of a failure from its output; None if no rule matches. ``service``: of a service, not of a build."""
-    kind = "serve" if service else "build"
-    known = replace(known.beside(first_exception(lines)), failed=True)
-    return likeliest(classify(lines, kind=kind, known=known), known, kind=kind)
 
 
 def likeliest(matched: Iterable[Explanation], known: Circumstances, *, kind: str | None = None) -> Explanation | None:

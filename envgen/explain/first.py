@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 # `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray, two of them; torch's
@@ -152,19 +152,6 @@ class Tracker:
 def is_consequence(text: str) -> bool:
     """Whether a line only says that another process or task has failed."""
     return bool(_WRAPPER.search(text))
-
-
-def tracked(lines: Iterable[str]) -> Tracker:
-    """What a whole log tells of its first failure."""
-    tracker = Tracker()
-    for number, line in enumerate(lines, 1):
-        tracker.feed(line, number)
-    return tracker
-
-
-def first_exception(lines: Iterable[str]) -> First | None:
-    """The first failure in a whole log."""
-    return tracked(lines).first
 
 
 def read_line(line: str) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -19,22 +20,30 @@ ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
 
 @dataclass(frozen=True)
 class LogReport:
-    """``lines``: all of the log's. ``skipped``: bytes at its beginning that were not read."""
+    """``lines``: all of the log's. ``skipped``: bytes at its beginning that were not read. ``cause``: of a failure."""
 
     lines: int
-    skipped: int
     explanations: tuple[Explanation, ...]
+    cause: Explanation | None
     first: First | None
-    clues: Clues | None = None  # where no failure is certain
+    clues: Clues | None  # where no failure is certain
+    skipped: int = 0
 
 
 def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None = None) -> LogReport:
+    """The same of an open log, of which the end is read."""
+    before, skipped, data = last_of(log)
+    return replace(read_lines(text_lines(data), known, kind=kind, before=before), skipped=skipped)
+
+
+def read_lines(
+    lines: Sequence[str], known: Circumstances = UNKNOWN, *, kind: str | None = None, before: int = 0
+) -> LogReport:
     """The known causes in a log, and its first exception. ``kind``: build or serve; None: any.
 
     ``known``: what is known beside the log; what it proves (its memory, its exit code) comes first.
     """
-    before, skipped, data = last_of(log)
-    lines, tracker = text_lines(data), Tracker()
+    tracker = Tracker()
     for number, line in enumerate(lines, before + 1):
         if line:
             tracker.feed(line, number)
@@ -43,9 +52,14 @@ def read_log(log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None 
     matched = classify(lines, kind=kind, known=about, before=before)
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None
-    proven = likeliest(matched, known, kind="build" if kind == "build" else "serve") if known.failed else None
+    proven = likeliest(matched, about, kind="build" if kind == "build" else "serve") if known.failed else None
     matched = (proven, *matched) if proven and proven not in matched else matched
-    return LogReport(before + len(lines), skipped, matched, first, told)
+    return LogReport(before + len(lines), matched, proven, first, told)
+
+
+def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: bool = False) -> Explanation | None:
+    """The cause of a failure from its output; None if no rule matches. ``service``: of a service, not of a build."""
+    return read_lines(lines, replace(known, failed=True), kind="serve" if service else "build").cause
 
 
 def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:

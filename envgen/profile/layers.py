@@ -22,9 +22,7 @@ from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
 # Variables of envgen itself and of plain `docker compose`, not keys of a profile.
-RESERVED = frozenset(
-    ("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_DEBUG", "ENVGEN_UID", "ENVGEN_GID")
-)
+RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_UID", "ENVGEN_GID"))
 
 
 @dataclass(frozen=True)

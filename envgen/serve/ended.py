@@ -15,9 +15,10 @@ from typing import Any
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import BY_ITSELF, Container
-from envgen.explain import Circumstances, cause_of
-from envgen.explain.first import is_consequence, tracked
-from envgen.explain.unknown import clues, in_words
+from envgen.explain import Circumstances
+from envgen.explain.first import is_consequence
+from envgen.explain.read import read_lines
+from envgen.explain.unknown import in_words
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.redact import redact_secrets
@@ -89,11 +90,10 @@ class Cause:
 
 def judged(lines: Sequence[str], about: Circumstances) -> Cause:
     """The cause of a service's end or failure. ``about``: what is known beside its log."""
-    known, log = cause_of(lines, about, service=True), tracked(lines)
-    first = log.first
+    report = read_lines(lines, replace(about, failed=True), kind="serve")
+    known, first = report.cause, report.first
     if known is None:
-        told = clues(lines, 0, first, log.versions)
-        words = tuple(in_words(first, told)) if first or told.lines else ()
+        words = tuple(in_words(first, report.clues)) if first or (report.clues and report.clues.lines) else ()
         return Cause(f"first exception: {shorten(str(first), SHOWN)}" if first else "", clues=words)
     evidence = known.evidence if any(known.evidence in line for line in lines) else ""
     if known.rule == "engine_dead":  # it has died of something

@@ -12,7 +12,8 @@ from envgen.deployment import Deployment
 from envgen.engine.endpoint import forward
 from envgen.engine.values import Container
 from envgen.errors import EngineError, ServiceError
-from envgen.explain import Explanation, cause_of
+from envgen.explain import Explanation
+from envgen.explain.read import cause_of
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile

@@ -20,7 +20,8 @@ from projects import BASE, Project, docker, interrupt, lean_base
 
 from envgen.engine import buildx
 from envgen.engine.client import Engine
-from envgen.explain import Circumstances, cause_of
+from envgen.explain import Circumstances
+from envgen.explain.read import cause_of
 
 pytestmark = pytest.mark.engine
 

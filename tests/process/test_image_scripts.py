@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local import Quiet, serving
 
-from envgen.explain import cause_of
+from envgen.explain.read import cause_of
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 SCRIPTS = {

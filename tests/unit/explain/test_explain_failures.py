@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.explain import Circumstances, cause_of
+from envgen.explain import Circumstances
+from envgen.explain.read import cause_of
 
 # What a pattern takes that no rule's own example has, and several lines that each have a rule.
 LOGS = [

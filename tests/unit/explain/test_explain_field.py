@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from envgen.explain import Circumstances, classify
-from envgen.explain.first import first_exception
-from envgen.explain.read import read_log
+from envgen.explain.read import read_lines, read_log
 
 LEARN = Path(__file__).resolve().parents[3] / "benchmarks/data/explain/learn.jsonl"
 ENTRIES = [json.loads(line) for line in LEARN.read_text("utf-8").splitlines()]
@@ -96,7 +95,7 @@ def test_the_first_exception_behind_two_processes_names(header: bool) -> None:
         "(APIServer pid=632) Traceback (most recent call last):", '(APIServer pid=632)   File "/usr/bin/vllm", line 10',
         "(APIServer pid=632) RuntimeError: Engine core initialization failed. See root cause above. Failed: {}",
     ]  # fmt: skip
-    first = first_exception(lines)
+    first = read_lines(lines).first
     assert first is not None
     assert (first.process, first.text) == ("RayWorkerWrapper pid=890", "RuntimeError: no such kernel")
     assert first.component == "flashinfer 0.7.0"
@@ -108,7 +107,7 @@ def test_the_root_of_a_chain_is_kept() -> None:
         "The above exception was the direct cause of the following exception:", "",
         "Traceback (most recent call last):", '  File "/x/dist-packages/vllm/b.py", line 1', "RuntimeError: no kernel",
     ]  # fmt: skip
-    first = first_exception(lines)
+    first = read_lines(lines).first
     assert first is not None and (first.text, first.root) == ("RuntimeError: no kernel", "OSError: no ptxas")
 
 
@@ -124,7 +123,7 @@ def test_the_root_of_a_chain_is_kept() -> None:
     ],
 )
 def test_a_line_that_names_an_error_without_a_traceback(line: str, text: str | None) -> None:
-    first = first_exception(["starting", line, "bye"])
+    first = read_lines(["starting", line, "bye"]).first
     assert (first and first.text) == text and (first is None or first.line == 2)
 
 

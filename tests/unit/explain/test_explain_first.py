@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from envgen.__main__ import main
 from envgen.app.bundle import archive
-from envgen.explain import Circumstances, cause_of
-from envgen.explain.first import first_exception
-from envgen.explain.read import text_lines
+from envgen.explain import Circumstances
+from envgen.explain.read import cause_of, read_lines, text_lines
 from envgen.serve.ended import log_text
 
 LOGS = Path(__file__).parent / "logs" / "failures"
@@ -78,7 +77,7 @@ def test_the_package_whose_library_is_missing_is_named() -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in LOGS.iterdir()))
 def test_the_first_exception_of_a_real_failure(name: str) -> None:
     lines = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
-    found = first_exception(lines)
+    found = read_lines(lines).first
     assert found is not None
     assert (found.process, found.text[: len(FIRST[name][1])]) == FIRST[name]
     assert found.text.rpartition(": ")[2][:20] in lines[found.line - 1]
@@ -92,7 +91,7 @@ def test_colours_and_times_change_nothing(name: str) -> None:
     log = (LOGS / f"{name}.log").read_text(encoding="utf-8")
     coloured = re.sub(r"(?m)^(\([^)]+\))", "\x1b[0;36m\\1\x1b[0;0m", log)
     timed = re.sub(r"(?m)^", "2026-11-23T21:37:16.037371662Z ", coloured)
-    assert first_exception(text_lines(timed.encode())) == first_exception(log.splitlines())
+    assert read_lines(text_lines(timed.encode())).first == read_lines(log.splitlines()).first
     assert [log_text(line) for line in coloured.splitlines()] == [log_text(line) for line in log.splitlines()]
 
 
@@ -100,20 +99,20 @@ def test_another_s_failure_is_named_where_nothing_else_is() -> None:
     trace = ["Traceback (most recent call last):", '  File "x.py", line 1, in x']
     wrapper = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'E': -9}"
     lines = [f"(APIServer pid=1) {line}" for line in [*trace, wrapper]]
-    found = first_exception(lines)
+    found = read_lines(lines).first
     assert found is not None and found.text == wrapper and found.line == 3
     child = [f"(EngineCore pid=7) ERROR 11-23 18:18:52 [core.py:1366] {line}" for line in [*trace, "OSError: no"]]
-    found = first_exception([*child, *lines])
+    found = read_lines([*child, *lines]).first
     assert str(found) == "EngineCore pid=7: OSError: no"
     caught = [line.replace("ERROR", "WARNING") for line in child]
-    assert str(first_exception([*caught, *lines])).endswith(wrapper)
+    assert str(read_lines([*caught, *lines]).first).endswith(wrapper)
 
 
 @given(
     st.lists(st.sampled_from(["Traceback (most recent call last):", "  File x", "A: b", "A:", "", "x y"]) | st.text())
 )
 def test_any_text_is_taken(lines: list[str]) -> None:
-    found = first_exception(lines)
+    found = read_lines(lines).first
     assert found is None or 1 <= found.line <= len(lines)
 
 

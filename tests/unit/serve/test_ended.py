@@ -9,7 +9,7 @@ import pytest
 
 from envgen.engine.values import SERVER, Container, container_of
 from envgen.errors import EngineError
-from envgen.explain import cause_of
+from envgen.explain.read import cause_of
 from envgen.lock.model import Pinned, ProfileLock, PythonLock
 from envgen.serve.ended import circumstances, last_end
 
