@@ -19,7 +19,8 @@ import pytest
 import yaml
 from cpu_server import CpuServer
 from pair import Pair, machines_up, small_image
-from projects import BASE, docker
+from pair import project as two_machines
+from projects import docker
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
@@ -61,41 +62,22 @@ def pair(cpu_server: CpuServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def project(folder: Path) -> None:
-    (folder / "envgen.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "version": 1,
-                "name": "envgentest-real",
-                "profiles": {
-                    "cpu": {
-                        "mode": "production", "base": {"image": BASE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
-                        "caches": {
-                            "models": {"path": "/models", "host": "./models"},
-                            "libraries": {"path": "/opt/libraries", "host": "./libraries"},
-                        },
-                        "env": {
-                            "offline": {
-                                "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1,
-                                "VLLM_CACHE_ROOT": "/models/.vllm",  # filled by the shared server's start
-                            }
-                        },
-                        "shm_size": "256MiB",
-                        "services": {
-                            "serve": {
-                                "command": ["vllm", "serve", "/models/tiny"],
-                                "args": {
-                                    "served-model-name": "tiny", "tensor-parallel-size": 2, "dtype": "bfloat16",
-                                    "max-model-len": 512, "enforce-eager": True, "kv-cache-memory-bytes": 1 << 26,
-                                },
-                                "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
-                                "ready": {"model": "tiny", "port": 8000, "timeout": "1200s"},
-                            }
-                        },
-                    }
-                },
-            }
-        )
-    )  # fmt: skip
+    """As in pair.py, with a real vLLM, whose libraries are mounted."""
+    two_machines(folder, *NUMBERS)
+    file = folder / "envgen.yaml"
+    given = yaml.safe_load(file.read_text())
+    cpu = given["profiles"]["cpu"]
+    serve = cpu["services"]["serve"]
+    del cpu["image"], serve["ready"]["expect"]
+    offline = {"HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1}
+    # The cache was filled by the shared server's start.
+    cpu |= {"env": {"offline": {**offline, "VLLM_CACHE_ROOT": "/models/.vllm"}}, "shm_size": "256MiB"}
+    cpu["caches"]["libraries"] = {"path": "/opt/libraries", "host": "./libraries"}
+    serve["args"] |= {
+        "dtype": "bfloat16", "max-model-len": 512, "enforce-eager": True, "kv-cache-memory-bytes": 1 << 26,
+    }  # fmt: skip
+    serve["ready"]["timeout"] = "1200s"
+    file.write_text(yaml.safe_dump({**given, "name": "envgentest-real"}))
 
 
 def complete() -> dict[str, Any]:
