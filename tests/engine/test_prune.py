@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from local import until
 from projects import BASE, Project, docker
 
 pytestmark = pytest.mark.engine
 
-TEXT = """\
-version: 1
-name: {name}
-default_profile: dev
+FILE = """\
 profiles:
   dev:
     mode: development
-    base: {{image: "{base}"}}
-    cuda: {{arch_list: "12.1a"}}
-    gpu: none
-    caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}
-    services: {{dev: {{command: [sleep, infinity]}}}}
+    caches: {flashinfer: {path: /root/.cache/flashinfer}}
+    services: {dev: {command: [sleep, infinity]}}
 """
 THROWAWAY = "label=dev.envgen.throwaway"
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    name = f"prune{uuid.uuid4().hex[:8]}"
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "envgen.yaml").write_text(TEXT.format(name=name, base=BASE))
-    try:
-        yield Project(root, name)
-    finally:
-        for volume in docker("volume", "ls", "-q", "--filter", f"name={name}").split():
-            docker("volume", "rm", "-f", volume, check=False)
-        for image in docker("images", "-q", "--filter", f"label=dev.envgen.project={name}").split():
-            docker("rmi", "-f", image, check=False)
+def project(make_project: Callable[..., Project]) -> Iterator[Project]:
+    made: Project = make_project(f"prune{uuid.uuid4().hex[:8]}", FILE)
+    yield made
+    for volume in docker("volume", "ls", "-q", "--filter", f"name={made.name}").split():
+        docker("volume", "rm", "-f", volume, check=False)
+    for image in docker("images", "-q", "--filter", f"label=dev.envgen.project={made.name}").split():
+        docker("rmi", "-f", image, check=False)
 
 
 def throwaways() -> set[str]:
@@ -53,10 +42,7 @@ def kill_when(project: Project, seen: str, *words: str) -> None:
     """Start a command, wait for a container of its own, then kill -9 it."""
     before = throwaways()
     child = project.start(*words)
-    for _ in range(600):
-        if throwaways() - before or child.poll() is not None:
-            break
-        time.sleep(0.05)
+    until(lambda: throwaways() - before or child.poll() is not None)
     assert child.poll() is None, f"{seen} had ended before it could be killed: {child.communicate()}"
     os.killpg(child.pid, signal.SIGKILL)
     child.communicate()
@@ -71,10 +57,7 @@ def test_nothing_is_left_after_kills(project: Project) -> None:
     docker("run", "--rm", "-v", f"{source}:/c", BASE, "sh", "-c", made)
     before = throwaways()
     kill_when(project, "list", "cache", "list")
-    for _ in range(600):  # its program ends by itself, and the engine removes it
-        if not throwaways() - before:
-            break
-        time.sleep(0.05)
+    until(lambda: not throwaways() - before)  # its program ends by itself, and the engine removes it
 
     planned = project.envgen("prune", "--dry-run", "--json").json
     assert "stage" in {item["kind"] for item in planned["items"]}
