@@ -136,7 +136,7 @@ def test_services_start_one_after_the_other_and_a_failure_is_named(project: Proj
 def test_a_project_on_a_disk_that_went_read_only(project: Project) -> None:
     """Whatever was rendered there before: nothing was, everything was, or for other settings."""
     project.envgen("up", "plain")
-    verbs = ("ps", "status", "logs -n 1 plain", "exec plain true", "restart plain", "stop", "start plain", "down")
+    verbs = ("ps", "status", "logs -n 1 plain", "exec plain true", "restart plain", "stop", "restart plain", "down")
     script = "".join(f"{sys.executable} -m envgen {verb} >>log 2>&1; echo $?\n" for verb in verbs)
     script = script.replace(">>log", f">>{project.root.parent}/log")
     script = f"mount --bind . . && mount -o remount,ro,bind . && cd {project.root} && ! touch x 2>/dev/null\n{script}"
