@@ -101,19 +101,16 @@ class BoundProfile:
             return "is a link that leaves the project folder, and this file is shared"
         return ""
 
-    def in_project(self, path: Path_ | str, text: str) -> Path | None:
-        """The file or folder ``text`` of the project; None, with a problem, where it is missing or outside."""
+    def in_project(self, path: Path_ | str, text: str) -> None:
+        """Check that the file or folder ``text`` is in the project."""
         plain = self.own_path(path, text)
         if plain is None:
-            return None
+            return
         place = self.root / plain
         if not place.exists():
             self.problem(path, f"{plain!r} does not exist in the project", "create it, or correct the path")
         elif not place.resolve().is_relative_to(self.root.resolve()):
             self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
-        else:
-            return place
-        return None
 
     def own_path(self, path: Path_ | str, text: str) -> str | None:
         """``text`` in its plain spelling; None, with a problem, where it is no path of the project."""

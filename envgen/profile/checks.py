@@ -106,7 +106,7 @@ def _sources(report: BoundProfile) -> None:
         if name in RESERVED_SOURCES:
             section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         _origin(section, source.origin)
-        if source.submodule_origins and source.origin.kind in ("wheel", "folder"):
+        if source.submodule_origins and source.origin.kind == "wheel":
             hint = "give it a git origin"
             section.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
         _binaries(section, source)
@@ -144,7 +144,7 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
     if len(kinds) > 1:
         section.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
     elif not kinds:
-        hint = "write one of git (with ref or pull), wheel, folder, checkout"
+        hint = "write one of git (with ref or pull), wheel, checkout"
         section.problem("", "names no origin", hint, at_key=True, whole=True)
     if origin.git is not None:
         if origin.ref is None and origin.pull is None:
@@ -332,15 +332,3 @@ def _own(report: BoundProfile) -> None:
                 report.in_project(path, copied)
     if profile.compose is not None:
         report.own_path("compose", profile.compose.path)
-    for name, source in report.sources("origin", "install"):
-        if source.origin.folder is None:
-            continue
-        section = report.at("sources", name)
-        folder = section.in_project("origin.folder", source.origin.folder.path)
-        if folder is not None and not folder.is_dir():
-            section.problem("origin.folder", f"{str(source.origin.folder)!r} is not a folder")
-        if source.patches is not None:
-            section.problem("patches", "a folder of the project is not patched", "edit its files", at_key=True)
-        if source.install.dependencies:
-            message = "no index knows what a folder of the project depends on"
-            section.problem("install.dependencies", message, "name its dependencies in pip.deps")

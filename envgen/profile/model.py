@@ -189,7 +189,7 @@ class Tiktoken:
     encodings: Mapping[str, Encoding] = key("One entry per vocabulary: o200k_base, ...", {}, names=p.NAME)
 
 
-ORIGIN_KINDS = ("git", "wheel", "folder", "checkout")
+ORIGIN_KINDS = ("git", "wheel", "checkout")
 
 
 # distribution -> its repository, in which a release has the tag v1.2.3
@@ -201,7 +201,7 @@ REPOSITORIES = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``wheel``, ``folder`` or ``checkout``."""
+    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``wheel`` or ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=p.GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=p.GIT_REF)
@@ -211,20 +211,17 @@ class Origin:
         " version: the one that the other sources ask for.",
         None,
     )
-    folder: HostPath | None = key(
-        "A folder of this project, copied into the build. The image counts as outdated when a file in it changes.", None
-    )
     checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
 
     @property
     def kind(self) -> str:
-        """``git``, ``wheel``, ``folder`` or ``checkout``."""
+        """``git``, ``wheel`` or ``checkout``."""
         return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
 
     @property
     def is_built(self) -> bool:
         """Whether an image build makes its wheel."""
-        return self.kind in ("git", "folder")
+        return self.kind == "git"
 
     @property
     def git_ref(self) -> str:

@@ -159,8 +159,7 @@ def _source(source: Source) -> Iterator[Row]:
         if source.binaries is not None:
             yield ("install", "dependencies"), "its dependencies are those of `binaries`", ""
     else:
-        built = {"git": "built from git", "wheel": "a wheel"}
-        what = built.get(source.origin.kind, "a folder")
+        what = "built from git" if source.origin.is_built else "a wheel"
         yield ("mount",), f"only a checkout is mounted, and this source is {what}", ""
     for key in ("requires", "env", "prepare", "inputs") if source.origin.kind == "wheel" else ():
         yield ("install", key), "a wheel is installed as it is, not built", ""

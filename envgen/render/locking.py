@@ -99,7 +99,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
 def _named_source(source: Source) -> dict[str, str]:
     """A source in the manifest: distribution, kind, origin and series of patches."""
     origin = source.origin
-    named = str(origin.wheel or origin.folder or "")
+    named = str(origin.wheel or "")
     asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else named
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
@@ -149,8 +149,6 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
     origin = source.origin
     if origin.checkout is not None:
         return f"checkout at {source.mount.path}"
-    if origin.folder is not None:
-        return f"folder {origin.folder}"
     if origin.wheel is not None:
         return str(with_version(origin.wheel, lock))
     locked = lock.git.get(CACHE) if lock else None

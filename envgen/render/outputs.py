@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -22,7 +22,6 @@ from envgen.lock.ask import locked
 from envgen.lock.model import ProfileLock, load
 from envgen.patches.series import Series
 from envgen.profile.model import Network, Profile, Project
-from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
 from envgen.render.environment import WRITTEN
 from envgen.render.inputs import inputs_of
@@ -39,8 +38,7 @@ IGNORE_FILE = ".dockerignore"
 LABELS_HERE = Quoted("\0")
 _MOUNT = re.compile(r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts /(\S+) ")
 LEFT_OUT = (".git", ".envgen", "__pycache__")
-MOST, LARGEST, DEEPEST = 20_000, 256 << 20, 40
-_NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
+MOST, LARGEST = 20_000, 256 << 20
 _PROGRAM = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -157,9 +155,8 @@ def without_comments(dockerfile: str) -> str:
 
 
 def paths_of(profile: Profile) -> tuple[str, ...]:
-    """The files and folders of the project that a profile names."""
-    folders = [own_path(s.origin.folder.path) for s in profile.sources.values() if s.origin.folder is not None]
-    return tuple(sorted({*folders, *profile.dockerfile_extra.sources}))
+    """The files and folders of the project that a profile copies."""
+    return tuple(sorted(set(profile.dockerfile_extra.sources)))
 
 
 def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
@@ -182,25 +179,15 @@ def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
     return tuple(sorted(set(files)))
 
 
-def _below(root: Path, path: str) -> Iterable[str]:
-    top = len((root / path).parts)
+def _below(root: Path, path: str) -> Iterator[str]:
     for folder, folders, names in os.walk(root / path):
         folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
-        if len(Path(folder).parts) - top >= DEEPEST:
-            raise RefusedError(f"{path} nests folders deeper than {DEEPEST} levels", hint="name a part of it")
-        for name in folders:
-            if Path(folder, name).is_symlink():
-                link = Path(folder, name).relative_to(root)
-                raise RefusedError(f"{link} is a link to a folder, which a build cannot copy", hint="copy it here")
-        for name in sorted(names):
-            place = Path(folder, name)
-            if name.endswith(".pyc") or not place.is_file():
-                continue
-            if not _NAME.fullmatch(name):
-                raise RefusedError(
-                    f"{place.relative_to(root)} has characters that a build cannot mount", hint="rename it"
-                )
-            yield place.relative_to(root).as_posix()
+        for place in (Path(folder, name) for name in (*folders, *sorted(names))):
+            shown = place.relative_to(root).as_posix()
+            if place.is_symlink() and place.is_dir():
+                raise RefusedError(f"{shown} is a link to a folder, which a build cannot copy", hint="copy it here")
+            if place.is_file() and place.suffix != ".pyc":
+                yield shown
 
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
@@ -319,11 +306,6 @@ class Workspace:
     folder: Path
     rendered: Rendered
     temporary: file_io.Scratch | None = None
-
-
-def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
-    """Render ``profile`` into its folder below ``root``."""
-    return lay_out(render_profile(profile, lock, root=root), profile, root)
 
 
 def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:

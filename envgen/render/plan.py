@@ -16,7 +16,6 @@ from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
 from envgen.profile.model import Pip, Profile, Source, Tiktoken
-from envgen.profile.values import own_path
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
 from envgen.render.quote import Pair
@@ -63,7 +62,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class BuiltSource:
-    """A source that is fetched by git or copied, patched and built.
+    """A source that is fetched by git, patched and built.
 
     ``inputs``: the repositories that its build would fetch itself.
     """
@@ -71,7 +70,6 @@ class BuiltSource:
     name: str
     label: str
     folder: str
-    copy: str  # the folder of the project to copy
     fetch_git: tuple[tuple[str, ...], ...]  # a step for each
     patch_source: PatchStep | None
     requires: RunStep | None
@@ -220,16 +218,10 @@ class ImagePlan:
         origin, install = source.origin, source.install
         folder = f"/src/{name}"
         inputs: list[Fetched] = []
-        git: list[tuple[str, ...]] = []
-        copy = own_path(origin.folder.path) if origin.folder is not None else ""
-        if copy:
-            label = f"{name}: the folder {copy} of the project."
-        else:
-            without = [word for path in source.submodule_origins for word in ("--without", path)]
-            git.append((*without, *self._fetch(name, origin.git or "", origin.git_ref, folder)))
-            for path, fork in source.submodule_origins.items():
-                git.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
-            label = f"{name}: {origin.git_ref} of {origin.git}."
+        without = [word for path in source.submodule_origins for word in ("--without", path)]
+        git = [(*without, *self._fetch(name, origin.git or "", origin.git_ref, folder))]
+        for path, fork in source.submodule_origins.items():
+            git.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
         env = [Pair(key, value) for key, value in install.env.items()]
         for key, one in install.inputs.items():
             place = f"/src/inputs/{name}/{key}"
@@ -240,7 +232,7 @@ class ImagePlan:
         early = self.patches[name].split(source.package)[0] if name in self.patches else ()
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
-            name, label, folder, copy, tuple(git), patch_source,
+            name, f"{name}: {origin.git_ref} of {origin.git}.", folder, tuple(git), patch_source,
             requires=self._pip(f"requires.{name}", install.requires, ())
             if install.requires
             else RunStep("what its pyproject.toml and its build backend ask for.", ("--for", name, "--needs", folder)),

@@ -42,7 +42,7 @@ A profile is merged from these layers. Later ones are stronger:
    `--set 'services.serve.args."speculative-config.method"=ngram'`
 
 Mappings are merged, lists and single values replaced, and `null` removes a value. If there are alternatives, a value
-for one removes the others: in a source's `origin` (git, wheel, folder, checkout; ref, pull).
+for one removes the others: in a source's `origin` (git, wheel, checkout; ref, pull).
 
 The value of a variable or an option is plain text, a number, true, false or null. If it begins with `[`, `{` or a
 quote, it is read as YAML. Variables, options and variants change only the profile in use. If a layer makes a profile
@@ -75,10 +75,9 @@ each, without here-documents: `base` before everything that is compiled or insta
 `COPY` takes files and folders of the project. What a `RUN` downloads is not locked; it has only the CA certificates and
 the package index of the base image.
 
-**Your own package.** `origin: {folder: ./src/mine}` builds code of the project folder into the image. After an edit,
-`up` asks for a `build`. `.git`, `__pycache__` and `*.pyc` are left out, so a version that comes from git needs
-`install.env: {SETUPTOOLS_SCM_PRETEND_VERSION: ...}`. Name its dependencies in `pip.deps`. It is not in the lock,
-because the commit of the project determines its content.
+**Your own package.** Copy it into the image and name its place: `dockerfile_extra: {end: [COPY src/mine /opt/mine]}`,
+`python_path: [/opt/mine]`. One with entry points is installed: `RUN python3 -m pip install --no-deps /opt/mine`. Name
+its dependencies in `pip.deps`. After an edit, `up` asks for a `build`.
 
 ## Keys of a profile
 

@@ -23,9 +23,8 @@ profiles:
     compose: over.yaml
     dockerfile_extra:
       base: ["ENV ENVGENTEST_BASE=yes"]
-      end: ["COPY --chmod=0755 own/ /opt/own/", 'RUN /opt/own/say >/etc/said']
-    sources:
-      mine: {origin: {folder: ./src/mine}, package: mine, distribution: mine, mount: /workspace/mine}
+      end: ["COPY --chmod=0755 own/ /opt/own/", 'RUN /opt/own/say >/etc/said', COPY src/mine /opt/mine]
+    python_path: [/opt/mine]
     services:
       server:
         command: [sleep, infinity]
@@ -41,8 +40,6 @@ FILES = {
     + ", devices: ['/dev/zero:/dev/envgenzero:r'], cap_add: [SYS_PTRACE]}}\n",
     "own/say": '#!/bin/sh\necho "base: $ENVGENTEST_BASE"\n',
     "own/__pycache__/x.pyc": "no",
-    "src/mine/pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-    '[project]\nname = "mine"\nversion = "1.0"\n',
     "src/mine/mine/__init__.py": "ANSWER = 1\n",
 }
 
@@ -96,7 +93,7 @@ def test_lines_and_code_of_ones_own_are_in_the_image(project: Project) -> None:
     show = "cat /etc/said; ls -A /opt/own; python3 -c 'import mine; print(mine.ANSWER, mine.__file__)'"
     from_base, names, answer = project.envgen("exec", "plain", "--", "sh", "-c", show).out.splitlines()
     assert (from_base, names) == ("base: yes", "say")
-    assert answer.startswith("1 ") and "/workspace" not in answer  # installed, not mounted
+    assert answer.startswith("1 ") and "/workspace" not in answer  # copied, not mounted
 
 
 def test_an_edit_of_ones_own_code_makes_the_image_outdated(project: Project) -> None:

@@ -162,7 +162,7 @@ dev("command substitution", "apt: {build: [⟦$(id)]}", ("'$(id)' is not accepte
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), wheel, folder, checkout"))
+source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), wheel, checkout"))
 source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref or pull", "add ref"))
 source("ref and pull", "origin: {git: https://h/x, ref: main, ⟦pull: 3}", ("exclude each other", "keep one"))
 source("pull without git", "⟦origin: {⟦pull: 3}", ("names no origin", ""), ("pull without git", "add the address"))

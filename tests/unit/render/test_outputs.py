@@ -21,7 +21,7 @@ from envgen.render import outputs
 from envgen.render.outputs import (
     diff,
     docker_files,
-    prepare,
+    lay_out,
     render_profile,
     render_project,
     scripts,
@@ -180,5 +180,5 @@ def test_a_folder_that_takes_no_files_is_replaced_by_a_temporary_one(
         return whole(path, within, create=create)
 
     monkeypatch.setattr(files, "folder", full)
-    found = prepare(profile(), tmp_path)
+    found = lay_out(render_profile(profile()), profile(), tmp_path)
     assert found.temporary is not None and (found.folder / "Dockerfile").is_file()

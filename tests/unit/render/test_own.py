@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from envgen.errors import EnvgenError, ProjectError, RefusedError
+from envgen.errors import EnvgenError, RefusedError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.render import outputs
-from envgen.render.outputs import Rendered, prepare, render_profile
+from envgen.render.outputs import Rendered, lay_out, render_profile
 from envgen.render.quote import docker_line
 
 FILE = """\
@@ -24,9 +24,7 @@ profiles:
     compose: over.yaml
     dockerfile_extra:
       base: [ENV A=1]
-      end: [COPY own/ ./one.txt /opt/, RUN /opt/say]
-    sources:
-      mine: {origin: {folder: ./src/}, package: mine, distribution: mine, mount: /workspace/mine}
+      end: [COPY own/ ./one.txt /opt/, RUN /opt/say, COPY ./src/ /opt/src/]
 """
 
 
@@ -70,11 +68,11 @@ def test_every_change_of_content_makes_another_image(root: Path) -> None:
 
 def test_the_workspace_follows_the_folder(root: Path) -> None:
     (root / "own/say").chmod(0o755)
-    folder = prepare(profile(root), root).folder
+    folder = lay_out(rendered(root), profile(root), root).folder
     assert (folder / "own/say").stat().st_mode & 0o111 and not (folder / "own/deep/a").stat().st_mode & 0o111
     (root / "own/deep/a").unlink()
     (root / "src/new.py").write_text("")
-    prepare(profile(root), root)
+    lay_out(rendered(root), profile(root), root)
     assert not (folder / "own/deep/a").exists() and (folder / "src/new.py").exists()
     assert not (folder / "own/b.pyc").exists()
 
@@ -89,10 +87,6 @@ def test_links_that_leave_the_project_and_too_much_are_refused(root: Path, monke
     with pytest.raises(RefusedError, match="own/link is a link to a folder"):
         rendered(root)
     link.unlink()
-    (root / "own" / "/".join("d" * outputs.DEEPEST)).mkdir(parents=True)
-    with pytest.raises(RefusedError, match="own nests folders deeper than 40 levels"):
-        rendered(root)
-    (root / "own/d").rename(root / "elsewhere")
     monkeypatch.setattr(outputs, "MOST", 3)
     with pytest.raises(RefusedError, match="holds more than 3 files"):
         rendered(root)
@@ -104,13 +98,3 @@ def test_links_that_leave_the_project_and_too_much_are_refused(root: Path, monke
 def test_the_template_prints_nothing_else_than_one_line(text: str) -> None:
     with pytest.raises(ValueError, match="line"):
         docker_line(text)
-
-
-def test_patches_and_dependencies_of_a_folder_are_refused(root: Path) -> None:
-    keys = "patches: mine, install: {dependencies: true}, package: mine,"
-    (root / "envgen.yaml").write_text(FILE.replace("package: mine,", keys))
-    with pytest.raises(ProjectError) as caught:
-        profile(root)
-    assert [problem.hint for problem in caught.value.problems] == [
-        "edit its files", "name its dependencies in pip.deps",
-    ]  # fmt: skip
