@@ -1,34 +1,11 @@
-"""Helpers of the engine tests of rendering: small real packages, a project around them, and docker."""
+"""Helpers of the engine tests of rendering: small real packages, and a project around them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-
-from projects import BASE as BASE
 
 from envgen.profile.load import load_project
 from envgen.render.outputs import render_project, write
-
-
-def docker(
-    *argv: str, env: Mapping[str, str] | None = None, check: bool = True, timeout: int = 600
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        ["docker", *argv],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
-    if check and done.returncode:
-        raise AssertionError(
-            f"docker {' '.join(argv[:6])}: exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        )
-    return done
 
 
 def package(folder: Path, name: str, *, requires: str = "", source: str = "") -> dict[str, str]:

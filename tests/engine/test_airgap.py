@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from local import Quiet, serving
 from projects import BASE, Project, lean_base
-from rendering import docker, package
+from projects import ran as docker
+from rendering import package
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from local import until
-from rendering import BASE, docker, package, render
+from projects import BASE
+from projects import ran as docker
+from rendering import package, render
 
 pytestmark = pytest.mark.engine
 

@@ -16,7 +16,8 @@ from local import Quiet, serving
 from lock_servers import git_daemon
 from patch_sources import committed
 from projects import lean_base, run_again
-from rendering import docker, package, render
+from projects import ran as docker
+from rendering import package, render
 
 pytestmark = pytest.mark.engine
 

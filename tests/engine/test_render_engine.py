@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from projects import BASE
-from rendering import docker
+from projects import ran as docker
 
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,18 @@ def run_again(log: str) -> list[str]:
     return [name for name, *more in steps.values() if " RUN " in name and "CACHED" not in more]
 
 
+def ran(
+    *words: str, check: bool = True, timeout: float = 600, stdin: str = "", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Plain docker, as a second opinion: all that it printed."""
+    done = subprocess.run(
+        ["docker", *words], capture_output=True, text=True, timeout=timeout, input=stdin, check=False,
+        env={**os.environ, **(env or {})},
+    )  # fmt: skip
+    assert done.returncode == 0 or not check, f"docker {words[:6]}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done
+
+
 def docker(*words: str, check: bool = True, timeout: float = 600, stdin: str = "") -> str:
-    """Plain docker, as a second opinion."""
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=timeout, input=stdin, check=False)
-    if check:
-        assert done.returncode == 0, f"docker {words}: {done.stderr}"
-    return done.stdout.strip()
+    """What plain docker printed on its standard output."""
+    return ran(*words, check=check, timeout=timeout, stdin=stdin).stdout.strip()
