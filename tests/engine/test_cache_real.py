@@ -112,6 +112,25 @@ def test_warm_says_the_compilers_own_first_error(lab: Lab, envgen: Envgen) -> No
     assert envgen.states()["0.5.3 page"] in ("partial", "building")
 
 
+@pytest.mark.nightly
+def test_without_a_service_in_a_temporary_container(lab: Lab, envgen: Envgen) -> None:
+    """Of a cleared module alone the objects are compiled."""
+    lab.start()
+    others = lab.stamps("vllm_comm")
+    lab.stop()
+    # The image's own Python has no FlashInfer; a mounted one is installed in a service alone.
+    wheel = "sources.flashinfer.origin={wheel: flashinfer-python==0.5.3}"
+    python = ("--set", "base.python=/venv/wheel/bin/python3", "--set", wheel)
+    envgen("clear", "page", "--version", "0.5.3", *python)
+    assert "nothing to compile" in envgen("warm", *python), "what is gone is not partial"
+    printed = envgen("warm", "page", "vllm_comm", *python)
+    assert "page: compiled in" in printed and f"compiling in a temporary container of {lab.image}" in printed
+    assert docker("ps", "-aq", "--filter", f"ancestor={lab.image}") == ""
+    lab.start()
+    assert envgen.states()["0.5.3 page"] == "fresh"
+    assert len(others) > 2 and lab.stamps("vllm_comm") == others
+
+
 # The jit-cache of 0.7 is not on the package index. This stands in for it: the functions that FlashInfer 0.7 asks, as in
 # flashinfer-ai/flashinfer#4514. The libraries are empty files: which one would be loaded is asked, none is.
 SHIM = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cpu_server import LOCAL, CpuServer, free_port
-from projects import docker
+from projects import docker, ran
 
 from envgen.engine.client import Engine
 
@@ -40,7 +40,7 @@ def test_it_is_a_real_vllm(cpu_server: CpuServer) -> None:
     with urllib.request.urlopen(f"{cpu_server.url}/version", timeout=10) as reply:
         assert json.load(reply)["version"].startswith("0.30.0")
     assert docker("inspect", "-f", "{{.State.Running}}", cpu_server.container) == "true"
-    logged = subprocess.run(["docker", "logs", cpu_server.container], capture_output=True, text=True, check=True)
+    logged = ran("logs", cpu_server.container)
     said = logged.stdout + logged.stderr
     assert "POST /v1/completions" in said and "GET /health" not in said  # checks that come every two seconds
 

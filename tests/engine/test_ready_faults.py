@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from cpu_server import CpuServer, free_port
 from local import until
-from projects import Finished, docker, inner_pid, interrupt
+from projects import Finished, docker, inner_pid, interrupt, ran
 
 from envgen.engine.client import Engine
 
@@ -192,5 +191,5 @@ def test_the_real_server_hangs(faults: Faults, engine: Engine) -> None:
 
 
 def logs(container: str) -> str:
-    done = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=False)
+    done = ran("logs", container, check=False)
     return done.stdout + done.stderr
