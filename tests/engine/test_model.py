@@ -178,16 +178,6 @@ def test_one_command_makes_lock_image_and_weights(project: Project, hub: Hub, re
         project.envgen("down")
 
 
-def test_without_a_hub_the_image_is_built_and_the_weights_are_named(project: Project) -> None:
-    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    path = project.root / "envgen.yaml"
-    path.write_text(path.read_text().replace(", six]", "]"))
-    project.envgen("lock")
-    words = ("up", "web", "--yes", "--set", "caches.huggingface.host=fifth")
-    refused = project.envgen(*words, env=nowhere, code=7)
-    assert "acme/tiny could not be downloaded" in refused.err and "built envgentestmodel:prod" in refused.err
-
-
 def test_what_the_hub_refuses(project: Project, hub: Hub, reach: dict[str, str]) -> None:
     hub.token = "hf_right"
     try:

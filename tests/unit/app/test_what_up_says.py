@@ -12,7 +12,7 @@ import pytest
 
 from envgen.app import provision, up, weights
 from envgen.engine import endpoint
-from envgen.errors import BuildError, EngineError, LockError
+from envgen.errors import BuildError, EngineError, LockError, RefusedError
 from envgen.profile.model import GpuMode
 from envgen.profile.service import ModelRef
 from envgen.text import network_reason
@@ -104,3 +104,38 @@ def test_what_is_lacking_is_made_in_steps(
     shown = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
     assert done == (["begin_downloads", "image"] if fails else ["begin_downloads", "image", "weights"])
     assert shown == ([] if fails else ["image", "weights"]) and removed == ["x:base"]
+
+
+# After a start that ended well
+
+
+class Cache:
+    """A cache with modules of each state."""
+
+    recorded: list[tuple[str, ...]] = []  # noqa: RUF012
+    refuses = False
+
+    def __init__(self, _deployment: Any) -> None: ...
+
+    def inventory(self) -> Any:
+        rows = (
+            ("sampling", "fresh", True),
+            ("page", "fresh", False),
+            ("norm", "stale", True),
+            ("rope", "partial", False),
+        )
+        return SimpleNamespace(modules=[SimpleNamespace(name=n, state=s, guess=g) for n, s, g in rows])
+
+    def baseline(self, query: Any) -> None:
+        Cache.recorded.append(query.patterns)
+        if Cache.refuses:
+            raise RefusedError("a file has changed since")
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_fresh_module_without_proof_gets_its_baseline(monkeypatch: pytest.MonkeyPatch, refuses: bool) -> None:
+    monkeypatch.setattr(provision, "JitCache", Cache)
+    Cache.recorded, Cache.refuses = [], refuses
+    deployment: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=SimpleNamespace(caches={"flashinfer": None}))
+    provision.record_sources(deployment)
+    assert Cache.recorded == [("sampling",)]  # not the stale one, not what is proven, not what is half built

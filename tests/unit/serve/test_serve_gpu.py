@@ -1,4 +1,4 @@
-"""Which way to a GPU: decided from what the engine says."""
+"""Which way to a GPU, by what the engine says, and what is rendered for an engine that has another one or none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.deployment import Deployment
+from envgen.deployment import Deployment, engine_file
 from envgen.engine.values import EngineInfo
+from envgen.profile.load import load_project
 from envgen.profile.model import GpuMode, Profile
 
 PLAIN = EngineInfo("28.0", "1.51", "arm64", ("runc",), (), 1, 1, "unix:///x")
@@ -67,3 +68,56 @@ def test_engines_that_do_not_list_their_cdi_devices_are_trusted() -> None:
 def test_none_asks_nobody() -> None:
     deployment = on(None, GpuMode.NONE)
     assert (deployment.gpu, deployment.lacks_gpu) == (GpuMode.NONE, None)
+
+
+# What an engine does not take as it is rendered
+
+
+FILE = """\
+version: 1
+name: p
+profiles:
+  dev:
+    mode: development
+    base: {{image: "localhost/none:1"}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: {gpu}
+    services: {{web: {{command: [x]}}, one: {{command: [x], gpu: ["0"]}}, without: {{command: [x], gpu: []}}}}
+"""
+HEAD = "deploy: {resources: {reservations: {devices: "
+
+
+def written(root: Path, gpu: str, mode: GpuMode) -> list[str]:
+    text = FILE.format(gpu=gpu)
+    (root / "envgen.yaml").write_text(text if gpu != "none" else text.replace(', gpu: ["0"]', ""))
+    profile = load_project(file=root / "envgen.yaml").project.profiles["dev"]
+    (root / ".envgen").mkdir(exist_ok=True)
+    path = engine_file(profile, root / ".envgen", mode)
+    return path.read_text().splitlines() if path else []
+
+
+@pytest.mark.parametrize("gpu", ["auto", "required"])
+def test_what_the_engine_lacks_is_taken_out(tmp_path: Path, gpu: str) -> None:
+    lines = [f"  {name}: {{{HEAD}!reset []}}}}}}}}" for name in ("web", "one")]
+    assert written(tmp_path, gpu, GpuMode.NONE) == ["services:", *lines]
+    assert written(tmp_path, gpu, GpuMode.ALL) == []
+
+
+def test_two_engines_of_one_profile_have_a_file_each(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text(FILE.format(gpu="auto"))
+    profile = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"]
+    first, second = (engine_file(profile, tmp_path, mode) for mode in (GpuMode.NONE, GpuMode.CDI))
+    assert first and second and "!reset" in first.read_text() and "!override" in second.read_text()
+    assert engine_file(profile, tmp_path, GpuMode.NONE) == first
+
+
+def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
+    _, web, one = written(tmp_path, "auto", GpuMode.CDI)
+    cdi = '"driver": "cdi", "device_ids": ["nvidia.com/gpu={}"], "capabilities": ["gpu"]'
+    assert web == f"  web: {{{HEAD}!override [{{{cdi.format('all')}}}]}}}}}}}}"
+    assert cdi.format("0") in one
+
+
+@pytest.mark.parametrize("gpu", ["all", "cdi", "none"])
+def test_what_the_profile_decides_stays(tmp_path: Path, gpu: str) -> None:
+    assert written(tmp_path, gpu, GpuMode.NONE) == []
