@@ -118,9 +118,8 @@ def try_patches(deployment: Deployment) -> None:
             runs.append(dry_run(source.unpatched(), series))
         except EnvgenError as error:  # it is left to the build
             progress(f"{series.folder} is not tried: {error}")
-    for run in runs:
-        for line in [] if run.ok else (f"{run.series} does not fit {run.tree}:", *report_lines(run, only_bad=True)):
-            progress(line)
+    for line in (line for run in runs if not run.ok for line in report_lines(run)):
+        progress(line)
     if bad := [f"{one.path} ({one.state.value})" for run in runs for one in run.verdicts if not one.ok]:
         message = f"patches do not fit, so nothing was built: {', '.join(bad)}"
         raise BuildError(message, hint="`envgen patch check` shows it again")

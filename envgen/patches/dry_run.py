@@ -111,12 +111,10 @@ _CURES = {
 }
 
 
-def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
+def report_lines(run: DryRun) -> list[str]:
     """The text for one source: a line per patch, and git's messages where one does not fit."""
-    lines = [] if only_bad else [f"{run.tree} ({run.series})"]
+    lines = [f"{run.tree} ({run.series})"]
     for verdict in run.verdicts:
-        if only_bad and verdict.ok:
-            continue
         skipped = f", skipped (it is for {verdict.applies_to})" if verdict.state is State.OUT_OF_RANGE else ""
         lines.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}")
         if not verdict.ok:
