@@ -6,7 +6,7 @@ import hashlib
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,8 @@ class Manifest:
     id: str
     labels: Mapping[str, str]
     profile: str
-    lock: str
     inputs: Mapping[str, str]
     open: tuple[str, ...]
-    # source -> distribution, kind, origin, patches
-    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    epoch: int = 0  # the time stamp of the files that the build added; 0: built without a lock
 
 
 def read(engine: Engine, name: str) -> Manifest:
@@ -43,13 +39,12 @@ def read(engine: Engine, name: str) -> Manifest:
     labels = {key: value for key, value in image.labels.items() if key.startswith((PREFIX, "org.opencontainers."))}
     if f"{PREFIX}render" not in labels:
         raise NotFoundError(f"the image {name} was not built by envgen")
-    known = {"image": name, "id": image.id, "labels": labels}
-    known |= {key: labels.get(f"{PREFIX}{key}", "") for key in ("profile", "lock")}
+    document: dict[str, Any] = {"inputs": {}, "open": []}
     try:
-        manifest: dict[str, Any] = {"inputs": {}, "open": []}
-        if known["lock"]:
-            manifest = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
-        return bind(Manifest, {**manifest, **known})
+        if labels.get(f"{PREFIX}lock"):
+            document = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
+        own = {"image": name, "id": image.id, "labels": labels, "profile": labels.get(f"{PREFIX}profile", "")}
+        return bind(Manifest, {**document, **own})
     except (TypeError, ValueError):
         message = f"the image {name} has no readable manifest ({PATH})"
         raise NotFoundError(message) from None

@@ -28,9 +28,8 @@ def command(session: Session, image: str | None) -> int:
     """
     engine = connect()
     manifest = read(engine, image or session.profile().image_name)
-    debian, document = debian_packages(engine, manifest.id), asdict(manifest)
-    recorded = {key: document[key] for key in ("image", "id", "labels", "inputs", "open")}
-    return answer({**recorded, "debian": debian}, _recorded(manifest, debian))
+    debian = debian_packages(engine, manifest.id)
+    return answer({**asdict(manifest), "debian": debian}, _recorded(manifest, debian))
 
 
 def _recorded(manifest: Manifest, debian: list[str]) -> Iterator[str]:
