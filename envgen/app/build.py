@@ -6,7 +6,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from envgen import files
@@ -27,51 +27,32 @@ from envgen.render.inputs import label_of
 from envgen.text import first_of, progress
 
 
-@dataclass(frozen=True)
-class Job:
-    """One build, rendered in memory. ``deployment`` has the lock that the build follows."""
-
-    deployment: Deployment
-    no_cache: bool = False
-    unlocked: bool = False
-
-    @property
-    def image(self) -> str:
-        return self.deployment.profile.image_name
-
-    @cached_property
-    def request(self) -> BuildRequest:
-        """The request for buildx, its files written. RefusedError if a file that the profile names does not exist."""
-        profile, own = self.deployment.profile, self.deployment.require_own_files()
-        folder = self.deployment.workspace.folder
-        jobs = profile.build.max_jobs.count
-        secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
-        for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
-            secrets |= {secret: own[key]} if key in own else {}
-        return BuildRequest(
-            folder / self.deployment.rendered.dockerfile,
-            folder,
-            tags=(self.image,),
-            # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
-            args={"SOURCE_DATE_EPOCH": str(self.deployment.lock.epoch)} if self.deployment.lock else {},
-            secrets=secrets,
-            contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
-            platform=profile.base.platform.value if profile.base.platform else "",
-            labels={INPUTS_LABEL: label_of(self.deployment.rendered.inputs)},
-            no_cache=self.no_cache,
-        )
-
-
-def job_of(deployment: Deployment, *, no_cache: bool = False, unlocked: bool = False) -> Job:
-    """Render the build in memory."""
-    return Job(deployment.to_build(unlocked=unlocked), no_cache, unlocked)
+def request_of(deployment: Deployment, *, no_cache: bool = False) -> BuildRequest:
+    """The request for buildx, its files written. RefusedError if a file that the profile names does not exist."""
+    profile, own, folder = deployment.profile, deployment.require_own_files(), deployment.workspace.folder
+    jobs = profile.build.max_jobs.count
+    secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
+    for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
+        secrets |= {secret: own[key]} if key in own else {}
+    return BuildRequest(
+        folder / deployment.rendered.dockerfile,
+        folder,
+        tags=(profile.image_name,),
+        # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
+        args={"SOURCE_DATE_EPOCH": str(deployment.lock.epoch)} if deployment.lock else {},
+        secrets=secrets,
+        contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
+        platform=profile.base.platform.value if profile.base.platform else "",
+        labels={INPUTS_LABEL: label_of(deployment.rendered.inputs)},
+        no_cache=no_cache,
+    )
 
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """How a build ended. ``result`` is None if the image was up to date."""
+    """How a build ended, by the lock of ``deployment``. ``result`` is None if the image was up to date."""
 
-    job: Job
+    deployment: Deployment
     image_id: str
     result: BuildResult | None = None
     cause: Explanation | None = None  # of a failure
@@ -80,28 +61,29 @@ class BuildOutcome:
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
 
-def build(job: Job, *, show: bool) -> BuildOutcome:
+def build(deployment: Deployment, *, show: bool, no_cache: bool = False, unlocked: bool = False) -> BuildOutcome:
     """Try the patches, check the lock, and build the image if it is out of date. ``show``: as in ``buildx.build``."""
-    deployment = job.deployment
+    deployment = deployment.to_build(unlocked=unlocked)
+    image_name = deployment.profile.image_name
     try_patches(deployment)  # before Docker is asked for anything
-    if not job.unlocked:
+    if not unlocked:
         require_lock(deployment)
     deployment.require_name()
     existing = deployment.image
     # BuildKit alone knows whether a base image that no lock names, or a folder of wheels, has changed.
     known = deployment.lock and deployment.lock.base and not deployment.profile.build.wheelhouse
-    if existing and known and deployment.is_current and not job.no_cache:
-        return BuildOutcome(job, existing.id)
+    if existing and known and deployment.is_current and not no_cache:
+        return BuildOutcome(deployment, existing.id)
     changed = tuple(deployment.outdated)
     if lines := first_of([str(one) for one in changed], 12):
-        progress(f"{job.image} is older: {'; '.join(lines)}")
+        progress(f"{image_name} is older: {'; '.join(lines)}")
     deployment.require_own_files()
     require_plugin("buildx")
-    result, cause, log = _run(job, show)
-    image = deployment.engine.image(job.image) if result.ok else None
-    if image and existing and image.id == existing.id and not job.no_cache:
-        return BuildOutcome(job, image.id, changed=changed)
-    return BuildOutcome(job, image.id if image else "", result, cause, log, show, changed)
+    result, cause, log = _run(deployment, request_of(deployment, no_cache=no_cache), show)
+    image = deployment.engine.image(image_name) if result.ok else None
+    if image and existing and image.id == existing.id and not no_cache:
+        return BuildOutcome(deployment, image.id, changed=changed)
+    return BuildOutcome(deployment, image.id if image else "", result, cause, log, show, changed)
 
 
 # --- what is checked first --------------------------------------------------------------------------------------------
@@ -166,11 +148,11 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
 # --- the build itself -------------------------------------------------------------------------------------------------
 
 
-def _run(job: Job, show: bool) -> tuple[BuildResult, Explanation | None, str]:
+def _run(deployment: Deployment, request: BuildRequest, show: bool) -> tuple[BuildResult, Explanation | None, str]:
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
-    request, root = job.request, job.deployment.root
+    root, now = deployment.root, datetime.now()
     # Two builds may start in one second.
-    path = state_dir(root, "logs") / f"build-{job.deployment.profile.name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
+    path = state_dir(root, "logs") / f"build-{deployment.profile.name}-{now:%Y%m%dT%H%M%S.%f}.log"
     with files.create(path, within=root) as log:
         say = partial(print, file=log, flush=True)
         say(f"$ {shlex.join(buildx.argv_of('build', *request.words()))}")

@@ -221,14 +221,13 @@ class Provision:
         """Begin them now, where an image with Python is there or its first stage can be built."""
         deployment = self.session.deployment()
         if self.lacking.image:
-            self.helper = _fetcher(builds.job_of(deployment))
+            self.helper = _fetcher(deployment.to_build())
         if self.helper or not self.lacking.image or deployment.image is not None:
             self.fetching.start(deployment, self.lacking.downloads, self.helper)
 
     def image(self) -> None:
         """Build it."""
-        job = builds.job_of(self.session.deployment())
-        self.shown(builds.build(job, show=is_terminal()))
+        self.shown(builds.build(self.session.deployment(), show=is_terminal()))
 
     def weights(self) -> None:
         """Wait for the downloads, which begin here at the latest."""
@@ -237,15 +236,15 @@ class Provision:
         self.fetching.wait()
 
 
-def _fetcher(job: builds.Job) -> str:
+def _fetcher(deployment: Deployment) -> str:
     """Build the first stage, which has Python and pip, as an image that downloads weights; "" where that can't be.
 
     Its layers are those of the build itself.
     """
-    rendered = job.deployment.rendered
+    rendered = deployment.rendered
     if f" AS {BASE_STAGE}\n".encode() not in rendered.files[rendered.dockerfile]:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
-    tag = f"{job.image}-{BASE_STAGE}"
-    result = buildx.build(replace(job.request, tags=(tag,), target=BASE_STAGE, labels={}))
+    tag = f"{deployment.profile.image_name}-{BASE_STAGE}"
+    result = buildx.build(replace(builds.request_of(deployment), tags=(tag,), target=BASE_STAGE, labels={}))
     return tag if result.ok else ""  # the build itself says why

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen import files
-from envgen.app.build import Job, job_of, require_lock
+from envgen.app.build import request_of, require_lock
 from envgen.app.session import Session
 from envgen.engine import buildx
 from envgen.engine.buildx import BuildRequest, BuildResult
@@ -28,14 +28,14 @@ class Verified:
 
 def verify(session: Session) -> Verified:
     """Build without cache from two folders, and compare. Both images are removed afterwards."""
-    job = job_of(session.deployment(), no_cache=True)
-    deployment, engine = job.deployment, job.deployment.engine
+    deployment = session.deployment().to_build()
+    engine = deployment.engine
     if deployment.lock is None:
         raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)
     require_lock(deployment)
     names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
     try:
-        results = _twice(job, job.request, names)
+        results = _twice(request_of(deployment, no_cache=True), names)
         ids = tuple(image.id for name in names if (image := engine.image(name)))
         if ids[0] != ids[1]:
             progress("the image IDs differ, as timestamps do: comparing the content")
@@ -46,7 +46,7 @@ def verify(session: Session) -> Verified:
     return Verified(ids, tuple(result.seconds for result in results), found)
 
 
-def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
+def _twice(request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
     """Build from the project's folder, then from a copy of it elsewhere."""
     results = []
     with files.Scratch("verify") as folder:
@@ -54,7 +54,7 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
         shutil.copytree(request.context, copy)
         for name, context in zip(names, (request.context, copy), strict=True):
             progress(f"building {name} from {context}")
-            dockerfile = context / job.deployment.rendered.dockerfile
+            dockerfile = context / request.dockerfile.relative_to(request.context)
             result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
             if not result.ok:
                 step = result.failed.title if result.failed else "buildx"

@@ -38,11 +38,11 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
       envgen build --profile dev
       envgen build --set cuda.arch_list=12.1a
     """
-    job = builds.job_of(session.deployment(), no_cache=no_cache, unlocked=unlocked)
+    deployment = session.deployment()
     warn_of_unused(session)
-    _show(builds.build(job, show=not wants_json()))
+    _show(builds.build(deployment, show=not wants_json(), no_cache=no_cache, unlocked=unlocked))
     if files := drift(session):
-        progress(f"out of date: {', '.join(files)}; update with: {job.deployment.profile.render_command}")
+        progress(f"out of date: {', '.join(files)}; update with: {deployment.profile.render_command}")
     return ExitCode.OK
 
 
@@ -53,22 +53,23 @@ def provide(session: Session, lacking: Lacking) -> None:
 
 def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
     """Print how the build ended. BuildError if it failed."""
-    job, result = outcome.job, outcome.result
+    profile, result = outcome.deployment.profile, outcome.result
     as_json = wants_json() and not to_stderr
     if result and not result.ok:
         raise _failure(outcome, result, quiet=as_json)
     if as_json:
         print_json(_document(outcome))
     elif result is None:
-        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
+        click.echo(f"{profile.image_name} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
     else:
-        click.echo(f"built {job.image} ({short_id(outcome.image_id)}) in {result.seconds:.1f} s", err=to_stderr)
-        profile = job.deployment.profile
+        click.echo(
+            f"built {profile.image_name} ({short_id(outcome.image_id)}) in {result.seconds:.1f} s", err=to_stderr
+        )
         clusters = [service.cluster for service in profile.services.values() if service.cluster]
         others = sorted({node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes})
         for node in others:
             context = shlex.quote(profile.nodes[node].context)
-            progress(f"copy it to {node}: docker save {job.image} | docker --context {context} load")
+            progress(f"copy it to {node}: docker save {profile.image_name} | docker --context {context} load")
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
@@ -76,7 +77,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
     cause, step = outcome.cause, result.failed
     for line in [] if quiet or outcome.shown else result.last_lines[-SHOWN_LINES:]:
         progress(f"    {shorten(line.strip(), 300)}")
-    what = f"the build of {outcome.job.image} failed"
+    what = f"the build of {outcome.deployment.profile.image_name} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
         what += f" in step {shorten(step.title, 120)!r}{code}"
@@ -84,15 +85,19 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
         what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
-    hints = [in_profile(cause.cure, outcome.job.deployment.profile, "SERVICE")] if cause else []
+    hints = [in_profile(cause.cure, outcome.deployment.profile, "SERVICE")] if cause else []
     error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
     error.details = _document(outcome)
     return error
 
 
 def _document(outcome: BuildOutcome) -> dict[str, Any]:
-    deployment, result = outcome.job.deployment, outcome.result
-    head = {"profile": deployment.profile.name, "image": outcome.job.image, "digest": deployment.rendered.digest}
+    deployment, result = outcome.deployment, outcome.result
+    head = {
+        "profile": deployment.profile.name,
+        "image": deployment.profile.image_name,
+        "digest": deployment.rendered.digest,
+    }
     if result is None:
         return {**head, "ok": True, "up_to_date": True, "image_id": outcome.image_id}
     step = result.failed
