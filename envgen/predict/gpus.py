@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from envgen.errors import UsageError
 from envgen.profile.model import Profile
+from envgen.profile.values import CudaArchList
 from envgen.text import GIB
 
 
@@ -19,20 +20,15 @@ class Gpu:
     minor: int
     memory: int
 
-    def __str__(self) -> str:
-        return f"{self.name} ({self.major}.{self.minor}, {self.memory / GIB:.0f} GiB)"
-
     @property
     def unified(self) -> bool:
         """Whether its memory is the machine's."""
-        return (self.major, self.minor) in UNIFIED
+        return CudaArchList.parse(f"{self.major}.{self.minor}").shares_memory
 
     def request(self) -> dict[str, object]:
         """The GPU as the program in the container reads it."""
         return {"name": self.name, "capability": [self.major, self.minor], "memory": self.memory}
 
-
-UNIFIED = ((8, 7), (11, 0), (12, 1))  # Jetson Orin, Jetson Thor, GB10
 
 GPUS = {
     "a100": Gpu("NVIDIA A100-SXM4-80GB", 8, 0, 80 * GIB),

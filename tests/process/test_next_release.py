@@ -5,7 +5,6 @@ A release that can't be asked must say what was not found, and nothing else may 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_shapes import request
+from model_shapes import judged, request, shown
 from releases import CACHE, RELEASES, Answers, Ask, Warm, environment, with_path
 
 from envgen.app.predict import PROGRAM
 from envgen.inside import run
-from envgen.predict.judge import Verdict, backends, judge
-from envgen.profile.service import Service
+from envgen.predict.judge import Verdict, backends
 from envgen.recipes.shipped import models
 
 pytestmark = pytest.mark.nightly
@@ -63,10 +61,6 @@ def changed(warm: Warm, nowhere: dict[str, str], tmp_path: Path) -> Edit:
     return ask
 
 
-def shown(answer: dict[str, Any]) -> str:
-    return json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
-
-
 def test_functions_that_have_moved_are_found_where_they_are_used(changed: Edit) -> None:
     moves = {
         "vllm.v1.attention.selector": "vllm.v1.attention.choice",
@@ -79,11 +73,10 @@ def test_functions_that_have_moved_are_found_where_they_are_used(changed: Edit) 
 
 
 def test_what_is_not_found_is_named_and_the_rest_is_answered(changed: Edit) -> None:
-    answer = changed({}, {"get_attn_backend": "pick_attention", "make_arg_parser": "options_of_serve"})
+    answer = changed({}, {"get_attn_backend": "pick_attention"})
     assert backends(answer) == {"moe": "MARLIN"} and answer["config_line"], shown(answer)
     why = {one["step"]: one["why"] for one in answer["unasked"]}
     assert "this release has no get_attn_backend" in why.pop("attention")
-    assert "this release has no make_arg_parser" in why.pop("arguments")
     assert not why
 
 
@@ -112,7 +105,7 @@ def red(ask: Ask, version: str, folder: Path, names: tuple[str, ...] = SIX) -> d
         return dict.fromkeys(names, f"no answer: {str(problem).strip().splitlines()[-1]}")
     found = {}
     for name, answer in answers.items():
-        verdict = judge(answer, Service(("vllm", "serve", "x"))).verdict
+        verdict = judged(answer).verdict
         if verdict is not Verdict.FITS or "attention" not in backends(answer):
             open_or_refused = [*answer["refusals"], *answer["unasked"]]
             words = "; ".join(f"{one['step']}: {one.get('message') or one.get('why')}" for one in open_or_refused)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_shapes import GPUS, MODELS, gpu_of, refused_for_want_of_a_gpu, request
+from model_shapes import GPUS, MODELS, gpu_of, refused_for_want_of_a_gpu, request, shown
 from releases import PROFILES, Ask
 
 pytestmark = pytest.mark.nightly
@@ -40,13 +40,12 @@ def test_no_backend_is_refused_for_want_of_a_gpu(
 ) -> None:
     answer = asked(ask_models, release, gpu, name, tmp_path)
     others = answer["backends"]
-    shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
     assert not refused_for_want_of_a_gpu(answer)
     assert {one["step"] for one in others} >= {step for step in ("attention", "moe") if answer["asked"].get(step)}, (
-        shown
+        shown(answer)
     )
     if name in LAYERS:
-        assert [one for one in others if one["step"] == "linear"], shown
+        assert [one for one in others if one["step"] == "linear"], shown(answer)
     found = {
         one["step"]: one for one in others if "b12x" in json.dumps(one["args"]).lower().replace("flashinfer_b12x", "")
     }

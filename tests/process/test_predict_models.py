@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from model_shapes import MODELS, request
+from model_shapes import MODELS, judged, request, shown
 from releases import PROFILES, Ask
 
-from envgen.predict.judge import Judgement, Verdict, judge
-from envgen.profile.service import Service
+from envgen.predict.judge import Verdict
 
 NEWEST = PROFILES["prod"]
 # One of each kind of experts each day, all of them every night.
@@ -30,14 +28,6 @@ def about(ask_models: Ask, tmp_path_factory: pytest.TempPathFactory) -> About:
         return ask_models(NEWEST, {name: request(name, tmp_path_factory.mktemp("models"))})[name]
 
     return answer
-
-
-def judged(answer: dict[str, Any]) -> Judgement:
-    return judge(answer, Service(("vllm", "serve", "x")))
-
-
-def shown(answer: dict[str, Any]) -> str:
-    return json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -5,18 +5,17 @@ Nothing is in a cache: the model's configuration is envgen's own copy, as for a 
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any
 
 import pytest
-from model_shapes import gpu_of
+from model_shapes import gpu_of, judged, shown
 from releases import PROFILES, TOP, Answers, Ask
 
 from envgen.app import recipes as app
 from envgen.app.predict import servers, vllm_words
 from envgen.app.session import Session
-from envgen.predict.judge import Judgement, Verdict, backends, judge
+from envgen.predict.judge import Verdict, backends
 from envgen.predict.memory import estimate
 from envgen.profile.load import load_project
 from envgen.profile.service import Service
@@ -81,11 +80,6 @@ def answers(services: dict[str, Service], ask_models: Ask) -> Answers:
     return ask_models(RELEASE, questions(services, "12.1"))
 
 
-def judged(answer: dict[str, Any]) -> Judgement:
-    """Without the words of ``ready``: a recipe has none."""
-    return judge(answer, Service(("vllm", "serve", "x")))
-
-
 def cell(answer: dict[str, Any]) -> str:
     """An answer in the table of docs/models.md."""
     found = judged(answer)
@@ -99,9 +93,8 @@ def cell(answer: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_no_shipped_recipe_is_refused(answers: Answers, name: str) -> None:
     answer = answers[name]
-    shown = json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
-    assert judged(answer).verdict in (Verdict.FITS, Verdict.UNKNOWN), shown
-    assert answer["config_line"] and backends(answer), shown
+    assert judged(answer).verdict in (Verdict.FITS, Verdict.UNKNOWN), shown(answer)
+    assert answer["config_line"] and backends(answer), shown(answer)
 
 
 def test_the_table_in_the_docs_is_what_the_release_answers(answers: Answers) -> None:

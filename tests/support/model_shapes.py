@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from envgen.predict.judge import Judgement, judge
+from envgen.profile.service import Service
 from envgen.recipes.shipped import models
 
 # The device of a question, by its compute capability.
@@ -89,6 +91,16 @@ def refused_for_want_of_a_gpu(answer: dict[str, Any]) -> list[dict[str, Any]]:
     others = [one for one in answer["backends"] if "compute capability not supported" not in one["reason"]]
     refused = [one for one in others if one["verdict"] == "refused" and ABSENT.search(one["reason"])]
     return refused + [one for one in answer["refusals"] if ABSENT.search(one["message"])]
+
+
+def shown(answer: dict[str, Any]) -> str:
+    """An answer in a failure's message."""
+    return json.dumps({key: answer[key] for key in ("refusals", "unasked", "asked", "notes")}, indent=1)
+
+
+def judged(answer: dict[str, Any]) -> Judgement:
+    """Without the words of ``ready``."""
+    return judge(answer, Service(("vllm", "serve", "x")))
 
 
 def request(name: str, folder: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, Callable
 
 from envgen.inside.common import PATCHES, read_bytes
@@ -101,8 +101,7 @@ def record_of(
 ) -> dict[str, object]:
     """A record of the module's current files. ``made_by``: the digests of FlashInfer's generators."""
     known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
-    return {"format": FORMAT, "module": recipe.name, "recorded": time.time(), "library": list(recipe.library or ()),
-            "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home, "flags": recipe.flags,
+    return {"format": FORMAT, "library": list(recipe.library or ()), "ninja": recipe.ninja, "flags": recipe.flags,
             "files": known, "generators": made_by,
             "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)}}  # fmt: skip
 
@@ -143,23 +142,19 @@ class Judge:
         # A temporary container lacks the mounts of services, so a missing file proves nothing.
         self.blind = bool(request.get("blind"))
         self.environ = {**(request.get("environ") or {}), **os.environ}
-        self._generators: list[str] | None = None
-        self._patched: dict[str, Any] | None = None
 
-    def patched(self) -> dict[str, Any]:
+    @cached_property
+    def patched(self) -> Any:
         """The files that the image's patches changed, as apply-patches recorded it."""
-        if self._patched is None:
-            try:
-                self._patched = json.loads(read_bytes(PATCHES).decode("utf-8", "replace"))
-            except ValueError:
-                self._patched = {}
-        return self._patched
+        try:
+            return json.loads(read_bytes(PATCHES).decode("utf-8", "replace"))
+        except ValueError:
+            return {}
 
+    @cached_property
     def generators(self) -> list[str]:
         """The generators of the FlashInfer that Python imports."""
-        if self._generators is None:
-            self._generators = generators(self.package.root)
-        return self._generators
+        return generators(self.package.root)
 
     def judge(self, shelf: Shelf, module: Module) -> None:
         """Find the state of one module, and all reasons for it."""
@@ -211,8 +206,8 @@ class Judge:
             module.state = "unknown"
         else:
             self._guess(recipe, recipe.linked, module)
-        if patched := [path for path in recipe.inputs if path in self.patched()]:
-            names = sorted({name for path in patched for name in self.patched()[path]["patches"]})
+        if patched := [path for path in recipe.inputs if path in self.patched]:
+            names = sorted({name for path in patched for name in self.patched[path]["patches"]})
             module.add("patched", "is compiled with " + ", ".join(names) + " of this image", patched, stale=False)
         if recipe.broken:
             module.prove("broken library", "its library " + recipe.broken)
@@ -258,9 +253,9 @@ class Judge:
         known = module.guess is False and any(reason.stale for reason in module.reasons)
         then = (record or {}).get("generators")
         if isinstance(then, dict):
-            changed = [path for path in self.generators() if self.files.digest(path) != then.get(path)]
+            changed = [path for path in self.generators if self.files.digest(path) != then.get(path)]
         else:
-            stamps = {path: self.files.stamp(path) for path in self.generators()}
+            stamps = {path: self.files.stamp(path) for path in self.generators}
             changed = [path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked]
         own = [path for path in changed if makes(path, recipe.name)]
         again = rewrites(recipe.shelf.version)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import importlib
@@ -35,20 +34,8 @@ LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
 
 def parsed(request: Doc, report: Doc) -> Any:
-    """The arguments of `vllm serve`, parsed by the release itself.
-
-    Without its parser that question is open, and the arguments of the engine alone are read, for the other questions.
-    """
-    words = list(request["words"])
-    try:
-        report["asked"]["parser"], parser = serve_parser()
-    except NotAskable as why:
-        report["unasked"].append({"step": "arguments", "why": str(why)})
-        parser = named("arguments")[1].add_cli_args(argparse.ArgumentParser(allow_abbrev=False))
-        known, left = parser.parse_known_args(words)
-        if getattr(known, "model_tag", None) is None and left and not left[0].startswith("-"):
-            known.model_tag = left[0]
-        return known
+    """The arguments of `vllm serve`, parsed by the release itself."""
+    report["asked"]["parser"], parser = serve_parser()
 
     def refuse(message: str) -> None:
         unknown = re.search(r"unrecognized arguments: (--[a-z][\w-]*)", message)
@@ -58,7 +45,7 @@ def parsed(request: Doc, report: Doc) -> Any:
 
     parser.error = refuse
     try:
-        return parser.parse_args(words)
+        return parser.parse_args(list(request["words"]))
     except ReleaseRefused:
         raise
     except SystemExit as problem:
