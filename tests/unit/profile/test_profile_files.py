@@ -95,15 +95,8 @@ def test_the_file_is_found_upward(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     loaded = load_project()
     assert loaded.project.root == tmp_path
     project(tmp_path, HEAD + "    gpu: x\n")
-    place = problems_here()[0].place
-    assert place is not None
-    assert place.file == "../../envgen.yaml"
-
-
-def problems_here() -> tuple[Problem, ...]:
-    with pytest.raises(ProjectError) as caught:
+    with pytest.raises(ProjectError, match=r"^\.\./\.\./envgen\.yaml:"):
         load_project()
-    return caught.value.problems
 
 
 def test_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,21 +39,6 @@ def test_one_place_names_a_model(tmp_path: Path) -> None:
     assert asked(found) == "you/Big"
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        (PLAIN, "me/Small-1B"),
-        (PLAIN.replace("ready: {port: 8000}", "args: {served_model_name: [first, second]}"), "first"),
-        (PLAIN.replace("ready: {port: 8000}", "args: {served-model-name: x}"), "x"),
-        (PLAIN.replace("port: 8000}", "port: 8000, model: y}, args: {served-model-name: [x, y]}"), "y"),
-        (PLAIN.replace("serve]", "serve, me/Small-1B, --served-model-name, x]"), "x"),
-        ("command: [server]", None),
-    ],
-)
-def test_the_name_that_the_server_must_list(tmp_path: Path, text: str, name: str | None) -> None:
-    assert serve(tmp_path, text).served_name == name
-
-
 def test_a_profile_that_extends_it_and_a_variant_name_another_model(tmp_path: Path) -> None:
     more = """\
     variants: {big: {services: {serve: {model: {repo: you/Big}}}}}
@@ -68,18 +53,24 @@ def test_a_profile_that_extends_it_and_a_variant_name_another_model(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "argv", "name"),
+    ("text", "argv", "name", "served"),
     [
-        (PLAIN.replace("serve]", "serve, me/Small-1B]"), "me/Small-1B", "me/Small-1B"),
-        (PLAIN + ", args: {model: me/Small-1B}", "--model me/Small-1B", "me/Small-1B"),
-        (PLAIN + ", args: {served-model-name: x}", "me/Small-1B --served-model-name x", "x"),
-        (PLAIN + ", args: {served_model_name: [x, y]}", "me/Small-1B --served_model_name x y", "x"),
-        (PLAIN.replace("{port: 8000}", "{timeout: 5m}"), "me/Small-1B", None),
+        (PLAIN, "me/Small-1B", "me/Small-1B", "me/Small-1B"),
+        (PLAIN.replace("serve]", "serve, me/Small-1B]"), "me/Small-1B", "me/Small-1B", "me/Small-1B"),
+        (PLAIN + ", args: {model: me/Small-1B}", "--model me/Small-1B", "me/Small-1B", "me/Small-1B"),
+        (PLAIN + ", args: {served-model-name: x}", "me/Small-1B --served-model-name x", "x", "x"),
+        (PLAIN + ", args: {served_model_name: [x, y]}", "me/Small-1B --served_model_name x y", "x", "x"),
+        (PLAIN.replace("port: 8000}", "port: 8000, model: y}, args: {served-model-name: [x, y]}"),
+         "me/Small-1B --served-model-name x y", "y", "y"),
+        (PLAIN.replace("serve]", "serve, me/Small-1B, --served-model-name, x]"),
+         "me/Small-1B --served-model-name x", "x", "x"),
+        (PLAIN.replace("{port: 8000}", "{timeout: 5m}"), "me/Small-1B", None, "me/Small-1B"),
+        ("command: [server]", "", None, None),
     ],
-)
-def test_what_is_written_stays(tmp_path: Path, text: str, argv: str, name: str | None) -> None:
+)  # fmt: skip
+def test_what_is_written_stays(tmp_path: Path, text: str, argv: str, name: str | None, served: str | None) -> None:
     found = serve(tmp_path, text)
-    assert (" ".join(found.argv[2:]), asked(found)) == (argv, name)
+    assert (" ".join(found.argv[2:]), asked(found), found.served_name) == (argv, name, served)
 
 
 def test_another_server_gets_nothing(tmp_path: Path) -> None:

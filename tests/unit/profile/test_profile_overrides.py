@@ -117,6 +117,11 @@ def test_null_of_a_key_that_is_not_there_removes_nothing(file: Path, key: str) -
     assert dev(file, f"{key}=null").services == dev(file).services
 
 
+def test_the_switches_of_compile_gate_are_variables(file: Path) -> None:
+    switches = {"ENVGEN_GATE": "off", "ENVGEN_GATE_MEMORY": "40", "ENVGEN_GATE_CORES": "8"}
+    assert dev(file, *(f"env.gate.{name}={value}" for name, value in switches.items())).env["gate"] == switches
+
+
 def test_an_argument_keeps_its_place(file: Path) -> None:
     assert list(dev(file, "services.serve.args.max-model-len=1").services["serve"].args) == ["max-model-len", "a"]
 

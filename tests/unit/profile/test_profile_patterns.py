@@ -44,16 +44,6 @@ def test_what_an_index_is() -> None:
     assert [one for one in (*good, *bad) if shape.matches(shape.INDEX_URL, one)] == [*good]
 
 
-@given(st.text(max_size=30))
-def test_images_come_back_or_are_refused(text: str) -> None:
-    try:
-        image = ImageRef.parse(text)
-    except ValueError as error:
-        assert str(error)
-    else:
-        assert str(image) == text
-
-
 @given(st.one_of(st.text(max_size=90), st.from_regex(r"[a-z0-9][a-z0-9._-]{0,60}", fullmatch=True)))
 def test_what_a_recipe_is_called_becomes_a_name(text: str) -> None:
     name = shape.as_profile_name(text)

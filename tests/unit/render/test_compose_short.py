@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.profile.load import load_project
-from envgen.profile.model import Network, Profile
-from envgen.profile.values import HostPath
+from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
 from envgen.render.outputs import render_profile
 from envgen.render.quote import compose_text
@@ -40,13 +38,6 @@ def test_plain_up_starts_the_server_and_in_development_a_shell(name: str, starte
     text = compose_files(profile)[profile.compose_file]
     assert "up -d".ljust(60 - len(f"  docker compose -f {profile.compose_file} ")) in text
     assert ("run --rm dev envgen-install" in text) == bool(profile.mounted_sources)
-
-
-def test_a_ca_is_mounted_where_there_is_one() -> None:
-    assert "ca_certificates" not in compose_files(SHIPPED["prod"])["compose/prod.yaml"]
-    found = document(replace(SHIPPED["prod"], network=Network(HostPath("~/ca.pem"))))
-    assert "/etc/envgen/ca.crt" in str(found["services"]["serve"]["volumes"])
-    assert set(found["secrets"]) == {"ca_certificates"}
 
 
 PLAIN = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]))

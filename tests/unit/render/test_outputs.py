@@ -13,7 +13,7 @@ import yaml
 from tests_render_make import mounted, profile, source
 
 from envgen import files
-from envgen.errors import EnvgenError, ProjectError, RefusedError
+from envgen.errors import ProjectError, RefusedError
 from envgen.profile.model import Cache, DockerfileExtra, GpuMode, Mode, Network, Profile, Project
 from envgen.profile.service import Service
 from envgen.profile.values import ContainerPath, DockerLine, HostPath
@@ -25,7 +25,6 @@ from envgen.render.outputs import (
     render_profile,
     render_project,
     scripts,
-    without_comments,
     write,
 )
 
@@ -36,15 +35,6 @@ def changed(found: Profile, **changes: Any) -> Profile:
 
 def project(root: Path, *profiles: Profile) -> Project:
     return Project("demo", profiles[0].name, {p.name: p for p in profiles}, root / "envgen.yaml", root)
-
-
-def test_comments_and_blank_lines_are_not_instructions() -> None:
-    assert without_comments("# a\nFROM scratch\n\n  # b\nRUN x \\\n    # y\n") == "FROM scratch\nRUN x \\"
-
-
-def test_patches_need_the_projects_folder() -> None:
-    with pytest.raises(EnvgenError, match="folder"):
-        render_profile(profile(sources={"vllm": source(patches="vllm")}))
 
 
 def test_a_value_that_cannot_be_carried_is_an_error_of_the_project() -> None:
@@ -158,12 +148,6 @@ def test_links_that_lead_out_are_refused_before_anything_is_written(tmp_path: Pa
         write(root, {"A": b"", "compose/prod.yaml": b"ours", "Dockerfile": b"ours"})
     assert not (root / "A").exists()
     assert [(p.name, p.read_text()) for p in outside.iterdir()] == [("file", "theirs")]
-
-
-def test_a_folder_in_the_way_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").mkdir()
-    with pytest.raises(RefusedError, match="is not a file"):
-        write(tmp_path, {"Dockerfile": b""})
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
