@@ -96,7 +96,7 @@ class Lab:
         self.volume = f"{self.name}-dev-cache-flashinfer"
         self.prebuilt = True  # whether an empty cache gets what the image compiled
 
-    def start(self, python: str = "wheel", *options: str, volume: str = "") -> None:
+    def start(self, python: str = "wheel", *options: str, volume: str = "", mode: str = "rw") -> None:
         """``python``: which of the image's environments is the service's own."""
         self.stop()
         label = "com.docker.compose"
@@ -105,7 +105,7 @@ class Lab:
         )
         self.container = docker(
             "run", "-d", "--init", "--network", "none", "--label", f"{label}.project={self.name}-dev",
-            "--label", f"{label}.service=dev", "-v", f"{volume or self.volume}:{CACHE}", "-e", path,
+            "--label", f"{label}.service=dev", "-v", f"{volume or self.volume}:{CACHE}:{mode}", "-e", path,
             *options, self.image,
         )  # fmt: skip
         if self.prebuilt:
