@@ -13,7 +13,6 @@ from pathlib import Path
 
 from projects import Project
 
-from envgen.cli.build.build import command as build_command
 from envgen.engine.git import git
 from envgen.patches.checkout import Checkout
 from envgen.patches.series import load_series
@@ -23,7 +22,7 @@ from envgen.profile.model import REPOSITORIES
 
 TOP = Path(__file__).parents[2]
 # These projects have no lock: what they build is pinned in the test.
-BUILD = ("build", *(["--unlocked"] if any("--unlocked" in option.opts for option in build_command.params) else []))
+BUILD = ("build", "--unlocked")
 DISTRIBUTIONS = {"vllm": "vllm", "flashinfer": "flashinfer-python"}
 
 
