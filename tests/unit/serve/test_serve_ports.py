@@ -1,4 +1,4 @@
-"""A port that is taken: who has it, and a free one on the same address, before the start and after."""
+"""Before a start: taken ports, services that the network reaches, memory, folders of caches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import pytest
 
 from envgen.deployment import Deployment
 from envgen.engine import host
+from envgen.errors import RefusedError
+from envgen.profile.exposure import asks_for_key, exposed, is_local, on_loopback, open_ports
+from envgen.profile.load import load_project, select
+from envgen.profile.model import Profile
 from envgen.profile.service import Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
+from envgen.serve.prepare import make_folder
 
 # As Docker 28 and 29, Docker 20 to 27, and Compose in front of them word it.
 LINES = (
@@ -66,3 +71,67 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
 def test_other_failures_are_left_to_compose(found: Any) -> None:
     lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
     assert preflight.changed_meanwhile(on(found), "web", lines) is None
+
+
+# Services that the network reaches
+
+
+def profile(tmp_path: Path, ports: str, *, more: str = "", command: str = "vllm, serve, m") -> Profile:
+    file = tmp_path / "envgen.yaml"
+    file.write_text(
+        "version: 1\nname: t\nprofiles:\n  p:\n    mode: development\n    base: {image: debian:12}\n"
+        f"    cuda: {{arch_list: 12.1a}}\n{more}"
+        f"    services: {{s: {{command: [{command}], ports: {ports}}}}}\n"
+    )
+    return select(load_project(file=file).project, "p")
+
+
+@pytest.mark.parametrize("ports", ["[]", "['127.0.0.1:8000:8000']", "['127.0.0.2:9:8000']"])
+def test_a_local_service_is_not_mentioned(tmp_path: Path, ports: str) -> None:
+    found = profile(tmp_path, ports)
+    assert open_ports(found.services["s"]) == () and exposed(found, "s") == ""
+
+
+@pytest.mark.parametrize("ports", ["['8000:8000']", "['0.0.0.0:8000:8000']", "['192.168.1.4:8000:8000']"])
+def test_an_open_one_is(tmp_path: Path, ports: str) -> None:
+    found = profile(tmp_path, ports)
+    assert exposed(found, "s") == (
+        "s: port 8000 is reachable from the network, past ufw, and the server asks for no API key"
+    )
+    assert on_loopback(found.services["s"]) == "127.0.0.1:8000:8000"
+
+
+def test_a_key_is_not_missed(tmp_path: Path) -> None:
+    keyed = profile(tmp_path, "['8000:8000']", more="    secrets: [VLLM_API_KEY]\n")
+    assert exposed(keyed, "s") == "s: port 8000 is reachable from the network, past ufw"
+    flag = profile(tmp_path, "['8000:8000']", command="sh, -c, 'vllm serve m --api-key \"$KEY\"'")
+    assert asks_for_key(flag, flag.services["s"])
+
+
+def test_several_ports(tmp_path: Path) -> None:
+    found = profile(tmp_path, "['8000:8000', '127.0.0.1:8001:8000', '8002:9']")
+    assert "ports 8000, 8002 are reachable" in exposed(found, "s")
+
+
+def test_addresses_of_this_machine_alone() -> None:
+    assert [is_local(address) for address in ("", "0.0.0.0", "::", "10.0.0.1", "127.0.0.1", "::1")] == [
+        False, False, False, False, True, True,
+    ]  # fmt: skip
+
+
+# Cache folders, made before Docker makes them as root
+
+
+def test_a_missing_folder_is_made_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_folder(tmp_path / "a/b")
+    make_folder(tmp_path / "a/b")
+    assert (tmp_path / "a/b").is_dir()
+    assert capsys.readouterr().err == f"  created the folder {tmp_path}/a/b\n"
+
+
+def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(RefusedError, match=r"the cache folder .*/a/b can't be created: Not a directory"):
+        make_folder(tmp_path / "a/b")
+    with pytest.raises(RefusedError, match=r"the cache folder .*/a can't be created: File exists"):
+        make_folder(tmp_path / "a")
