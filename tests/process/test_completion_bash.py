@@ -8,16 +8,6 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = """\
-version: 1
-name: demo
-profiles:
-  prod:
-    base: {image: debian}
-    cuda: {arch_list: 12.1a}
-    mode: production
-    services: {serve: {command: [x]}, second: {command: [x]}}
-"""
 ASK = """\
 eval "$(_ENVGEN_COMPLETE=bash_source envgen)"
 complete -p envgen
@@ -35,7 +25,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ],
 )
 def test_bash_completes(words: tuple[str, ...], offered: list[str], tmp_path: Path) -> None:
-    (tmp_path / "envgen.yaml").write_text(PROJECT)
     program = tmp_path / "bin" / "envgen"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m envgen "$@"\n')

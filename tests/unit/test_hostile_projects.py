@@ -126,11 +126,7 @@ def check(text: str, folder: Path) -> None:
         assert all(problem.place is None or problem.place.file for problem in error.problems)
 
 
-EXAMPLES = settings(
-    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "10")),
-    suppress_health_check=list(HealthCheck),
-    deadline=None,
-)
+BROKEN_PARENT = SEEDS[0].replace("  prod:\n", "  prod: later\n  other:\n", 1)
 
 
 @pytest.fixture(scope="module")
@@ -138,26 +134,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hostile")
 
 
-@EXAMPLES
-@given(text=projects())
-def test_random_projects(folder: Path, text: str) -> None:
-    check(text, folder)
-
-
-@EXAMPLES
-@given(text=mutations())
+@settings(
+    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "30")), suppress_health_check=list(HealthCheck), deadline=None
+)
+@given(text=st.one_of(projects(), mutations(), replacements(), st.text(max_size=200)))
 @example(text="version: 1\nname: t\nx:\n" + "".join(f"{' ' * i}a:\n" for i in range(1, 900)))
 @example(text="? [&0 [], " + ", ".join(f"&{n} [*{n - 1}]" for n in range(1, 900)) + "]\n: x\na: *899\n")
 @example(text='version: 1\nname: t\n"\\e]0;PWN\\a": 1\nprofiles: {"\\u202e": {}}\n')
-def test_mutated_projects(folder: Path, text: str) -> None:
-    check(text, folder)
-
-
-BROKEN_PARENT = SEEDS[0].replace("  prod:\n", "  prod: later\n  other:\n", 1)
-
-
-@EXAMPLES
-@given(text=replacements())
 @example(text=BROKEN_PARENT)
-def test_replaced_values(folder: Path, text: str) -> None:
+def test_any_file(folder: Path, text: str) -> None:
     check(text, folder)

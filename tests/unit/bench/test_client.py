@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.bench import client
-from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, ServerGone
+from envgen.bench.client import COMPLETIONS, BenchTarget, Refused
 from envgen.text import visible
 
 GOOD = json.dumps({"model": "tiny", "choices": []}).encode()
@@ -37,15 +37,6 @@ def test_what_is_no_answer(status: int, body: bytes, why: str) -> None:
         asked(status, body, names=frozenset(["tiny"]))
     assert str(refused.value) == why
     assert asked(200, GOOD, names=frozenset(["tiny"])) == json.loads(GOOD)
-
-
-def test_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answered(*_args: Any, **_more: Any) -> Any:
-        raise OSError("it refuses or closes connections")
-
-    monkeypatch.setattr(client, "answered", answered)
-    with pytest.raises(ServerGone, match="/v1/completions: it refuses"):
-        BenchTarget("http://h", "tiny").ask(COMPLETIONS, {})
 
 
 @given(st.sampled_from([200, 404, 500]), st.binary(max_size=80))

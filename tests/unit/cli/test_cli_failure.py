@@ -61,11 +61,6 @@ def test_a_verb_without_json_prints_no_document(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
-def test_an_unknown_profile(capsys: pytest.CaptureFixture[str]) -> None:
-    found = fails(capsys, 2, "config", "--json", "-p", "nope")
-    assert "'nope'" in found["error"] and found["problems"][0]["message"] == found["error"]
-
-
 def test_problems_of_the_project_file_have_places(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "envgen.yaml").write_text("version: 1\nname: unit\nprofles: {}\nprofiles: {dev: {gpus: 1}}\n")
     found = fails(capsys, 2, "ps", "--json")

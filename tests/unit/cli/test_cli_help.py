@@ -25,12 +25,6 @@ def test_every_command_stands_in_the_help() -> None:
     assert text.count("\n") < 50  # one screen
 
 
-def test_names_are_completed_with_their_help() -> None:
-    found = {item.value: item.help for item in cli.main.shell_complete(click.Context(cli.main), "re")}
-    assert found == {name: rows[name] for _, rows in cli.GROUPS.values() for name in rows if name.startswith("re")}
-    assert set(found) == {"recipe", "render", "restart", "results"}
-
-
 def test_a_near_miss_is_suggested() -> None:
     with pytest.raises(click.UsageError, match=r"no such command 'biuld'\. Did you mean 'build'\?"):
         cli.main.main(["biuld"], standalone_mode=False)
