@@ -10,7 +10,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +22,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from local import until
 from projects import BASE, docker
 
 from envgen.engine.client import Engine
@@ -240,31 +243,72 @@ def machines(four: Pair) -> Pair:
     return replace(four, folder=folder, numbers=NUMBERS)
 
 
+PROJECT = """\
+version: 1
+name: envgentest-{name}
+profiles:
+  cpu:
+    mode: production
+    image: {image}
+    base: {{image: "{base}"}}
+    cuda: {{arch_list: 12.1a}}
+    gpu: none
+    caches: {{models: {{path: /models, host: ./models}}}}
+    services:
+      serve:
+        command: [vllm, serve, /models/tiny]
+        args: {{served-model-name: tiny, tensor-parallel-size: {count}}}
+        ports: ["8000:8000"]
+        cluster: {{nodes: [{nodes}]}}
+        ready:
+          model: tiny
+          port: 8000
+          timeout: 60s
+          expect: {{head: --node-rank 0, ranks: world_size={count}}}
+"""
+
+
 def project(folder: Path, *names: str) -> None:
     """A project that runs the server on the machines of ``names``."""
-    (folder / "envgen.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "version": 1,
-                "name": "envgentest-pair" if len(names) == 2 else "envgentest-four",
-                "profiles": {
-                    "cpu": {
-                        "mode": "production", "image": IMAGE, "base": {"image": BASE},
-                        "cuda": {"arch_list": "12.1a"}, "gpu": "none",
-                        "caches": {"models": {"path": "/models", "host": "./models"}},
-                        "services": {
-                            "serve": {
-                                "command": ["vllm", "serve", "/models/tiny"],
-                                "args": {"served-model-name": "tiny", "tensor-parallel-size": len(names)},
-                                "ports": ["8000:8000"], "cluster": {"nodes": list(names)},
-                                "ready": {
-                                    "model": "tiny", "port": 8000, "timeout": "60s",
-                                    "expect": {"head": "--node-rank 0", "ranks": f"world_size={len(names)}"},
-                                },
-                            }
-                        },
-                    }
-                },
-            }
-        )
-    )  # fmt: skip
+    name, nodes = "pair" if len(names) == 2 else "four", ", ".join(names)
+    text = PROJECT.format(name=name, image=IMAGE, base=BASE, count=len(names), nodes=nodes)
+    (folder / "envgen.yaml").write_text(text)
+
+
+@dataclass
+class Staying:
+    """`envgen up serve --stay`, and what it has written so far."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    def sees(self, words: str, seconds: float = 180) -> None:
+        """Wait until it writes this."""
+        until(lambda: words in self.text() or self.process.poll() is not None, self.text, seconds)
+        assert words in self.text(), self.text()
+
+    def ends(self) -> str:
+        assert self.process.wait(300) == 5, self.text()
+        self.reader.join(60)
+        return self.text()
+
+    def __post_init__(self) -> None:
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        self.lines.extend(self.process.stderr)
+
+
+@contextmanager
+def staying(pair: Pair) -> Iterator[Staying]:
+    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay"]
+    with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Staying(process)
+        finally:
+            process.kill()

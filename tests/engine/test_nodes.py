@@ -7,16 +7,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from local import until
-from pair import ADDRESS, CARD, IMAGE, NUMBERS, Pair, failed
+from pair import ADDRESS, CARD, IMAGE, NUMBERS, Pair, failed, staying
 
 from envgen.bench.compare import flags
 
@@ -27,7 +23,7 @@ CONTAINER = "envgentest-pair-cpu-serve-1"
 
 @pytest.fixture
 def ready(machines: Pair) -> Pair:
-    """Two machines that fit together."""
+    """Two machines that fit together, without trouble."""
     machines.write()
     for name in NUMBERS:
         model = machines.folder / "models" / name / "tiny"
@@ -35,6 +31,7 @@ def ready(machines: Pair) -> Pair:
         (model / "config.json").write_text("{}")
         with (model / "model.safetensors").open("wb") as file:
             file.truncate(20 << 20)
+    trouble(machines, None)
     return machines
 
 
@@ -187,46 +184,6 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert ready.running() == []
 
 
-@dataclass
-class Staying:
-    """`envgen up serve --stay`, and what it has written so far."""
-
-    process: subprocess.Popen[str]
-    lines: list[str] = field(default_factory=list)
-
-    def text(self) -> str:
-        return "".join(self.lines)
-
-    def sees(self, words: str, times: int = 1) -> None:
-        """Wait until it writes this."""
-        until(lambda: self.text().count(words) >= times or self.process.poll() is not None, self.text, 180)
-        assert self.text().count(words) >= times, self.text()
-
-    def ends(self) -> str:
-        assert self.process.wait(120) == 5, self.text()
-        self.reader.join(60)
-        return self.text()
-
-    def __post_init__(self) -> None:
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr
-        self.lines.extend(self.process.stderr)
-
-
-@contextmanager
-def staying(pair: Pair, *words: str) -> Iterator[Staying]:
-    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay", *words]
-    with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield Staying(process)
-        finally:
-            process.kill()
-            trouble(pair, None)
-
-
 def bundle(text: str, folder: Path) -> dict[str, Any]:
     """What the crash bundle says that is named in an error."""
     path = next(line.split("crash bundle: ")[1] for line in text.splitlines() if "crash bundle: " in line)
@@ -272,10 +229,7 @@ def test_a_machine_that_is_switched_off(ready: Pair) -> None:
 
 def test_a_worker_that_fails_while_it_starts_is_named(ready: Pair) -> None:
     trouble(ready, "broken")
-    try:
-        done = ready.envgen("up", "serve", code=5)
-    finally:
-        trouble(ready, None)
+    done = ready.envgen("up", "serve", code=5)
     assert "spark-2 (rank 1): serve is not ready" in done.stderr and "HFValidationError" in done.stderr
     assert bundle(done.stderr, ready.folder)["culprit"] == "spark-2"
     assert ready.running() == []

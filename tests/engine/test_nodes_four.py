@@ -5,11 +5,8 @@ A server stands in for vLLM, as in pair.py: four of vLLM's would take minutes he
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from pair import FOUR, Pair, failed
+from pair import FOUR, Pair, failed, staying
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
@@ -37,19 +34,11 @@ def test_four_machines_fit_serve_and_end_together(four: Pair) -> None:
         f"spark-3+spark-4: spark-3 -> spark-4 ({target}): a TCP port cannot be reached: timed out",
     ]
 
-    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay"]
-    text, running = "", list[str]()
-    with subprocess.Popen(argv, cwd=four.folder, env=four.env, stderr=subprocess.PIPE, text=True) as staying:
-        try:
-            assert staying.stderr is not None
-            for line in staying.stderr:
-                text += line
-                if line.startswith("watching"):
-                    running = four.running()
-                    four.docker("spark-3", "kill", CONTAINER)
-            code = staying.wait(120)
-        finally:
-            staying.kill()
+    with staying(four) as one:
+        one.sees("watching serve")
+        running = four.running()
+        four.docker("spark-3", "kill", CONTAINER)
+        text = one.ends()
     assert running == [*FOUR], text
-    assert code == 5 and "spark-3 (rank 2): serve has failed: its process exited with code 137" in text
+    assert "spark-3 (rank 2): serve has failed: its process exited with code 137" in text
     assert four.running() == []

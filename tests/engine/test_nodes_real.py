@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from cpu_server import CpuServer
-from pair import Pair, machines_up, small_image
+from pair import Pair, machines_up, small_image, staying
 from pair import project as two_machines
 from projects import docker
 
@@ -89,34 +87,13 @@ def complete() -> dict[str, Any]:
         return found
 
 
-def test_other_weights_are_found_before_anything_starts(pair: Pair) -> None:
-    weights = pair.folder / "models/spark-2/tiny/model.safetensors"
-    kept = weights.read_bytes()
-    weights.write_bytes(kept[:-4] + bytes(4))  # as long as before: vLLM would load it, and answer something else
-    try:
-        refused = pair.envgen("up", "serve", code=6).stderr
-        assert "spark-1+spark-2: the model differs in model.safetensors" in refused
-    finally:
-        weights.write_bytes(kept)
-    assert pair.running() == []
-
-
 def test_two_machines_answer_together_and_end_together(pair: Pair) -> None:
-    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay"]
-    completion, logs, answers = "", dict[str, str](), list[dict[str, Any]]()
-    with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as staying:
-        try:
-            assert staying.stderr is not None
-            for line in staying.stderr:
-                completion += line
-                if line.startswith("watching"):
-                    answers = [complete(), complete()]
-                    logs = {name: pair.envgen("logs", "serve", "--node", name).stdout for name in NUMBERS}
-                    pair.docker("spark-2", "kill", "envgentest-real-cpu-serve-1")
-            code = staying.wait(300)
-        finally:
-            staying.kill()
-    assert code == 5 and answers, completion
+    with staying(pair) as one:
+        one.sees("watching serve", seconds=1200)
+        answers = [complete(), complete()]
+        logs = {name: pair.envgen("logs", "serve", "--node", name).stdout for name in NUMBERS}
+        pair.docker("spark-2", "kill", "envgentest-real-cpu-serve-1")
+        completion = one.ends()
     assert answers[0]["choices"] == answers[1]["choices"] and "tp2" in answers[0]["system_fingerprint"]
     meeting = f"distributed_init_method=tcp://192.168.177.{NUMBERS['spark-1']}:29501 backend=gloo"
     for rank, name in enumerate(NUMBERS):
