@@ -154,14 +154,6 @@ def test_variables_that_a_release_no_longer_reads(hot: Warm, predict: Predict) -
 
 
 @pytest.mark.nightly
-def test_an_unpatched_checkout_takes_marlin(hot: Warm, predict: Predict) -> None:
-    code, report = predict(hot(environment("0.14.0")), "serve", "-p", "source", "--variant", "cutlass")
-    assert (code, report["verdict"]) == (1, "contradicts")
-    found = {(one["kind"], one["name"]) for one in report["contradictions"]}
-    assert found == {("expect", "moe"), ("forbid", "marlin")}
-
-
-@pytest.mark.nightly
 def test_flashinfer_attention_without_its_variable_and_without_network(hot: Warm, predict: Predict) -> None:
     """The caveat that a user has to read; the variant has the variable."""
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'

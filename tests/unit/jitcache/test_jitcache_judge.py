@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jitcache_asking import answer
 from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, elf, put, snapshot
-from test_jitcache_deps import record
+from test_jitcache_ninja import record
 
 from envgen.binding import bind
 from envgen.inside.jit import clear, judge, libraries
@@ -311,6 +311,11 @@ def test_a_library_that_is_no_file_is_never_fresh(lab: Lab, make: Callable[[Path
     library.unlink()
     make(library)
     assert states(lab)["page"][0] in ("stale", "partial")
+
+
+def test_the_release_that_compiles_again_when_its_flags_change() -> None:
+    known = {"0.5.3": False, "0.6.11": False, "0.6.11.post1": True, "0.7.2.post1": True, "0.0.0+unknown": True}
+    assert {version: judge.rewrites(version) for version in known} == known
 
 
 GENERATOR = 'def gen_page_module():\n    return gen_jit_spec("page", ["page.cu"], extra_cflags=FLAGS)\n'

@@ -71,20 +71,6 @@ def test_the_report_is_one_json_document(project: Path, capsys: pytest.CaptureFi
     assert report["patterns"]["moe"] == "Using 'MARLIN' Mxfp4 MoE backend"
 
 
-def test_where_only_the_cubins_make_it_fit_that_choice_is_reported(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answer = json.loads((ANSWERS / "0.32.0-flashinfer.json").read_text(encoding="utf-8"))
-    monkeypatch.setattr(run, "ask", lambda *_, **__: answer)
-    words = ["predict", "serve", "--python", "python", "--set", "services.serve.ready.expect.moe=Using 'MARLIN'"]
-    assert envgen([*words, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["attention"]["backend"] == "FLASHINFER" and report["refusals"] == []
-    assert any(line["text"] == "Using AttentionBackendEnum.FLASHINFER backend." for line in report["lines"])
-    assert envgen(words) == 0
-    assert "  attention     FLASHINFER" in capsys.readouterr().out
-
-
 @given(st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), min_size=1))
 def test_any_line_of_a_log_comes_back_as_a_pattern_that_finds_it(line: str) -> None:
     found: Any = SimpleNamespace(service="serve", judgement=SimpleNamespace(patterns={"moe": escape(line)}))
