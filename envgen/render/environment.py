@@ -92,14 +92,6 @@ def service_env(profile: Profile) -> dict[str, str]:
     return env
 
 
-def derived_env(profile: Profile) -> dict[str, str]:
-    """All variables that envgen derives from the profile, for the image and its services.
-
-    The base image's PYTHONPATH follows ours. Groups of ``env`` and a service's own ``env`` override them.
-    """
-    return {**{pair.name: pair.value for pair in image_env(profile)}, **service_env(profile)}
-
-
 def memory_floor(profile: Profile, service: str = "") -> str:
     """The memory that memory-guard keeps free, as ENVGEN_MEMORY_FLOOR has it; "": no guard.
 

@@ -194,11 +194,7 @@ def _args(service: Service, commit: str, leads: bool) -> list[str]:
 
 def _env(profile: Profile, name: str) -> Iterator[Doc]:
     service = profile.services[name]
-    values: dict[str, str] = {**names.service_env(profile), **names.user_env(profile, name)}
-    for variables in profile.env.values():
-        values |= variables
-    values |= {OFFLINE: "1"} if service.model is not None else {}
-    values |= service.env
+    values = {**({OFFLINE: "1"} if service.model is not None else {}), **names.compose_env(profile, name)}
     if service.cluster is not None:
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
         yield {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

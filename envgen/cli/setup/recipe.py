@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
-
 import click
 
 from envgen.app import recipes as app
@@ -12,18 +9,13 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, json_option, print_json, reporting, wants_json
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import shipped
-from envgen.recipes.write import memory_of, yaml_lines
 from envgen.text import progress, table, visible
-
-_variant = click.option("--model-variant", "variant", metavar="V", default="",
-                        help="The variant of a vllm-project recipe (default: the one for a DGX Spark).")  # fmt: skip
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """List model recipes, show one, or add one to the project as a profile.
+    """List model recipes, or add one to the project as a profile.
 
     \b
     Examples:
@@ -41,34 +33,10 @@ def list_() -> int:
     return answer({"recipes": models}, table(shown))
 
 
-@command.command("show")
-@click.argument("name")
-@_variant
-@json_option
-def show(name: str, variant: str) -> int:
-    """Show a recipe as envgen reads it, in envgen's own format.
-
-    NAME is a shipped recipe, or a file. `envgen predict` asks vLLM for its kernels and memory.
-
-    \b
-    Example:
-      envgen recipe show nemotron-3-super-120b
-    """
-    recipe = app.find(name, variant)
-    return answer({**asdict(recipe), "needs_memory": memory_of(recipe)}, _shown(recipe))
-
-
-def _shown(recipe: Recipe) -> Iterator[str]:
-    own = {key: value for key, value in asdict(recipe).items() if value and key not in ("name", "image", "left")}
-    yield from yaml_lines(own)
-    yield from (
-        f"# {visible(one)}" for one in (*filter(None, [recipe.image and f"image: {recipe.image}"]), *recipe.left)
-    )
-
-
 @command.command("add")
 @click.argument("name")
-@_variant
+@click.option("--model-variant", "variant", metavar="V", default="",
+              help="The variant of a vllm-project recipe (default: the one for a DGX Spark).")  # fmt: skip
 @click.option("--name", "called", metavar="PROFILE", default="", help="Name of the profile (default: the recipe's).")
 @click.option("--extends", metavar="PROFILE", default="", help="The profile to extend (default: prod).")
 @click.option("--image", is_flag=True, help="Take the recipe's image, and the vLLM in it, as the base.")

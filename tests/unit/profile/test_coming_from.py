@@ -221,6 +221,6 @@ def test_recipe_add_of_a_compose_file_names_the_page(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("compose.yaml").write_text(text)
-    assert main(["recipe", "show", "compose.yaml"]) == 2
+    assert main(["recipe", "add", "compose.yaml"]) == 2
     printed = capsys.readouterr().err
     assert "is a Compose file, not a recipe" in printed and "docs/coming-from.md" in printed

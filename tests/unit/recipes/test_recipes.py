@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -130,31 +131,15 @@ def test_a_question_without_an_answer_names_the_option(
     assert (project / "envgen.yaml").read_text() == before
 
 
-def test_what_is_shown_is_a_recipe(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "repo: some/model\nargs: {trust-remote-code: true, async-scheduling: false, max-num-seqs: 2}\n"
-    (project / "other.yaml").write_text(text, encoding="utf-8")
-    assert main(["recipe", "show", "other.yaml"]) == 0
-    shown = capsys.readouterr().out
-    assert read_recipe(shown, "r.yaml").args == read_recipe(text, "r.yaml").args
-    (project / "theirs.yaml").write_text(EUGR, encoding="utf-8")
-    assert main(["recipe", "show", "theirs.yaml"]) == 0
-    shown, theirs = capsys.readouterr().out, read_recipe(EUGR, "theirs.yaml")
-    again = read_recipe(shown, "r.yaml")
-    assert (again.args, again.env, again.nodes) == (theirs.args, theirs.env, 2) and "# mods: mods/fix-it" in shown
-
-
 @pytest.mark.parametrize("value", ["²", "9" * 5000, "064" + "0" * 5000, "x", "-1", ""])
-def test_a_number_of_machines_in_any_spelling_is_no_traceback(
-    value: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_of_machines_in_any_spelling_is_no_traceback(value: str) -> None:
     for text in (
         SPARKRUN.replace("min_nodes: 1", f'min_nodes: "{value}"'),
         SPARKRUN.replace("tensor_parallel: 1", f'tensor_parallel: "{value}"'),
         f'repo: org/M\nnodes: "{value}"\n',
     ):
-        (project / "other.yaml").write_text(text, encoding="utf-8")
-        assert main(["recipe", "show", "other.yaml"]) in (0, 2)
-    capsys.readouterr()
+        with contextlib.suppress(ProjectError):
+            assert read_recipe(text, "other.yaml").nodes >= 1
 
 
 def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,8 +321,6 @@ def test_a_recipe_of_a_clone(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert "not placed: image vllm-node" in capsys.readouterr().err
     found = yaml.safe_load((project / "envgen.yaml").read_text())["profiles"]["my_model"]
     assert found["services"]["serve"]["cluster"] == {"nodes": ["spark-1", "spark-2"]}
-    assert main(["recipe", "show", "theirs/deep/Mine.yaml"]) == 0
-    assert "tensor-parallel-size: 2" in capsys.readouterr().out
 
 
 def test_the_page_of_models_is_current() -> None:

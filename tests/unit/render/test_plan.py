@@ -19,7 +19,7 @@ from envgen.render.environment import (
     WRITTEN,
     cache_volume,
     compose_environment,
-    derived_env,
+    cuda_env,
     overlay_volume,
 )
 from envgen.render.outputs import dockerfile, render_profile, scripts, used
@@ -147,5 +147,5 @@ def test_the_environment_of_up_has_absolute_paths(tmp_path: Path, monkeypatch: p
 def test_nvcc_has_a_thread_for_each_arch(archs: str, threads: str) -> None:
     """vLLM divides its jobs by the number, so that more of them than archs only make the build slower."""
     found = profile(cuda=Cuda(CudaArchList.parse(archs)))
-    env = derived_env(found)
+    env = {pair.name: pair.value for pair in cuda_env(found)}
     assert (env["NVCC_THREADS"], env["FLASHINFER_NVCC_THREADS"]) == (threads, threads)
