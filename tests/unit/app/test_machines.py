@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.cluster.machines import all_machines, cleanup_hint, head_of, nodes_of
+from envgen.app.cluster.machines import all_machines, head_of, nodes_of
 from envgen.deployment import Deployment
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
@@ -103,12 +103,6 @@ def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_p
     assert asked(shared + REMOTE + CACHE) == ["one", "two"]
     assert asked(FILE + REMOTE + CACHE) == [""]  # `web` is here alone
     assert asked(FILE + NODES) == ["one"]  # which is this machine
-
-
-def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:
-    command = cleanup_hint("two", profile(tmp_path, FILE + NODES), "two: no route to host")
-    assert "two could not be cleaned up (no route to host)" in command
-    assert command.endswith("docker ps -aq --filter label=com.docker.compose.project=lab-prod | xargs -r docker rm -f")
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,7 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from envgen.app import prune
-from envgen.engine.owner import WORKING_DIR
-from envgen.engine.values import Container
-from envgen.profile.load import load_project
-
-PROJECT = """\
-version: 1
-name: demo
-default_profile: dev
-profiles:
-  dev:
-    mode: development
-    base: {image: base:1}
-    cuda: {arch_list: "12.1a"}
-    gpu: none
-    services: {dev: {command: [sleep, infinity]}}
-"""
 
 
 def put(path: Path, age: float = 0) -> Path:
@@ -60,20 +42,6 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (root / ".envgen/logs").symlink_to(victim)
     assert left(root) == set()
     assert len(list(victim.iterdir())) == 9
-
-
-@pytest.mark.parametrize(("folder", "theirs"), [("p/compose", False), ("p", False), ("p2/compose", True), ("", True)])
-def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, theirs: bool) -> None:
-    put(tmp_path / "p/envgen.yaml").write_text(PROJECT)
-    project = load_project(file=tmp_path / "p/envgen.yaml", environ={}).project
-    labels = {"com.docker.compose.project": "demo-dev", WORKING_DIR: str(tmp_path / folder)}
-    one = Container("c", "c", "dev", "exited", "", 0, "", labels, {}, (), (), "")
-
-    class Stub:
-        def containers(self, _name: str, all: bool) -> tuple[Container, ...]:
-            return (one,)
-
-    assert set(prune.held_elsewhere(Stub(), project)) == ({"dev"} if theirs else set())  # type: ignore[arg-type]
 
 
 def test_what_can_not_be_removed_is_listed() -> None:
