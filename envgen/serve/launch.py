@@ -188,10 +188,10 @@ class Launcher:
         done = self.deployment.compose.stream(*how, self.name, "envgen-install", on_line=note)
         if not done.code:
             return
-        # All lines were printed. The last one says what failed, where no rule knows it.
+        # All lines were printed. The last one says what failed; but on a full disk anything may fail.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.deployment.profile.chosen_variant} {self.name} sh"
-        if cause := cause_of(lines):
+        if (cause := cause_of(lines)) and cause.rule in ("no_space", "undeclared_dependency"):
             reason, hint = cause.cause, in_profile(cause.cure, self.deployment.profile, self.name)
         what = f"the mounted sources could not be installed (exit code {done.code})"
         raise ServiceError(what + (f": {reason}" if reason else ""), hint=hint)
