@@ -1,4 +1,4 @@
-"""Modules that two distributions own, read from RECORDs as pip and uv write them."""
+"""What installations and patches have left: RECORDs as pip and uv write them, and the records of a build."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,35 @@ def test_what_a_build_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(facts, "MANIFEST", str(tmp_path / "manifest.json"))
     document = {"python": {"path": [str(tmp_path)]}}
     assert facts.locked_versions({}, document) == {"count": 2, "differ": [{"name": "gone", "promised": "2"}]}
+
+
+def imported(folder: Path) -> dict[str, Any]:
+    """The probe's document so far: which folder is imported."""
+    return {"imports": [{"package": "flashinfer", "kind": "regular", "origin": str(folder / "__init__.py")}]}
+
+
+def test_claims(tmp_path: Path) -> None:
+    """What apply-patches recorded, against the files of now; a kernel's source counts as Python does."""
+    package = tmp_path / "site" / "flashinfer"
+    kernel = package / "data/csrc/x.cu"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text("patched\n")
+    digest = hashlib.sha256(kernel.read_bytes()).hexdigest()
+    entry = {"distribution": "flashinfer-python", "patches": ["fi/0001-a.patch"], "sha256": digest}
+    record = tmp_path / "patches.json"
+    record.write_text(json.dumps({str(kernel): entry, f"{package}/gone.py": {**entry, "sha256": ""}}))
+    sources = [{"package": "flashinfer", "distribution": "flashinfer-python"}]
+
+    def states(imported_from: Path = package) -> dict[str, str]:
+        request = {"patches": str(record), "packages": sources}
+        claims = origins.claimed_patches(request, imported(imported_from))
+        assert {claim["patch"] for claim in claims} == {"fi/0001-a"}
+        return {Path(claim["path"]).name: claim["state"] for claim in claims}
+
+    assert states() == {"x.cu": "there", "gone.py": "there"}
+    assert states(tmp_path / "checkout" / "flashinfer") == {"x.cu": "not imported", "gone.py": "not imported"}
+    kernel.write_text("the wheel's\n")
+    assert states()["x.cu"] == "changed"
+    kernel.unlink()
+    assert states()["x.cu"] == "gone"
+    assert origins.claimed_patches({"patches": str(tmp_path / "none")}, {"imports": []}) == []
