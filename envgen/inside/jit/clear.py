@@ -175,7 +175,9 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
 def run_clear(request: dict[str, Any]) -> dict[str, Any]:
     """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``: change nothing."""
     dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
-    stale, errors, guesses = bool(request.get("stale")), list[str](), list[str]()
+    stale = bool(request.get("stale"))
+    errors: list[str] = []
+    guesses: list[str] = []
     with asked(request) as cache, kernels.opened(request, cache.problems) as compiled:
         swept = sweep(cache.fd, errors, dry=dry)  # first: after a kill, the module may already be gone
         everything = bool(request.get("all")) or (stale and not patterns)

@@ -49,20 +49,21 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     module.unread = len(total.unread)
     linked = [when for library, _, when in total.libraries if library == name + ".so"]
     module.built, module.modified = bool(linked), linked[0] if linked else total.newest
-    module.locked, module.lock = lock_of(shelf, name + ".lock", problems)
+    module.locked, lock = lock_of(shelf, name + ".lock", problems)
+    module.lock = lock or ()
     return module
 
 
-def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, LockId]:
-    """Whether this lock of the shelf is held (None: unknown), and the device and inode of its file."""
+def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, LockId | None]:
+    """Whether this lock of the shelf is held (None: unknown), and then the device and inode of its file."""
     try:
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
         return True, held.lock
     except tree.Fault as fault:
         tree.note(problems, fault.message)
-        return None, (0, 0)
-    return False, (0, 0)
+        return None, None
+    return False, None
 
 
 # Baselines, the digests of a module's files: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
@@ -388,8 +389,8 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                     for reason in () if thorough else module.reasons:  # thousands of modules have a million files
                         reason.files, reason.more = [], reason.more + len(reason.files)
                     modules.append(asdict(module))
-            locked, lock = lock_of(shelf, BATCH, cache.problems)
-            building += [(shelf.shown + "/tmp/" + BATCH, lock)] if locked else []
+            lock = lock_of(shelf, BATCH, cache.problems)[1]
+            building += [(shelf.shown + "/tmp/" + BATCH, lock)] if lock else []
         held = [one for one in modules if one["locked"]]
         known = holders([one["lock"] for one in held] + [lock for _, lock in building])
         for one in held:
