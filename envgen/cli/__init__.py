@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import click
@@ -20,15 +19,8 @@ from envgen.errors import OutputMode
 from envgen.text import Verbosity
 
 Groups = dict[str, tuple[str, dict[str, str]]]
-# Commands in a row with the same text share a line of the help.
-INPUTS = "Show the inputs of an image, or compare two."
-LIFE = "Stop or restart services."
-OUTPUT = "List services, or show their output."
-INSIDE = "Run a command in a container of a service."
-CHECKS = "Run quick checks, or the full acceptance test."
-COMPARE = "Compare answers: with a reference, or by variant."
-# Heading -> folder, and its commands: a file each, with the function `command`. Their lines of help are here so that
-# `envgen --help` imports none of them.
+# Heading -> folder, and lines of help with their commands: a file each, with the function `command`. The lines are here
+# so that `envgen --help` imports no command.
 GROUPS: Groups = {
     "Set up": (
         "setup",
@@ -49,8 +41,7 @@ GROUPS: Groups = {
         {
             "build": "Build the image of a profile.",
             "verify": "Build twice and compare the content of the images.",
-            "inspect": INPUTS,
-            "diff": INPUTS,
+            "inspect, diff": "Show the inputs of an image, or compare two.",
         },
     ),
     "Run": (
@@ -58,12 +49,9 @@ GROUPS: Groups = {
         {
             "up": "Start services and wait until they answer.",
             "down": "Stop and remove services.",
-            "stop": LIFE,
-            "restart": LIFE,
-            "ps": OUTPUT,
-            "logs": OUTPUT,
-            "exec": INSIDE,
-            "run": INSIDE,
+            "stop, restart": "Stop or restart services.",
+            "ps, logs": "List services, or show their output.",
+            "exec, run": "Run a command in a container of a service.",
             "nodes": "Compare the machines that serve one model.",
         },
     ),
@@ -81,12 +69,10 @@ GROUPS: Groups = {
     "Measure": (
         "measure",
         {
-            "smoke": CHECKS,
-            "accept": CHECKS,
-            "answers": COMPARE,
-            "sweep": COMPARE,
+            "smoke, accept": "Run quick checks, or the full acceptance test.",
+            "answers, sweep": "Compare answers: with a reference, or by variant.",
             "bench": "Benchmark a server.",
-            "results": "List, show and compare recorded runs.",
+            "results": "List and compare recorded runs.",
         },
     ),
 }
@@ -124,12 +110,6 @@ class FullGroup(click.Group):
             raise click.UsageError(message, ctx) from None
 
 
-def _merged(rows: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Names and help; consecutive commands with the same help share a line."""
-    for text, names in itertools.groupby(rows, lambda name: rows[name]):
-        yield ", ".join(names), text
-
-
 class LazyGroup(FullGroup):
     """The top group: it lists its commands without importing them."""
 
@@ -139,7 +119,8 @@ class LazyGroup(FullGroup):
         """Command -> its module, and its line of help."""
         found = dict[str, tuple[str, str]]()
         for folder, rows in self.groups.values():
-            found |= {name: (f"{__name__}.{folder}.{name}", text) for name, text in rows.items()}
+            for names, text in rows.items():
+                found |= {name: (f"{__name__}.{folder}.{name}", text) for name in names.split(", ")}
         return found
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -161,11 +142,10 @@ class LazyGroup(FullGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {heading: list(_merged(rows)) for heading, (_, rows) in self.groups.items()}
-        width = max(len(names) for lines in shown.values() for names, _ in lines)  # one column for all groups
-        for heading, lines in shown.items():
+        width = max(len(names) for _, rows in self.groups.values() for names in rows)  # one column for all groups
+        for heading, (_, rows) in self.groups.items():
             with formatter.section(heading):
-                formatter.write_dl([(names.ljust(width), text) for names, text in lines])
+                formatter.write_dl([(names.ljust(width), text) for names, text in rows.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names and their help from the table: completing imports no command."""

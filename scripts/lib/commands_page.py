@@ -36,7 +36,7 @@ def text() -> str:
     parts = [HEAD, *(f"{shared[name]}\n" for name in _SHARED), "| `-h`, `--help` | Show the help, and exit. |\n"]
     for heading, (_, rows) in GROUPS.items():
         parts.append(f"\n## {heading}\n")
-        for name in rows:
+        for name in ", ".join(rows).split(", "):
             command = main.get_command(context, name)
             assert command is not None
             parts += _command(command, f"envgen {name}", context, set(shared.values()))

@@ -147,7 +147,7 @@ def _import_all() -> None:
     from envgen.cli import GROUPS
 
     for folder, rows in GROUPS.values():
-        for name in rows:
+        for name in ", ".join(rows).split(", "):
             importlib.import_module(f"envgen.cli.{folder}.{name}")
 
 

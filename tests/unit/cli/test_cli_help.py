@@ -19,9 +19,8 @@ def test_every_command_stands_in_the_help() -> None:
     text = help_text(cli.main)
     for heading, (_, rows) in cli.GROUPS.items():
         assert f"{heading}:\n" in text
-        for name, line in rows.items():
-            assert re.search(rf"^  (\w+, )*{name}[ ,]", text, re.MULTILINE)
-            assert line in text
+        for names, line in rows.items():
+            assert re.search(rf"^  {names} +{re.escape(line)}$", text, re.MULTILINE)
     assert text.count("\n") < 50  # one screen
 
 

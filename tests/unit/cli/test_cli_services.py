@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from envgen import cli
 from envgen.app.start import Checked
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
-from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
+from envgen.errors import EnvgenError, NotFoundError, Problem, ServiceError, UsageError
 from envgen.serve.differences import CONFIG_HASH
 from envgen.serve.preflight import PreflightError
 
@@ -50,13 +50,9 @@ class StubEngine:
 
     def __init__(self) -> None:
         self.found: list[Container] = []
-        self.labels: dict[str, Mapping[str, str]] = {}  # of volumes
 
     def info(self) -> Any:
         return SimpleNamespace(local=True)
-
-    def volumes(self, text: str) -> tuple[str, ...]:
-        return tuple(name for name in self.labels if text in name)
 
     def containers(self, _project: str, service: str | None = None, all: bool = False) -> tuple[Container, ...]:
         mine = [one for one in self.found if service in (None, one.service) and not (service and one.one_off)]
@@ -240,6 +236,7 @@ def test_an_option_that_is_none_is_not_taken_for_a_service(engine: StubEngine) -
     message = str(invoke("exec", "-x", "web", "ls").exception.message)  # type: ignore[union-attr]
     assert "o such option" in message and "-x" in message  # click's words differ between its releases
     assert "-p is not a command" in fails(UsageError, "exec", "web", "-p", "prod", "--", "ls")
+    assert "no command given" in fails(UsageError, "run", "web")
 
 
 @pytest.mark.parametrize(
@@ -259,34 +256,21 @@ def test_run_finds_service_and_command(
     assert asked == [("--progress=quiet", "run", "--rm", "--no-deps", "-T", service, *command)]
 
 
-def test_run_without_a_command_is_explained(engine: StubEngine) -> None:
-    assert "no command given" in fails(UsageError, "run", "web")
-
-
 def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from envgen.errors import Problem
+    """Each service with its own problems; what all of them have is said once."""
+    own = ""
 
-    def check(_session: object, name: str) -> None:
-        raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
+    def check(_session: object, name: str, **_: object) -> NoReturn:
+        raise PreflightError(name, tuple(map(Problem, [*([f"{name}: no"] if own else []), "no image"])))
 
     monkeypatch.setattr("envgen.app.up.check", check)
-    message = fails(PreflightError, "up", "web", "srv", "web")
-    assert message.splitlines() == [
+    assert fails(PreflightError, "up", "web", "srv", "web") == "web, srv were not started:\nno image"
+    monkeypatch.setattr("envgen.app.up.check", Checked)
+    monkeypatch.setattr("envgen.app.predict.ask_release", check)
+    own = "of its own"
+    assert fails(PreflightError, "up", "web", "srv").splitlines() == [
         "web was not started:", "web: no", "no image", "srv was not started:", "srv: no", "no image",
     ]  # fmt: skip
-
-    def same(_session: object, name: str) -> NoReturn:
-        raise PreflightError(name, (Problem("no image"),))
-
-    monkeypatch.setattr("envgen.app.up.check", same)
-    assert fails(PreflightError, "up", "web", "srv").splitlines() == ["web, srv were not started:", "no image"]
-
-    def refuse(deployment: object, service: str, *, replaced: bool) -> NoReturn:
-        raise PreflightError(service, (Problem("this vLLM refuses its settings"),))
-
-    monkeypatch.setattr("envgen.app.up.check", Checked)
-    monkeypatch.setattr("envgen.app.predict.ask_release", refuse)
-    assert "web, srv were not started:\nthis vLLM" in fails(PreflightError, "up", "web", "srv")
 
 
 @pytest.mark.parametrize(("noted", "settings"), [("sha-2", "current"), ("sha-1", "differ"), (None, "-")])
