@@ -27,7 +27,7 @@ from envgen.profile.flags import takes_no_prompt
 from envgen.profile.load import find as find_project
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending
-from envgen.serve.launch import reachable_url
+from envgen.serve.launch import key_of, reachable_url
 from envgen.text import progress
 
 ENDING = 5.0  # seconds for a program to end after its port has closed
@@ -177,8 +177,9 @@ def results_folder(file: Path | None = None) -> Path:
 
 def _key(asked: Asked, service: RunningService | None) -> str:
     shell = service.deployment.shell if service else os.environ
-    key = shell.get(asked.key_variable or "", "")
-    if asked.key_variable and not key:
+    if asked.key_variable is None:
+        return key_of(service.deployment) if service else ""
+    if not (key := shell.get(asked.key_variable, "")):
         raise UsageError(f"--api-key-env: the variable {asked.key_variable} is not set, or empty")
     return key
 

@@ -79,7 +79,8 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 ASKED = (
-    click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
+    click.option("--api-key-env", "key_variable", metavar="NAME",
+                 help="The variable that holds the API key (default: VLLM_API_KEY, if it is one of `secrets`)."),
     click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
                  help="A request or tool without output for this long has failed."),
 )  # fmt: skip

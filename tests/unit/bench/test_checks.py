@@ -16,6 +16,7 @@ from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult, Matrix
+from envgen.deployment import Deployment
 from envgen.errors import ServiceError, UsageError
 from envgen.profile.service import Ready
 
@@ -100,6 +101,15 @@ def test_the_tool_for_another_server_runs_in_the_profiles_image(monkeypatch: pyt
     assert (trial.tool(Matrix(), "/m").url, trial.tool(Matrix(), "/m").where) == ("http://h", "image lab:prod")
     with pytest.raises(UsageError, match="its model's folder"):
         trial.tool(Matrix())
+
+
+def test_the_key_of_the_profiles_servers_needs_no_option() -> None:
+    """As `up` asks them."""
+    profile = cast(Any, SimpleNamespace(secrets=("VLLM_API_KEY",)))
+    deployment = Deployment(profile, Path(), dotenv={"VLLM_API_KEY": "its own", "OTHER": "named"})
+    for variable, key in ((None, "its own"), ("OTHER", "named")):
+        asked = measure.Asked(Session(), None, None, None, variable, 1)
+        assert measure._key(asked, cast(Any, SimpleNamespace(deployment=deployment))) == key
 
 
 def test_strict_and_not() -> None:
