@@ -73,14 +73,10 @@ def _serves_others(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
 
 
 def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
-    """The chosen variant, and each --set, without which the profile in use is the same."""
+    """Each --set without which the profile in use is the same."""
     profile, before = loaded.project.profiles[loaded.chosen], loaded.before
     if before is None:
         return
-    if profile.variant and loaded.bound(layers.overridden(before, loaded.overrides)) == profile:
-        node = before.at(("variants", profile.variant.split("+")[-1]))
-        message, hint = "it changes nothing: what it sets is what the profile has", "remove it, or correct its values"
-        yield Problem(message, node.key_place(f"variants.{profile.variant}") if node else None, hint)
     below = (with_variant(before, profile.variant) if profile.variant else None) or before
     for one in loaded.overrides:
         others = [other for other in loaded.overrides if other is not one]

@@ -224,15 +224,10 @@ def _probes(service: Service, health: Health) -> Doc:
 
 
 def _security(profile: Profile, name: str, service: Service) -> Doc:
-    context: Doc = {}
     user, _, group = profile.user_of(name).partition(":")
-    if user.isdecimal():
-        context["runAsUser"] = int(user)
-    elif user == "root":
-        context |= {"runAsUser": 0, "runAsGroup": 0}
-    if group.isdecimal():
-        context["runAsGroup"] = int(group)
-    return context
+    if user == "root":
+        user = group = "0"
+    return {key: int(text) for key, text in (("runAsUser", user), ("runAsGroup", group)) if text.isdecimal()}
 
 
 def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:

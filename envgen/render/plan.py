@@ -306,12 +306,10 @@ class ImagePlan:
             "dev.envgen.profile": profile.name,
             "dev.envgen.lock": lock.digest if lock else "",
             "org.opencontainers.image.base.name": str(profile.base.image),
-        }
-        more = {
             "org.opencontainers.image.base.digest": base.digest if base and base.resolved != LOCAL else "",
             "dev.envgen.patches": " ".join(name.removeprefix("patches/") for name in patches),  # in order
         }
-        return tuple(Pair(*one) for one in (*values.items(), *(one for one in more.items() if one[1])))
+        return tuple(Pair(name, value) for name, value in values.items() if value or name == "dev.envgen.lock")
 
 
 WHEELS = "/opt/envgen/wheels"  # in the image: a folder for each distribution, with the wheel of `binaries`

@@ -52,7 +52,7 @@ Committed files are rendered from layers 1 and 2 only. The shared file may not h
 places on one machine. `envgen config --explain` shows each value and where it comes from.
 
 `config`, `render`, `build` and `up` warn about each setting of the profile in use that has no effect, with its
-place and the reason: a key that nothing of the profile reads, a chosen variant or a `--set` that changes nothing,
+place and the reason: a key that nothing of the profile reads, a `--set` that changes nothing,
 an `ENVGEN_` variable that names no key. What contradicts itself is an error.
 
 ## Allowed values

@@ -63,19 +63,6 @@ def test_what_reaches_nobody(tmp_path: Path, body: str, expected: list[str]) -> 
     assert told(tmp_path, HEAD + body) == expected
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("    variants: {v: {services: {web: {restart: 'no'}}}}\n",
-         ["variants.v: it changes nothing: what it sets is what the profile has"]),
-        ("    variants: {v: {services: {web: {restart: always}}}}\n", []),
-    ],
-)  # fmt: skip
-def test_a_variant_is_judged_where_it_is_in_use(tmp_path: Path, body: str, expected: list[str]) -> None:
-    assert told(tmp_path, HEAD + body) == []
-    assert told(tmp_path, HEAD + body, variant="v") == expected
-
-
 def test_what_another_profile_shares_is_no_mistake_of_this_one(tmp_path: Path) -> None:
     text = HEAD.replace("  gpu: none\n", "  gpu: none\n  ipc: host\n  shm_size: 1GiB\n")
     assert told(tmp_path, text + "  q: {ipc: private, gpu: none}\n") == []
