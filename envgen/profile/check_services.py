@@ -107,13 +107,12 @@ def _ports(section: BoundProfile, service: Service) -> None:
     key, listens = service.own_port or ("ready.port", asked)
     if listens is None:
         return
-    wrong = {}
+    but = f"but the server listens on {listens} ({key})"
     if published and listens not in published and key != "ready.port":
-        wrong["ports"] = f"publishes port {', '.join(map(str, published))} of the container"
+        which = ", ".join(map(str, published))
+        section.problem("ports", f"publishes port {which} of the container, {but}", "write the same port in all")
     if asked is not None and asked != listens:
-        wrong["ready.port"] = f"asks port {asked}"
-    for where, what in wrong.items():
-        section.problem(where, f"{what}, but the server listens on {listens} ({key})", "write the same port in all")
+        section.problem("ready.port", f"asks port {asked}, {but}", "write the same port in all")
 
 
 def _log_patterns(section: BoundProfile, service: Service) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.lock.model import Pinned, ProfileLock, PythonLock
 from envgen.profile.load import load_project
@@ -65,17 +64,6 @@ def test_what_is_written_wins_and_null_takes_away(tmp_path: Path) -> None:
 def test_a_checkout_without_a_wheel_above_is_compiled(tmp_path: Path) -> None:
     text = TEXT.replace("{wheel: vllm==0.33.0}", "{git: https://example.org/v.git, ref: main}")
     assert pins(load(tmp_path, text))["vllm"] == "None"
-
-
-def test_where_it_comes_from_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    load(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert main(["config", "-p", "dev", "--explain"]) == 0
-    line = next(one for one in TEXT.splitlines() if "vllm==0.33.0" in one)
-    row, column = TEXT.splitlines().index(line) + 1, line.index("vllm==") + 1
-    assert f'sources.vllm.binaries = "vllm==0.33.0"  # envgen.yaml:{row}:{column}' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -91,17 +91,6 @@ def test_the_starter_is_short_and_has_what_gpt_oss_needs(tmp_path: Path) -> None
     assert profiles["prod"].sources["vllm"].origin == shipped("prod").sources["vllm"].origin
 
 
-def test_the_starters_checkouts_run_on_the_wheels_of_its_prod(tmp_path: Path) -> None:
-    """One release in both, and nothing that a build would need."""
-    assert main(["init", str(tmp_path / "new")]) == 0
-    profiles = load_project(file=tmp_path / "new" / "envgen.yaml").project.profiles
-    prod, dev = profiles["prod"].sources, profiles["dev"].sources
-    for name in ("flashinfer", "vllm"):
-        assert dev[name].binaries == prod[name].origin.wheel is not None
-        assert dev[name].origin.kind == "checkout" and not dev[name].install.requires and not dev[name].install.env
-    assert profiles["dev"].base == profiles["prod"].base
-
-
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "envgen.schema.json").write_text("mine\n")
     assert main(["init", str(tmp_path), "--name", "one"]) == 0
@@ -153,14 +142,19 @@ def test_init_where_a_file_is(tmp_path: Path) -> None:
 # --- the shipped project ----------------------------------------------------------------------------------------------
 
 
-def test_dev_is_prod_with_checkouts_on_the_wheels_of_prod() -> None:
-    dev, prod = shipped("dev"), shipped("prod")
+@pytest.mark.parametrize("starter", [False, True])
+def test_dev_is_prod_with_checkouts_on_the_wheels_of_prod(tmp_path: Path, starter: bool) -> None:
+    """One release in both, and nothing that a build would need."""
+    assert main(["init", str(tmp_path / "new")]) == 0
+    file = (tmp_path / "new" if starter else ROOT) / "envgen.yaml"
+    profiles = load_project(file=file, local=False).project.profiles
+    dev, prod = profiles["dev"], profiles["prod"]
     for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "gpu", "ipc", "ulimits"):
         assert getattr(dev, key) == getattr(prod, key), key
-    assert dev.services["serve"] == prod.services["serve"]
+    assert starter or dev.services["serve"] == prod.services["serve"]
     for name, source in dev.sources.items():
-        assert source.origin.kind == "checkout"
-        assert source.binaries == prod.sources[name].origin.wheel
+        assert source.origin.kind == "checkout" and not source.install.requires and not source.install.env
+        assert source.binaries == prod.sources[name].origin.wheel is not None
 
 
 def test_what_the_starter_says_of_the_local_file_works_when_it_is_typed(

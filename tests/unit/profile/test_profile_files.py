@@ -114,19 +114,12 @@ def test_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 PATCHED = HEAD + "    sources: {vllm: " + SOURCE % "patches: vllm, origin: {checkout: ../v}" + "}\n"
 
 
-def patched(tmp_path: Path, series: str | None, **files: str) -> Path:
-    folder = tmp_path / "project" / "patches" / "vllm"
-    folder.mkdir(parents=True)
-    if series is not None:
-        (folder / "series").write_text(series)
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    return project(tmp_path / "project", PATCHED)
-
-
 @pytest.mark.parametrize("series", [None, "", "# 0001-a.patch\n\n"])
 def test_a_series_without_a_patch_is_an_error_except_where_it_is_begun(tmp_path: Path, series: str | None) -> None:
-    file = patched(tmp_path, series)
+    (tmp_path / "patches/vllm").mkdir(parents=True)
+    if series is not None:
+        (tmp_path / "patches/vllm/series").write_text(series)
+    file = project(tmp_path, PATCHED)
     with pytest.raises(ProjectError, match=r"patches/vllm/series: (does not exist|names no patch)"):
         load_series(file.parent, "vllm")
     assert load_series(file.parent, "vllm", begun=False).patches == ()

@@ -70,18 +70,6 @@ def test_one_port_as_a_number(tmp_path: Path) -> None:
     assert found.ports == (PortMapping(8000, 8000, "127.0.0.1"),)
 
 
-def test_cuda_that_is_missing(tmp_path: Path) -> None:
-    text = HEAD.replace("  cuda: {arch_list: 12.1a}\n", "")
-    file = tmp_path / "envgen.yaml"
-    file.write_text(text)
-    with pytest.raises(ProjectError) as caught:
-        load_project(file=file)
-    line = re.match("write `([^`]*)`", caught.value.problems[0].hint)
-    assert line
-    file.write_text(text + f"    {line[1]}\n")
-    load_project(file=file)
-
-
 def test_a_command_of_two_lines(tmp_path: Path) -> None:
     body = "    services: {{s: {{command: [sh, -c, {}]}}}}\n"
     problem = problem_of(tmp_path, body.format('"echo a\\necho b"'))

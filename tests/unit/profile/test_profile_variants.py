@@ -120,12 +120,6 @@ def test_no_image_depends_on_a_variant(file: Path) -> None:
     assert "TRITON_ATTN" not in before and "dev.envgen.variant" not in before
 
 
-def test_files_of_the_project_do_not_depend_on_its_variants(file: Path) -> None:
-    before = render_profile(load(file, "")).files
-    file.write_text(TEXT[: TEXT.index("    variants:")] + TEXT[TEXT.index("  prod:") :])
-    assert render_profile(load(file, "")).files == before
-
-
 @pytest.mark.parametrize(
     ("speculative", "draft"),
     [

@@ -131,30 +131,23 @@ def test_many_files_count_by_folder_and_the_label_stays_small(tmp_path: Path) ->
     assert len(label) < 2000
 
 
-def test_a_lock_names_the_commit_and_else_itself() -> None:
-    def locked(commit: str, python: str) -> dict[str, str]:
+def test_a_lock_names_the_commit_else_itself_and_no_file_of_it() -> None:
+    """Where it is gone, nobody has removed docker/profiles/..."""
+
+    def locked(commit: str, python: str) -> ProfileLock:
         base = ImageLock("example.org/base:1", "sha256:" + "1" * 64, {}, "registry", EPOCH)
-        packages = {"linux/arm64": PythonLock("", python, {})}
-        lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", commit)}, packages)
-        return dict(render_profile(BEFORE, lock).inputs)
+        pins = {"uv": (Pinned("uv", "0.9.0", ("a" * 64,)),)}
+        packages = {"linux/arm64": PythonLock("", python, pins)}
+        return ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", commit)}, packages)
 
-    before = label_of(locked("a" * 40, "3.12.3"))
-    now = locked("b" * 40, "3.12.4")
-    assert list(map(str, changed(before, now))) == ["envgen.lock: git vllm: aaaaaaaaaaaa → bbbbbbbbbbbb"]
-    assert list(map(str, changed(before, locked("a" * 40, "3.12.4")))) == ["envgen.lock changed"]
+    def told(after: ProfileLock | None) -> list[str]:
+        before = label_of(render_profile(BEFORE, locked("a" * 40, "3.12.3")).inputs)
+        return list(map(str, changed(before, render_profile(BEFORE, after).inputs)))
 
-
-def test_the_files_of_a_lock_are_no_cause_of_their_own() -> None:
-    """Nobody removed docker/profiles/...: the lock is gone."""
-    base = ImageLock("example.org/base:1", "sha256:" + "1" * 64, {}, "registry", EPOCH)
-    pins = {"uv": (Pinned("uv", "0.9.0", ("a" * 64,)),)}
-    python = {"linux/arm64": PythonLock("", "3.12.3", pins)}
-    lock = ProfileLock(base, {"vllm": GitLock(GIT.git or "", "v0.13.0", "a" * 40)}, python)
-    before = label_of(render_profile(BEFORE, lock).inputs)
-    named = [one.name for one in changed(before, render_profile(BEFORE).inputs)]
-    assert any(name.startswith("envgen.lock") for name in named) and not [
-        name for name in named if name.startswith("docker/")
-    ]
+    assert told(locked("b" * 40, "3.12.4")) == ["envgen.lock: git vllm: aaaaaaaaaaaa → bbbbbbbbbbbb"]
+    assert told(locked("a" * 40, "3.12.4")) == ["envgen.lock changed"]
+    gone = told(None)
+    assert any(line.startswith("envgen.lock") for line in gone) and not any("docker/" in line for line in gone)
 
 
 def test_no_secret_is_in_the_label() -> None:

@@ -94,15 +94,6 @@ def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
     assert programs < set(scripts())
 
 
-def test_a_profile_renders_the_programs_that_it_uses(tmp_path: Path) -> None:
-    def programs(*sources: str) -> set[str]:
-        rendered = render_profile(profile(sources={name: source() for name in sources}))
-        return {path for path in rendered.files if path.startswith("docker/build/")}
-
-    assert {path.rpartition("/")[2] for path in programs("vllm") - programs()} == {"build-wheel", "fetch-git"}
-    assert programs() < set(scripts())
-
-
 def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile(sources={"vllm": source()})
     before = render_profile(found).digest
