@@ -116,19 +116,6 @@ def test_it_is_the_same_engine(far: Engine, engine: Engine) -> None:
     assert far.image("envgen-no-such-image:1") is None
 
 
-def test_programs_in_containers(far: Engine) -> None:
-    data = os.urandom(1 << 20)
-    assert far.run_once(BASE, ["cat"], stdin=data).stdout == data
-    box = docker("run", "-d", "--rm", BASE, "sleep", "100")
-    try:
-        done = far.exec(box, ["sh", "-c", "cat; echo e >&2; exit 3"], stdin=data)
-        assert (done.code, done.stdout, done.stderr) == (3, data, b"e\n")
-        seen: list[str] = []
-        assert far.exec(box, ["sh", "-c", "echo a; echo b"], on_line=seen.append).code == 0 and seen == ["a", "b"]
-    finally:
-        docker("rm", "-f", box)
-
-
 def test_a_port_of_that_machine_is_reached_through_ssh(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", spark.env()["PATH"])
     with socket.create_server(("127.0.0.1", 0)) as server:

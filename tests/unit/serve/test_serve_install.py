@@ -54,23 +54,20 @@ def test_why(text: str, reason: str, hint: str) -> None:
     assert reason in problem.message and hint in problem.hint
 
 
-def test_the_commands_of_a_cure_name_the_profile() -> None:
-    cure = "`envgen exec SERVICE -- ps`, services.SERVICE.args, or `envgen predict SERVICE`"
-    expected = "`envgen exec --profile prod web -- ps`, services.web.args, or `envgen predict --profile prod web`"
-    assert in_profile(cure, profile(name="prod"), "web") == expected
-    cure = "`envgen doctor`, `envgen cache clear NAME`, `envgen lock --upgrade vllm`, `envgen render`; `nvidia-smi`"
-    expected = (
-        "`envgen doctor --profile prod`, `envgen cache clear NAME --profile prod`, "
-        "`envgen lock --profile prod --upgrade vllm`, `envgen render`; `nvidia-smi`"
-    )
-    assert in_profile(cure, profile(name="prod"), "web") == expected
-
-
-def test_an_up_in_a_cure_keeps_the_variant() -> None:
-    chosen = replace(profile(name="prod"), variant="big")
-    cure = "`envgen up SERVICE --set services.SERVICE.args.dtype=null`"
-    expected = "`envgen up --profile prod --variant big web --set services.web.args.dtype=null`"
-    assert in_profile(cure, chosen, "web") == expected
+@pytest.mark.parametrize(
+    ("variant", "cure", "expected"),
+    [
+        ("", "`envgen exec SERVICE -- ps`, services.SERVICE.args, or `envgen predict SERVICE`",
+         "`envgen exec --profile prod web -- ps`, services.web.args, or `envgen predict --profile prod web`"),
+        ("", "`envgen doctor`, `envgen cache clear NAME`, `envgen lock --upgrade vllm`, `envgen render`; `nvidia-smi`",
+         "`envgen doctor --profile prod`, `envgen cache clear NAME --profile prod`, `envgen lock --profile prod "
+         "--upgrade vllm`, `envgen render`; `nvidia-smi`"),
+        ("big", "`envgen up SERVICE --set services.SERVICE.args.dtype=null`",
+         "`envgen up --profile prod --variant big web --set services.web.args.dtype=null`"),
+    ],
+)  # fmt: skip
+def test_the_commands_of_a_cure_name_the_profile(variant: str, cure: str, expected: str) -> None:
+    assert in_profile(cure, replace(profile(name="prod"), variant=variant), "web") == expected
 
 
 class Engine:
