@@ -47,8 +47,8 @@ def ask_kernel() -> Doc:
 
 def short_of(least: int) -> str:
     """What is said where less memory is available: a server beside it may need the rest."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"), re.M)
-    free = int(found.group(1)) << 10 if found else least
+    line = re.search(r"^MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"), re.M)
+    free = int(line.group(1)) << 10 if line else least
     return "" if free >= least else "%.1f GiB of memory are available" % (free / 2**30)
 
 
@@ -61,5 +61,5 @@ def answer(request: Doc) -> Doc:
         return {"skipped": short}
     began = time.monotonic()
     package = request.get("package")
-    found = import_of(package, request.get("names", ())) if package else ask_kernel()
-    return {"answer": found, "seconds": round(time.monotonic() - began, 2)}
+    result = import_of(package, request.get("names", ())) if package else ask_kernel()
+    return {"answer": result, "seconds": round(time.monotonic() - began, 2)}

@@ -62,8 +62,8 @@ def commit_of(folder: str, revision: str) -> str:
     """The commit of a revision in the cache; "" without one."""
     if COMMIT.match(revision):
         return revision
-    found = read_bytes(os.path.join(folder, "refs", revision), 100).decode("ascii", "replace").strip()
-    return found if COMMIT.match(found) else ""
+    commit = read_bytes(os.path.join(folder, "refs", revision), 100).decode("ascii", "replace").strip()
+    return commit if COMMIT.match(commit) else ""
 
 
 def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = False, deep: bool = False) -> Doc:
@@ -73,16 +73,16 @@ def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = Fal
     vocabulary. ``deep``: compare every byte with the hub's hashes.
     """
     folder = folder_of(home, repo)
-    found = commit_of(folder, revision)
-    snapshot = os.path.join(folder, "snapshots", commit or found)
+    current = commit_of(folder, revision)
+    snapshot = os.path.join(folder, "snapshots", commit or current)
     partial = incomplete(folder)
-    document: Doc = {"commit": found, "bytes": 0, "files": 0, "partial": partial, "problems": []}
-    if not (commit or found) or not os.path.isdir(snapshot):
+    document: Doc = {"commit": current, "bytes": 0, "files": 0, "partial": partial, "problems": []}
+    if not (commit or current) or not os.path.isdir(snapshot):
         document["state"] = "partial" if partial else "absent"
         return document
     problems: List[str] = document["problems"]
-    if commit and found != commit:
-        problems.append("%s is %s here, and %s in the lock" % (revision, found[:12] or "unknown", commit[:12]))
+    if commit and current != commit:
+        problems.append("%s is %s here, and %s in the lock" % (revision, current[:12] or "unknown", commit[:12]))
     names = sorted(walk(snapshot))
     sizes: Dict[str, int] = {}
     for name in names:
@@ -119,8 +119,8 @@ def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = Fal
 
 def walk(snapshot: str) -> Iterator[str]:
     """Names of files relative to the snapshot; links to folders are not followed."""
-    found = (os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files)
-    for path in itertools.islice(found, FILES):
+    paths = (os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files)
+    for path in itertools.islice(paths, FILES):
         yield os.path.relpath(path, snapshot)
 
 
@@ -132,10 +132,10 @@ def incomplete(folder: str) -> int:
 def json_of(path: str) -> Doc:
     """The object in a file; empty where there is none."""
     try:
-        found = json.loads(read_bytes(path, TEXT))
+        document = json.loads(read_bytes(path, TEXT))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def opened(path: str) -> BinaryIO:
@@ -174,10 +174,10 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[s
         tensors = json_of(os.path.join(snapshot, index)).get("weight_map")
         if not isinstance(tensors, dict) or not tensors:
             return {}, ["%s names no weights, or can't be read" % index]
-        found: Dict[str, Set[str]] = {}
+        tensors_of: Dict[str, Set[str]] = {}
         for tensor, name in tensors.items():
-            found.setdefault(str(name), set()).add(tensor)
-        return dict(sorted(found.items())), []
+            tensors_of.setdefault(str(name), set()).add(tensor)
+        return dict(sorted(tensors_of.items())), []
     weights = [name for name in sizes if name.endswith(WEIGHTS)]
     counted: Dict[str, Set[str]] = {name: set() for name in sorted(set(counted_in(weights)))}
     return (counted, []) if weights else ({}, ["there are no weights"])

@@ -94,15 +94,15 @@ def rdma_port(name: str) -> Doc:
     """The first port of an RDMA device, and its RoCE v2 addresses over IPv4 as [index, address, network]."""
     port = os.path.join(RDMA, name, "ports", "1")
     attributes = os.path.join(port, "gid_attrs")
-    found = []
+    gids = []
     for index in listing(os.path.join(attributes, "types")):
         gid = read(port, "gids", index).replace(":", "")
         if read(attributes, "types", index) == "RoCE v2" and re.match("0{20}ffff[0-9a-f]{8}$", gid):
             mask = number_of(read(attributes, "ndevs", index), SIOCGIFNETMASK) or b"\xff" * 4
             address = bytes.fromhex(gid[24:])
             network = bytes(one & other for one, other in zip(address, mask))
-            found.append([int(index), socket.inet_ntoa(address), socket.inet_ntoa(network)])
-    return {"state": read(port, "state"), "rate": read(port, "rate"), "gids": sorted(found)}
+            gids.append([int(index), socket.inet_ntoa(address), socket.inet_ntoa(network)])
+    return {"state": read(port, "state"), "rate": read(port, "rate"), "gids": sorted(gids)}
 
 
 def memory_free() -> int:
@@ -124,14 +124,14 @@ def is_taken(port: int) -> bool:
 
 def handover() -> int:
     """Bytes that the kernel's Kexec HandOver keeps from being pinned; 0 where it is off."""
-    found = re.search(r"^CmaFree:\s+(\d+) kB$", read("/proc/meminfo"), re.M)
-    return 0 if not found or "kho=off" in read("/proc/cmdline").split() else int(found.group(1)) << 10
+    line = re.search(r"^CmaFree:\s+(\d+) kB$", read("/proc/meminfo"), re.M)
+    return 0 if not line or "kho=off" in read("/proc/cmdline").split() else int(line.group(1)) << 10
 
 
 def driver() -> str:
     """The version of the machine's NVIDIA driver; "none" without one."""
-    found = re.search(r"\b([0-9]{3,4}(\.[0-9]+){1,2})\b", read("/proc/driver/nvidia/version"))
-    return found.group(1) if found else "none"
+    version = re.search(r"\b([0-9]{3,4}(\.[0-9]+){1,2})\b", read("/proc/driver/nvidia/version"))
+    return version.group(1) if version else "none"
 
 
 def manifest(model: Doc) -> Doc:
@@ -140,15 +140,15 @@ def manifest(model: Doc) -> Doc:
     ``model``: a ``folder``, or ``home`` (of Hugging Face), ``repo`` and ``revision``.
     """
     folder = model.get("folder") or snapshot(model["home"], model["repo"], model["revision"])
-    found: Dict[str, List[Any]] = {}
+    samples: Dict[str, List[Any]] = {}
     for name, path in files_of(folder):
-        if len(found) >= MOST_FILES:
+        if len(samples) >= MOST_FILES:
             break
         try:
-            found[name] = sample(path)
+            samples[name] = sample(path)
         except OSError as error:
-            found[name] = [-1, error.strerror]
-    return {"folder": folder, "files": found}
+            samples[name] = [-1, error.strerror]
+    return {"folder": folder, "files": samples}
 
 
 def checkout(folder: str) -> str:
@@ -161,9 +161,9 @@ def checkout(folder: str) -> str:
 def of_checkout(folder: str) -> Set[str]:
     """Tracked and untracked files, without ignored ones, except those that a build has written."""
     try:
-        found = tracked(folder, "--cached", "--recurse-submodules") | tracked(folder, "--others", "--exclude-standard")
+        listed = tracked(folder, "--cached", "--recurse-submodules") | tracked(folder, "--others", "--exclude-standard")
         built = tracked(folder, "--others", "--ignored", "--exclude-standard", "--", *BUILT)
-        return found | {path for path in built if not LEFT_OUT & set(path.split("/"))}
+        return listed | {path for path in built if not LEFT_OUT & set(path.split("/"))}
     except (OSError, subprocess.SubprocessError):  # no git, or not a checkout
         return {path for path, _ in files_of(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))}
 

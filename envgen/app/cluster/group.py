@@ -154,10 +154,10 @@ class Group:
         that machine.
         """
 
-        def one(deployment: Deployment) -> str:
+        def remove(deployment: Deployment) -> str:
             try:
-                found = deployment.engine.containers(deployment.profile.compose_name, self.service, all=True)
-                for container in found:
+                containers = deployment.engine.containers(deployment.profile.compose_name, self.service, all=True)
+                for container in containers:
                     if mine is None or container.id == mine[deployment.node]:
                         deployment.engine.stop_and_remove(container.id)
             except EnvgenError as error:
@@ -166,4 +166,4 @@ class Group:
 
         begun = [deployment for deployment in self.ranks if mine is None or deployment.node in mine]
         with ThreadPoolExecutor(len(self.ranks)) as pool:
-            return [line for line in pool.map(one, begun) if line]
+            return [line for line in pool.map(remove, begun) if line]

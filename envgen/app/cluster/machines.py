@@ -23,11 +23,11 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
     None: on the machines of the profile, or on one if a service has no `cluster`.
     """
     profile = deployment.profile
-    found = nodes_of(profile, (service,) if service else ())
+    names = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
         default = host_of(profile, "")
-        found = [next((node for node in found if host_of(profile, node) == default), "")]
-    return [deployment.on(node) for node in found]
+        names = [next((node for node in names if host_of(profile, node) == default), "")]
+    return [deployment.on(node) for node in names]
 
 
 def head_of(deployment: Deployment, service: str | None = None) -> Deployment:
@@ -76,10 +76,10 @@ def machine_of(deployment: Deployment, service: str, node: str | None) -> Deploy
     """``deployment`` on ``node``, or on the first machine of ``service``. EngineError if it can't be reached."""
     known_service(deployment.profile, service)
     cluster = deployment.profile.services[service].cluster
-    found = machines_of(deployment, (service,), node or (cluster.nodes[0] if cluster else None))
-    for error in found.lost.values():
+    machines = machines_of(deployment, (service,), node or (cluster.nodes[0] if cluster else None))
+    for error in machines.lost.values():
         raise error
-    return found.reached[0]
+    return machines.reached[0]
 
 
 def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:
@@ -117,12 +117,12 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
             require_described(profile, name)
     chosen = [profile.services[name] for name in names or profile.services]
     shared = [one.cluster.nodes for one in chosen if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}]
-    found = list(dict.fromkeys(node for nodes in shared for node in nodes))
-    if not found or (
-        len(shared) < len(chosen) and host_of(profile, "") not in [host_of(profile, node) for node in found]
+    places = list(dict.fromkeys(node for nodes in shared for node in nodes))
+    if not places or (
+        len(shared) < len(chosen) and host_of(profile, "") not in [host_of(profile, node) for node in places]
     ):
-        found.append("")
-    return found
+        places.append("")
+    return places
 
 
 def reach(

@@ -173,8 +173,8 @@ def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> 
         return {(one.rank, target.rank): _connect(profile, one, target, meeting) for one in sources}
 
     with ThreadPoolExecutor(len(nodes)) as pool:
-        found = [pair for reached in pool.map(reach, nodes) for pair in reached.items()]
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        pairs = [pair for reached in pool.map(reach, nodes) for pair in reached.items()]
+    return [one for _, one in sorted(pairs, key=lambda pair: pair[0])]
 
 
 def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: int) -> Finding:

@@ -241,7 +241,7 @@ def restored(name: str, source: Source, file: str, context: Context) -> Remedy:
 
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
     """The findings about a source; one OK finding if every cell is right."""
-    everything, found = probe.cells(source.package), list[Finding]()
+    everything, findings = probe.cells(source.package), list[Finding]()
     mounted = source.origin.kind == "checkout"
     file = wanted(source, probe)
     right = f"{file}, {'the mounted checkout' if mounted else 'as the RECORD of its wheel has it'}"
@@ -255,7 +255,7 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
         }.get(wrong.case, wrong.target)
         alone = (Case.MISSING, Case.FAILED)
         who = "" if wrong.case in alone else f"; decided by {decided_by(wrong, context, probe)}"
-        found.append(
+        findings.append(
             error(
                 f"{source.package}: {wrong.case.value}", f"{what}; with {ways(wrong.cells, everything)}{who}", right,
                 cure(wrong, name, source, context, probe), case=wrong.case.name.lower().replace("_", "-"), source=name,
@@ -263,8 +263,8 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
                 ways=[[cell.how, cell.folder] for cell in wrong.cells],
             )
         )  # fmt: skip
-    if found or not everything:
-        return found
+    if findings or not everything:
+        return findings
     return [tried(name, source, file, everything, context)]
 
 

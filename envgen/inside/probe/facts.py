@@ -39,23 +39,23 @@ def is_site(folder: str) -> bool:
 def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     """The .pth files of every site folder, which add entries to sys.path or run Python."""
     sites = (entry for entry in entries(document) if is_site(entry))
-    found = []
+    files = []
     for path in (os.path.join(site, name) for site in sites for name in listing(site) if name.endswith(".pth")):
         lines = [line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"]
-        found.append({"path": path, "lines": lines[:20]})
-    return found
+        files.append({"path": path, "lines": lines[:20]})
+    return files
 
 
 def header(path: str) -> Doc:
     """Name and Version of a METADATA or PKG-INFO file."""
-    found: Doc = {}
+    fields: Doc = {}
     for line in read_text(path).splitlines():
         field, colon, value = line.partition(":")
         if not colon:
             break
         if field in ("Name", "Version"):
-            found.setdefault(field.lower(), value.strip())
-    return found
+            fields.setdefault(field.lower(), value.strip())
+    return fields
 
 
 def distributions(request: Doc, document: Doc) -> list[Doc]:
@@ -69,14 +69,14 @@ def distribution_facts(entry: str, folder: str) -> Doc:
     """Facts of one dist-info or egg-info (which may be a file)."""
     path = os.path.join(entry, folder)
     files = [path + name for name in ("/METADATA", "/PKG-INFO", "") if os.path.isfile(path + name)]
-    found = header(files[0]) if files else {}
-    found.update(location=entry, metadata=path)
-    found.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
+    fact = header(files[0]) if files else {}
+    fact.update(location=entry, metadata=path)
+    fact.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
     if os.path.isfile(path + "/direct_url.json"):
         direct = json.loads(read_text(path + "/direct_url.json"))
         url = direct.get("url", "")
-        found.update(editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url)
-    return found
+        fact.update(editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url)
+    return fact
 
 
 # --- the packages themselves -----------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def data_entry(root: str, name: str) -> Doc:
 
 def roots(request: Doc, document: Doc) -> list[Doc]:
     """Package folders: those that an import finds, and those in a mounted checkout."""
-    found = []
+    facts = []
     for package in request.get("packages", []):
         folders = [os.path.dirname(cell["origin"]) for cell in document.get("imports", [])
                    if cell["package"] == package["package"] and cell["kind"] == "regular"]  # fmt: skip
@@ -107,13 +107,13 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
             fact["data"] = [data_entry(folder, name) for name in package.get("data", [])]
             aot = os.path.join(folder, "data", "aot")
             fact["aot"] = [name for name in listing(aot) if os.path.isfile(os.path.join(aot, name, name + ".so"))][:200]
-            found.append(fact)
-    return found
+            facts.append(fact)
+    return facts
 
 
 def binaries(request: Doc, _document: Doc) -> list[Doc]:
     """Checkouts with the compiled modules of a wheel, and whether the modules' sources are those of its release."""
-    found = []
+    checkouts = []
     for package in request.get("packages", []):
         wheels = [name for name in listing(package["wheel"]) if name.endswith(".whl")] if package.get("wheel") else []
         if wheels and os.path.isfile("%s/%s.binaries" % (STATE, package["source"])):  # installed
@@ -121,8 +121,8 @@ def binaries(request: Doc, _document: Doc) -> list[Doc]:
             _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
             # Any other status: there is no such tag.
             state = {"": "same", "ended with status 1": "differs"}.get(failed, "")
-            found.append({"source": package["source"], "wheel": wheels[0], "compiled": state})
-    return found
+            checkouts.append({"source": package["source"], "wheel": wheels[0], "compiled": state})
+    return checkouts
 
 
 def variables(_request: Doc, _document: Doc) -> Doc:
@@ -131,20 +131,20 @@ def variables(_request: Doc, _document: Doc) -> Doc:
 
 def mount_options() -> dict[str, tuple[bool, str]]:
     """mount point -> (read-only, path in its file system) of the topmost mount."""
-    found: dict[str, tuple[bool, str]] = {}
+    options: dict[str, tuple[bool, str]] = {}
     if not os.path.isfile("/proc/self/mountinfo"):
-        return found
+        return options
     for line in read_text("/proc/self/mountinfo", 1 << 20).splitlines():
         words = line.split(" ")
         place, root = words[4].replace("\\040", " "), words[3].replace("\\040", " ")
-        found[place] = ("ro" in words[5].split(","), root)
-    return found
+        options[place] = ("ro" in words[5].split(","), root)
+    return options
 
 
 def folders(request: Doc, _document: Doc) -> list[Doc]:
     """For each mount and cache: existence, mount, owner, access."""
     mounted = mount_options()
-    found = []
+    facts = []
     for path in request.get("paths", []):
         fact = {"path": path, "exists": os.path.isdir(path), "mounted": path in mounted}
         if fact["mounted"]:
@@ -153,8 +153,8 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
             stat = os.stat(path)
             fact.update(uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777))
             fact.update(writable=os.access(path, os.W_OK))
-        found.append(fact)
-    return found
+        facts.append(fact)
+    return facts
 
 
 # --- records of the build ---------------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def document_at(path: str) -> Doc:
     if not os.path.isfile(path):
         return {}
     with open(path, "rb") as file:
-        found = json.loads(file.read(1 << 24).decode("utf-8", "replace"))
-    return found if isinstance(found, dict) else {}
+        document = json.loads(file.read(1 << 24).decode("utf-8", "replace"))
+    return document if isinstance(document, dict) else {}
 
 
 def compared(wanted: Dict[str, str], document: Doc) -> Doc:
@@ -181,12 +181,12 @@ def compared(wanted: Dict[str, str], document: Doc) -> Doc:
 def locked_versions(_request: Doc, document: Doc) -> Doc:
     """The locked Python packages of this image, without those for builds."""
     head = MACHINES.get(os.uname().machine, "") + " pip "
-    found = {}
+    versions = {}
     for key, value in (document_at(MANIFEST).get("inputs") or {}).items():
         words = key[len(head) :].split(" ")
         if key.startswith(head) and len(words) == 2 and words[0].startswith(("deps", "install.")):
-            found[words[1]] = str(value)
-    return compared(found, document)
+            versions[words[1]] = str(value)
+    return compared(versions, document)
 
 
 def protected_versions(_request: Doc, document: Doc) -> Doc:
@@ -243,14 +243,14 @@ def toolkit_facts() -> Doc:
 
 def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
     """(name, path) of each ptxas that Triton may start: the variable's, else those in its package."""
-    found = []
+    programs = []
     for variable, file in (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell")):
         own = (os.path.join(entry, "triton", "backends", "nvidia", "bin", file) for entry in entries(document))
         if os.environ.get(variable):
-            found.append((variable, os.environ[variable]))
+            programs.append((variable, os.environ[variable]))
         else:
-            found += [("Triton's " + file, path) for path in own if os.path.isfile(path)][:1]
-    return found
+            programs += [("Triton's " + file, path) for path in own if os.path.isfile(path)][:1]
+    return programs
 
 
 def tool(name: str, path: str, question: str) -> Doc:
@@ -326,8 +326,8 @@ def answer(request: Doc) -> Doc:
     folders = (home if folder == "~" else folder for folder in request.get("folders", []))
     request = dict(request, folders=list(dict.fromkeys(folders)))
     document: Doc = {"errors": []}
-    found = {"version": sys.version, "executable": sys.executable, "path": base_path()}
-    document["python"] = dict(found, meta_path=[finder_name(finder) for finder in sys.meta_path])
+    python = {"version": sys.version, "executable": sys.executable, "path": base_path()}
+    document["python"] = dict(python, meta_path=[finder_name(finder) for finder in sys.meta_path])
     run_part("imports", lambda: imports(request, document), document)
     for name, part in FACTS:
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)

@@ -157,8 +157,8 @@ def imports(request: Doc, document: Doc) -> None:
 
 def entries(document: Doc) -> list[str]:
     """sys.path of the interpreter itself."""
-    found: list[str] = document.get("python", {}).get("path", sys.path)
-    return found
+    path: list[str] = document.get("python", {}).get("path", sys.path)
+    return path
 
 
 def call(argv: list[str], limit: float) -> tuple[str, str]:
@@ -227,7 +227,7 @@ def same_interpreter(program: str) -> bool:
 
 def scripts_of(request: Doc) -> list[Doc]:
     """Facts of every console script that the request names."""
-    found = []
+    facts = []
     for package in request.get("packages", []):
         for name in package.get("scripts", []):
             path = shutil.which(name)
@@ -236,5 +236,5 @@ def scripts_of(request: Doc) -> list[Doc]:
                 program, flags = interpreter_of(path)
                 same = program is not None and same_interpreter(program) and all(flag == "-P" for flag in flags)
                 fact.update(real=os.path.realpath(path), interpreter=program, flags=flags, same=same)
-            found.append(fact)
-    return found
+            facts.append(fact)
+    return facts

@@ -48,28 +48,28 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
         for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
             if len(row) == 3 and row[0].endswith((".py", ".so")) and row[1] and not LEFTOVER.match(row[0]):
                 owners.setdefault(os.path.join(entry, row[0]), {}).setdefault(name, row[1][7:])
-    found: List[Doc] = []
+    shared: List[Doc] = []
     for path, hashes in sorted(owners.items()):
-        if len(set(hashes.values())) > 1 and os.path.isfile(path) and len(found) < SHARED_LIMIT:
+        if len(set(hashes.values())) > 1 and os.path.isfile(path) and len(shared) < SHARED_LIMIT:
             digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode().rstrip("=")
             winner = next((name for name, one in hashes.items() if one.rstrip("=") == digest), "")
-            found.append({"path": path, "owners": sorted(hashes), "winner": winner})
-    return found
+            shared.append({"path": path, "owners": sorted(hashes), "winner": winner})
+    return shared
 
 
 def recorded(package: Doc, document: Doc) -> list[Doc]:
     """The distributions whose RECORD has the package's file, in the order of sys.path."""
     wanted = {package["package"] + "/__init__.py", package["package"] + ".py"}
     close = (normal(package["distribution"]), normal(package["package"]))
-    found = []
+    distributions = []
     for entry, folder, name, _ in metadata_folders(document):
         # Reading every RECORD would take a second: that of a fork is named after the package.
         if name not in close and not name.startswith(close[1] + "-"):
             continue
         for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
             if len(row) == 3 and row[0] in wanted:
-                found.append({"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))})
-    return found
+                distributions.append({"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))})
+    return distributions
 
 
 def origins(request: Doc, document: Doc) -> list[Doc]:
@@ -114,7 +114,7 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
     except ValueError:  # none, for most images
         return []
     packages = {each["distribution"]: each["package"] for each in request.get("packages", [])}
-    found = []
+    claims = []
     for path, entry in sorted(record.items()):
         package = packages.get(entry["distribution"], entry["distribution"])
         folder, inside = active_folder(document, package), "/%s/" % package
@@ -122,8 +122,8 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
         state = "there" if digest == entry["sha256"] else "changed" if digest else "gone"
         if folder and inside in path and not path.startswith(folder + "/"):
             state = "not imported"
-        found += [
+        claims += [
             {"patch": name[: -len(".patch")], "package": package, "path": path, "state": state}
             for name in entry["patches"]
         ]
-    return found
+    return claims

@@ -131,7 +131,7 @@ def package_folder(path: str, package: str) -> str:
 
 def mapped(pid: int, packages: list[str]) -> list[Doc]:
     """The packages' libraries that a process has mapped, the last changed of each folder; ``gone``: replaced since."""
-    found: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
+    libraries: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
     for line in read_text("/proc/%d/maps" % pid, 16 << 20).splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         gone = path.endswith(" (deleted)")
@@ -142,9 +142,9 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
             folder = package_folder(path, package) if "/" + package + "/" in path else ""
             if folder:
                 key, changed = (package, folder, gone), 0.0 if gone else ctime(path)
-                found[key] = max(found.get(key, (0.0, path)), (changed, path))
+                libraries[key] = max(libraries.get(key, (0.0, path)), (changed, path))
     return [{"package": package, "folder": folder, "gone": gone, "file": file, "changed": changed}
-            for (package, folder, gone), (changed, file) in found.items()]  # fmt: skip
+            for (package, folder, gone), (changed, file) in libraries.items()]  # fmt: skip
 
 
 def ctime(path: str) -> float:
@@ -306,7 +306,7 @@ def examine(request: Doc, until: float) -> Doc:
     skipped = ours(all_pids, {pid: parent for pid, (_, parent, _) in facts.items()})
     boot, ticks = clock()
     answers: Dict[str, Tuple[Doc, str]] = {}
-    found: List[Doc] = []
+    processes: List[Doc] = []
     hidden = 0
     for pid in all_pids[:MOST]:
         state, _, started = facts[pid]
@@ -336,8 +336,8 @@ def examine(request: Doc, until: float) -> Doc:
             answer, why = answers[key]
             fact.update({name: answer.get(name, []) for name in ("cells", "changes", "origins", "named")}, error=why)
             fact.update(how=launch["how"], target=target_of(launch))
-        found.append(fact)
-    return {"processes": found, "hidden": hidden}
+        processes.append(fact)
+    return {"processes": processes, "hidden": hidden}
 
 
 def ages(request: Doc, document: Doc) -> list[Doc]:
@@ -351,11 +351,11 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
         for package, one in ((it["package"], one) for it in process.get("origins", []) for one in it["recorded"]):
             if one["file"].endswith("/__init__.py"):
                 folders.setdefault(os.path.dirname(one["file"]), package)
-    found = []
+    facts = []
     for folder, package in folders.items():
         when, path, gone = newest(folder)
-        found.append({"package": package, "folder": folder, "file": path, "changed": when, "gone": gone})
-    return found
+        facts.append({"package": package, "folder": folder, "file": path, "changed": when, "gone": gone})
+    return facts
 
 
 def answer(request: Doc) -> Doc:
