@@ -128,17 +128,6 @@ def test_a_cache_that_can_not_be_written_is_refused(tmp_path: Path, monkeypatch:
     assert "Read-only" in bad("refused", tmp_path, "page")["message"]
 
 
-def test_every_other_fault_is_a_document_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    release(tmp_path, "0.5.3")
-
-    def fail(*_args: Any, **_kwargs: Any) -> None:
-        raise MemoryError("none left")
-
-    monkeypatch.setattr(clearing, "generated_of", fail)
-    document = bad("failed", tmp_path, "page")
-    assert document["message"] == "MemoryError: none left"
-
-
 def test_processes_that_loaded_the_library_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = release(tmp_path / "cache", "0.5.3")
     inode = (shelf.ops / "page/page.so").stat().st_ino

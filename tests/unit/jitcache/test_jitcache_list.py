@@ -54,14 +54,6 @@ def test_without_an_arch_and_several(tmp_path: Path) -> None:
     assert not listed(tmp_path, version="0.6.0").modules
 
 
-def test_names_and_globs_choose(tmp_path: Path) -> None:
-    release(tmp_path, "0.5.3")
-    assert [module.name for module in listed(tmp_path, "fused_moe_*", "page").modules] == [
-        "fused_moe_120", "fused_moe_90", "page",
-    ]  # fmt: skip
-    assert answer({"operation": "list", "root": str(tmp_path), "patterns": ["nope"]})["kind"] == "not_found"
-
-
 def test_no_cache_and_an_empty_one(tmp_path: Path) -> None:
     assert not listed(tmp_path / "nowhere").exists
     found = listed(tmp_path)
