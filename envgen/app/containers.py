@@ -16,9 +16,9 @@ from envgen.serve.ended import Ended, last_ends
 from envgen.text import progress
 
 
-def changed(deployment: Deployment, found: Sequence[Container]) -> dict[str, bool]:
+def changed(deployment: Deployment, containers: Sequence[Container]) -> dict[str, bool]:
     """Container ID -> whether its settings differ from the profile's. Nothing is rendered if none runs."""
-    comparable = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
+    comparable = [one for one in containers if one.running and not one.one_off and CONFIG_HASH in one.labels]
     try:
         answers = settings_differ(deployment, comparable) if comparable else {}
         if comparable and not answers and deployment.profile.compose is not None:
@@ -33,11 +33,11 @@ def changed(deployment: Deployment, found: Sequence[Container]) -> dict[str, boo
     return {}
 
 
-def rows_of(deployment: Deployment, found: Sequence[Container]) -> list[dict[str, Any]]:
+def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[dict[str, Any]]:
     """The rows of containers on one machine."""
-    differ = changed(deployment, found)
-    ends = last_ends(deployment.engine, [one for one in found if one.service in deployment.profile.services])
-    return [as_data(deployment, one, differ.get(one.id), ends.get(one.id)) for one in found]
+    differ = changed(deployment, containers)
+    ends = last_ends(deployment.engine, [one for one in containers if one.service in deployment.profile.services])
+    return [as_data(deployment, one, differ.get(one.id), ends.get(one.id)) for one in containers]
 
 
 def as_data(deployment: Deployment, container: Container, differs: bool | None, end: Ended | None) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
     deployment = machine_of(session.deployment(), service, None)
     deployment.require_name()
     up = f"envgen up {service} {deployment.profile.chosen_variant}"
-    found = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
-    if not found:
+    containers = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
+    if not containers:
         raise NotFoundError(f"{service} has no container to start", hint=up)
     varied = with_running_variant(session, service, lambda: deployment.engine, stopped=True)
     if deployment.node:  # `up` keeps existing containers and starts them
@@ -45,7 +45,7 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
         return checked.deployment.profile, started
     if varied is not session:  # when it is ready depends on the variant that it was started with
         deployment = varied.deployment().rendered_files()
-    container = found[0]
+    container = containers[0]
     preflight.check_again(deployment, container)  # before a running one is stopped
     progress(f"  restarting {container.name}")
     done = deployment.compose.run("restart", service, check=False)
@@ -69,13 +69,13 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
 def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
     """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their names."""
     deployment.require_name()
-    found = deployment.containers(names, all=False)
-    for one in found:
-        progress(f"  stopping {deployment.named(one.name)}")
-    if found:
+    running = deployment.containers(names, all=False)
+    for container in running:
+        progress(f"  stopping {deployment.named(container.name)}")
+    if running:
         deployment.by_name.run("stop", *names)
-        _require_none(deployment, found, "running", all=False)
-    return [one.name for one in found]
+        _require_none(deployment, running, "running", all=False)
+    return [one.name for one in running]
 
 
 def _require_none(deployment: Deployment, asked: Sequence[Container], state: str, *, all: bool) -> None:
@@ -106,7 +106,7 @@ def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_r
     engine, compose = deployment.engine, deployment.by_name
     deployment.require_name()
     containers = deployment.containers(names, all=True)
-    found = tuple(sorted(one.name for one in containers))
+    names_there = tuple(sorted(one.name for one in containers))
     known = _volumes(deployment) if volumes else {}
     there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
     doomed = sorted(name for name in there if engine.volume(name) is not None)
@@ -115,16 +115,16 @@ def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_r
         owners = [f"  volume {deployment.named(name)} was created by {folder}" for name, folder in kept.items()]
         with _ASKING:
             kept = {} if agree("\n".join([*owners, "Delete these, too?"])) else kept
-    removed = Removed(found, tuple(name for name in doomed if name not in kept), kept)
+    removed = Removed(names_there, tuple(name for name in doomed if name not in kept), kept)
     if dry_run:
         return removed
-    for name in found:
+    for name in names_there:
         progress(f"  stopping and removing {deployment.named(name)}")
     if not names:
         compose.run("down", "--remove-orphans")
         for name in removed.volumes:
             engine.remove_volume(name)
-    elif found:
+    elif names_there:
         compose.run("rm", "--stop", "--force", *names)
     _require_none(deployment, containers, "there", all=True)
     return removed

@@ -79,8 +79,8 @@ class Lacking:
         if self.image:
             what = self.image.removeprefix("the image ")
             yield f"  image     {what}; a first build downloads all that it installs (a released vLLM is several GB)"
-        for one in self.downloads:
-            yield f"  weights   {one}"
+        for download in self.downloads:
+            yield f"  weights   {download}"
 
 
 def look(session: Session, names: Sequence[str]) -> Lacking:
@@ -114,13 +114,13 @@ def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
     if deployment.engine.containers(deployment.profile.compose_name, name):
         return
     models = deployment.profile.services[name].models
-    for model, found in zip(models, weights.look(deployment, name), strict=True):
-        if found.whole:
+    for model, held in zip(models, weights.look(deployment, name), strict=True):
+        if held.whole:
             continue
         try:
-            yield Download(model, size_of(model), found.bytes)
+            yield Download(model, size_of(model), held.bytes)
         except EnvgenError as error:
-            yield Download(model, 0, found.bytes, error.problems[0].message.rpartition(": ")[2])
+            yield Download(model, 0, held.bytes, error.problems[0].message.rpartition(": ")[2])
 
 
 def record_sources(deployment: Deployment) -> None:
@@ -154,9 +154,9 @@ class Fetching:
             self.status = line, share
 
         def work() -> None:
-            for one in downloads:
-                weights.fetch(deployment, one.model, image=image, say=note)
-                progress(f"{one.repo} is complete")
+            for download in downloads:
+                weights.fetch(deployment, download.model, image=image, say=note)
+                progress(f"{download.repo} is complete")
 
         self.future = in_background(work)
 

@@ -64,8 +64,8 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
 
 def held_elsewhere(engine: Engine, project: Project) -> dict[str, Path]:
     """Profile -> the other folder that has containers under its name."""
-    found = {name: _at(engine, project, profile).other_folder() for name, profile in project.profiles.items()}
-    return {name: other for name, other in found.items() if other is not None}
+    folders = {name: _at(engine, project, profile).other_folder() for name, profile in project.profiles.items()}
+    return {name: other for name, other in folders.items() if other is not None}
 
 
 def _at(engine: Engine, project: Project, profile: Profile) -> Deployment:
@@ -140,12 +140,12 @@ def _caches(
         volumes = engine.volumes(project=profile.compose_name)
         owned = {volume for volume in volumes if cache.deployment.volume_elsewhere(volume) is None}
         with contextlib.suppress(EngineError):
-            for one in space.spaces(cache):
-                unused = time.time() - one.used
-                ours = one.source in owned or one.kind == "bind"
-                if ours and unused >= UNUSED and not (one.current or one.users or one.key in keys):
+            for place in space.spaces(cache):
+                unused = time.time() - place.used
+                ours = place.source in owned or place.kind == "bind"
+                if ours and unused >= UNUSED and not (place.current or place.users or place.key in keys):
                     why = f"unused for {int(unused / _DAY)} days"
-                    yield Item("cache", one.source, one.bytes, why, partial(space.remove, cache, one))
+                    yield Item("cache", place.source, place.bytes, why, partial(space.remove, cache, place))
 
 
 # In the project
@@ -156,14 +156,14 @@ def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     parts = (STATE, folder)
     try:
         with os.scandir(files.folder(root.joinpath(*parts), root, create=False)) as entries:
-            found = [
+            statuses = [
                 (entry.stat(follow_symlinks=False), entry.name)
                 for entry in entries
                 if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
             ]
     except (OSError, RefusedError):
         return
-    for status, name in sorted(found, key=lambda entry: (entry[0].st_mtime_ns, entry[1]))[:-kept]:
+    for status, name in sorted(statuses, key=lambda entry: (entry[0].st_mtime_ns, entry[1]))[:-kept]:
         why = f"not one of the newest {kept}"
         yield Item(kind, "/".join((*parts, name)), status.st_size, why, partial(_remove_file, root, parts, name))
 

@@ -119,10 +119,10 @@ def with_running_variant(
     """
     profile = session.profile()
     try:
-        found = ours(engine().containers(profile.compose_name, service, all=stopped), session.loaded().project.root)
+        containers = engine().containers(profile.compose_name, service, all=stopped)
     except EngineError:
         return session  # the caller will report it
-    names = {container.labels.get(VARIANT_LABEL, "") for container in found}
+    names = {container.labels.get(VARIANT_LABEL, "") for container in ours(containers, session.loaded().project.root)}
     variant = names.pop() if len(names) == 1 else ""
     if not set(variant.split("+")) <= set(profile.variants):
         return session

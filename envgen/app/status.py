@@ -26,7 +26,7 @@ def look(session: Session) -> dict[str, Any]:
     """The state of the session's profile as JSON. What does not answer in time is left out."""
     project, profile = session.loaded().project, session.profile()
     trouble, reachable = None, True
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
         "caches": [], "drift": drift(session), "left_out": [], "other_folder": None,
@@ -34,22 +34,22 @@ def look(session: Session) -> dict[str, Any]:
     }  # fmt: skip
     try:
         reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE / 2)
-        found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
+        state["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise with_plugin(next(iter(lost.values())), "compose")
         first = next(iter(reached.values()))  # the head, if there are several
-        found["image"], found["left_out"] = _image(first), first.left_out
-        found["caches"] = [asdict(mount) for mount in first.caches.values()]
-        found["other_folder"] = str(first.other_folder() or "") or None
+        state["image"], state["left_out"] = _image(first), first.left_out
+        state["caches"] = [asdict(mount) for mount in first.caches.values()]
+        state["other_folder"] = str(first.other_folder() or "") or None
         for deployment in reached.values():
             there = deployment.containers(all=True)
-            found["containers"] += rows_of(deployment, there)
+            state["containers"] += rows_of(deployment, there)
             told = of_all(deployment.engine, there)
-            found["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
+            state["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
     except EnvgenError as error:
         trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)
         reachable = not isinstance(error, EngineError)
-    return found | {"engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile)}
+    return state | {"engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile)}
 
 
 def drift(session: Session) -> list[str]:
@@ -78,10 +78,10 @@ def _image(deployment: Deployment) -> Mapping[str, Any]:
 
 def _lock(session: Session, profile: Profile) -> Mapping[str, Any]:
     try:
-        found = lock.check(session)
+        differences = lock.check(session)
     except EnvgenError as error:
         return {"state": "unreadable", "stale": [error.problems[0].message]}
-    if found is None:
+    if differences is None:
         return {"state": "missing", "stale": []}
-    lacking = [str(one) for one in found.get(profile.name, ())]
+    lacking = [str(one) for one in differences.get(profile.name, ())]
     return {"state": "stale" if lacking else "current", "stale": lacking}

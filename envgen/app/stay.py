@@ -64,16 +64,16 @@ class Stay:
         lost, said = False, 0.0
         while True:
             try:
-                found = self._engine.container(self._container.id)
-                if found is None:  # a container that has taken its place is watched instead
+                container = self._engine.container(self._container.id)
+                if container is None:  # a container that has taken its place is watched instead
                     there = self._engine.containers(self._deployment.profile.compose_name, self._service, all=True)
-                    found = there[0] if there else None
-                    self._container = found or self._container
-                    self._restarts = found.restarts if found else 0
-                if lost and found is not None and not found.running and found.restart_policy:
+                    container = there[0] if there else None
+                    self._container = container or self._container
+                    self._restarts = container.restarts if container else 0
+                if lost and container is not None and not container.running and container.restart_policy:
                     self._sleep(SETTLE)  # it may start it
-                    found = self._engine.container(found.id)
-                return found, lost
+                    container = self._engine.container(container.id)
+                return container, lost
             except EngineError as error:
                 if not lost or self._now() - said > QUIET:
                     progress(f"the engine does not answer, still trying: {error.problems[0].message}")
@@ -85,14 +85,14 @@ class Stay:
 
     def _settled(self, container: Container) -> tuple[Container | None, bool]:
         """What has become of a stopped container a moment later, and whether its engine ended right after it."""
-        until, found, lost = self._now() + SETTLE, container, False
+        until, last, lost = self._now() + SETTLE, container, False
         while self._now() < until and not lost:
             self._sleep(POLL)
             seen, lost = self._look()
             if seen is None or seen.running:
                 return seen, lost
-            found = seen
-        return found, lost
+            last = seen
+        return last, lost
 
     def _note(self, container: Container) -> None:
         """Print that Docker has started it again."""

@@ -181,13 +181,13 @@ def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
 
 def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
     """Service -> problems of its weights, for doctor; empty without an image, which has the program that checks."""
-    found = {}
+    problems = {}
     for service in services_with_model(deployment.profile) if deployment.image is not None else ():
         try:
-            found[service] = tuple(preflight(deployment, service))
+            problems[service] = tuple(preflight(deployment, service))
         except EnvgenError as problem:
-            found[service] = (Problem(str(problem).splitlines()[0]),)
-    return found
+            problems[service] = (Problem(str(problem).splitlines()[0]),)
+    return problems
 
 
 def _refused(model: ModelRef, fetched: Pulled, *, token: bool) -> LockError:

@@ -83,7 +83,7 @@ def _ask(*argv: str) -> str:
 
 def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
     """The GPUs in nvidia-smi's table. A figure that it does not know (a GB10 has no memory) is None."""
-    found = []
+    gpus = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
         if len(words) != len(_FIELDS):
@@ -92,13 +92,13 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
         with contextlib.suppress(ValueError):
             bits = int(words[6], 16)
             limits = tuple(name for bit, name in LIMITS.items() if bits & bit)
-            found.append(BoxGpu(words[0], power, _int(clock), _int(fastest), _int(temperature), _int(load), limits))
-    return tuple(found)
+            gpus.append(BoxGpu(words[0], power, _int(clock), _int(fastest), _int(temperature), _int(load), limits))
+    return tuple(gpus)
 
 
 def _number(text: str) -> float | None:
     try:
-        return found if math.isfinite(found := float(text)) else None
+        return number if math.isfinite(number := float(text)) else None
     except ValueError:  # [N/A]
         return None
 
@@ -109,13 +109,13 @@ def _int(number: float | None) -> int | None:
 
 def _killers(root: Path, total: int) -> dict[str, int]:
     """earlyoom, nohang and systemd-oomd, with the free memory at which they act, where it is on their command line."""
-    found = {}
+    killers = {}
     for folder in (root / "proc").glob("[0-9]*"):
         name = _read(folder / "comm").strip()
         if name in ("earlyoom", "nohang", "systemd-oomd"):
             match = _THRESHOLD.search(_read(folder / "cmdline"))
             default = total // 10 if name == "earlyoom" else 0  # its own default: 10 %
-            found[name] = (
+            killers[name] = (
                 default if not match else int(match[2]) << 10 if match[1] == "-M" else total * int(match[2]) // 100
             )
-    return found
+    return killers

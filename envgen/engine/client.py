@@ -229,8 +229,8 @@ class Engine:
     def remove_networks(self, project: str) -> None:
         """Remove the networks of a Compose project that no container uses."""
         with self._wrap_errors("networks"):
-            found = self._api.networks(filters={"label": [f"{values.COMPOSE_PROJECT}={project}"]})
-        for network in found:
+            networks = self._api.networks(filters={"label": [f"{values.COMPOSE_PROJECT}={project}"]})
+        for network in networks:
             self._removed(partial(self._work.remove_network, str(network["Id"])))
 
     def remove_volume(self, name: str) -> None:

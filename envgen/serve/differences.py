@@ -49,14 +49,14 @@ def compared(deployment: Deployment, service: str, running: Container) -> tuple[
     return kept, differences(kept, service, running)
 
 
-def settings_differ(deployment: Deployment, found: Iterable[Container]) -> dict[str, bool]:
+def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> dict[str, bool]:
     """Container ID -> whether Compose would replace it because of its settings. What can't be compared is left out.
 
     Compose labels a container with a digest of its service's settings, which does not cover the image.
     """
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
-    for container in found:
+    for container in containers:
         kept = keep_moment(deployment, container).compose
         question = tuple(sorted(kept.env.items()))
         if question not in asked:

@@ -195,8 +195,8 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
 
 def last_ends(engine: Engine, containers: Iterable[Container]) -> Mapping[str, Ended]:
     """Container ID -> ``last_end``, of those that have one."""
-    found = {one.id: last_end(engine, one) for one in containers}
-    return {name: end for name, end in found.items() if end is not None}
+    ends = {one.id: last_end(engine, one) for one in containers}
+    return {name: end for name, end in ends.items() if end is not None}
 
 
 def _asked(container: Container, lines: Sequence[str]) -> bool:
@@ -244,8 +244,8 @@ def known_of(deployment: Deployment, container: Container | None) -> Circumstanc
 def in_profile(cure: str, profile: Profile, service: str) -> str:
     """``cure`` with the service and the profile in its commands."""
 
-    def named(found: re.Match[str]) -> str:
-        verb, _, rest = found[1].partition(" ")
+    def named(command: re.Match[str]) -> str:
+        verb, _, rest = command[1].partition(" ")
         plain = {"lock": profile.lock_command, "render": profile.render_command}.get(verb)
         if plain:
             return f"`{plain} {rest}".rstrip() + "`"

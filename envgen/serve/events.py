@@ -202,12 +202,12 @@ def log_probability(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return math.nan
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         return math.inf
     except ValueError:
         return math.nan
-    return -math.inf if found <= LOWEST else found
+    return -math.inf if number <= LOWEST else number
 
 
 def _shown(document: Any) -> str:

@@ -158,16 +158,16 @@ class Launcher:
             lines.clear()
             how.append("--force-recreate")
             done = self.deployment.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
-        found = self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
+        containers = self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
         if done.code and (refused := preflight.changed_meanwhile(self.deployment, self.name, lines)):
             raise refused
         if done.code:
             # Created but not started (a port, a runtime, a missing program): Compose's output is the log.
             reason = f"docker compose ended with {done.code}"
-            raise StartFailure(reason, found[0] if found else None, lines=tuple(lines))
-        if not found:
+            raise StartFailure(reason, containers[0] if containers else None, lines=tuple(lines))
+        if not containers:
             raise ServiceError(f"{self.name} was started, but its container is already gone")
-        return found
+        return containers
 
     def _note(self, line: str, lines: list[str]) -> None:
         """Keep a line of another program; it is shown with --verbose, and at a failure."""

@@ -36,16 +36,16 @@ def stranger(engine: Engine, container: Container, python: str, port: int) -> st
     """What is wrong if another program than the container's listens at ``port``; "" if it does, or unknown."""
     try:
         answer = run.ask(run.in_container(engine, container.id), python, PROGRAM, {}, timeout=TIMEOUT)
-        found = None if isinstance(answer, run.NoAnswer) else bind(Sockets, answer)
+        sockets = None if isinstance(answer, run.NoAnswer) else bind(Sockets, answer)
     except (EngineError, ShapeError):
         return ""  # no Python in it, or it has just ended, which the next look at it shows
-    return "" if found is None else judge(found, port)
+    return "" if sockets is None else judge(sockets, port)
 
 
-def judge(found: Sockets, port: int) -> str:
+def judge(sockets: Sockets, port: int) -> str:
     """``stranger`` for what was found."""
-    rows = [fields for fields in map(str.split, found.rows) if len(fields) > 9]
+    rows = [fields for fields in map(str.split, sockets.rows) if len(fields) > 9]
     listeners = {fields[9] for fields in rows if fields[1].rpartition(":")[2] == f"{port:04X}"}
-    if not listeners or found.hidden or listeners & set(found.mine):
+    if not listeners or sockets.hidden or listeners & set(sockets.mine):
         return ""
     return f"port {port} answers, but a program outside of the container listens there, not the container"

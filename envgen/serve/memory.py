@@ -26,8 +26,8 @@ def notes(deployment: Deployment, service: str) -> list[str]:
     """What may still go wrong where there are no ``problems``."""
     profile = deployment.profile
     needed = profile.services[service].needs_memory
-    found = in_page_cache(needed.bytes, unified=profile.gpu is not GpuMode.NONE) if needed else []
-    return [*found, *plan(profile, service, _floor(deployment, service))]
+    cached = in_page_cache(needed.bytes, unified=profile.gpu is not GpuMode.NONE) if needed else []
+    return [*cached, *plan(profile, service, _floor(deployment, service))]
 
 
 def _floor(deployment: Deployment, service: str) -> str:

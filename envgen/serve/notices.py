@@ -26,10 +26,10 @@ def notices(engine: Engine, container: Container) -> tuple[Explanation, ...]:
 
 def of_all(engine: Engine, containers: Iterable[Container]) -> Mapping[str, tuple[Explanation, ...]]:
     """Name -> ``notices``, of those that have some."""
-    found = {one.name: notices(engine, one) for one in containers if not one.one_off}
-    return {name: told for name, told in found.items() if told}
+    by_name = {one.name: notices(engine, one) for one in containers if not one.one_off}
+    return {name: told for name, told in by_name.items() if told}
 
 
-def in_words(found: Iterable[Explanation]) -> list[str]:
+def in_words(explanations: Iterable[Explanation]) -> list[str]:
     """Each with what to do, and the line of the log."""
-    return [line for one in found for line in (f"note: {one.cause}: {one.cure}", f"      {one.evidence[:200]}")]
+    return [line for one in explanations for line in (f"note: {one.cause}: {one.cure}", f"      {one.evidence[:200]}")]

@@ -82,10 +82,10 @@ class StartProgress:
             self._enter(Phase.ARGUMENTS)
         self._in_usage = False
         for pattern, phase, detail in PHASE_LINES:
-            if found := re.search(pattern, line[:2000]):
+            if match := re.search(pattern, line[:2000]):
                 if phase is not None and self.phase is not Phase.ANSWER:
                     self._enter(phase)
-                self._note(found.expand(detail))
+                self._note(match.expand(detail))
                 return
 
     def answering(self) -> None:
@@ -129,5 +129,5 @@ class StartProgress:
     @property
     def share(self) -> float | None:
         """How much of it is done, from 0 to 1, where the log says so."""
-        found = _SHARE.search(self.detail)
-        return min(1.0, int(found[2]) / max(1, int(found[3] or 100))) if found else None
+        match = _SHARE.search(self.detail)
+        return min(1.0, int(match[2]) / max(1, int(match[3] or 100))) if match else None

@@ -246,11 +246,11 @@ def _numbers(document: Any, key: str) -> Iterator[float]:
     row = rows[0] if isinstance(rows, list) and rows else None
     left = [row.get(key) if isinstance(row, dict) else None]
     while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, int | float):
-            yield float(one)
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, int | float):
+            yield float(value)
 
 
 def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Readiness) -> Readiness:

@@ -141,7 +141,7 @@ class Watch:
         with self._lock:
             if self.first.done() or self.over.is_set():
                 return
-            ended = [found for one in self.ranks if one is not rank and (found := self._ended(one))]
+            ended = [end for one in self.ranks if one is not rank and (end := self._ended(one))]
             mine = self._ended(rank) if ended else None
             _, first, why = min([(mine[0] if mine else "~", rank, failure), *ended], key=lambda one: one[0])
             self.culprit = first.deployment.node

@@ -31,37 +31,37 @@ def command(session: Session) -> int:
     Example:
       envgen status -p prod --json
     """
-    found = look(session)
-    code = code_of(found["containers"]) if found["engine"]["ok"] else ExitCode.ENGINE
-    return answer(found, _screen(found, session.profile()), code)
+    state = look(session)
+    code = code_of(state["containers"]) if state["engine"]["ok"] else ExitCode.ENGINE
+    return answer(state, _screen(state, session.profile()), code)
 
 
-def _screen(found: Mapping[str, Any], profile: Profile) -> Iterator[str]:
-    others = f"; others: {', '.join(found['others'])}" if found["others"] else ""
-    yield f"profile     {found['profile']} ({found['mode']}) of {found['file']}{others}"
-    trouble = found["engine"]["error"]
-    if found["engine"]["ok"]:
-        yield f"image       {f'unknown: {trouble}' if trouble else _image(found['image'], found['containers'])}"
+def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
+    others = f"; others: {', '.join(state['others'])}" if state["others"] else ""
+    yield f"profile     {state['profile']} ({state['mode']}) of {state['file']}{others}"
+    trouble = state["engine"]["error"]
+    if state["engine"]["ok"]:
+        yield f"image       {f'unknown: {trouble}' if trouble else _image(state['image'], state['containers'])}"
     else:
         yield f"engine      {trouble}"
-    changes = [one["text"] for one in (found["image"] or {}).get("changed", ())]
+    changes = [one["text"] for one in (state["image"] or {}).get("changed", ())]
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
-    yield from (f"patches     {line}" for line in found["left_out"])
-    yield f"lock        {_lock(found['lock'])}"
-    if found["drift"]:
-        yield f"files       out of date: {', '.join(found['drift'])}; update with: {profile.render_command}"
-    for message in found["lost"].values():
+    yield from (f"patches     {line}" for line in state["left_out"])
+    yield f"lock        {_lock(state['lock'])}"
+    if state["drift"]:
+        yield f"files       out of date: {', '.join(state['drift'])}; update with: {profile.render_command}"
+    for message in state["lost"].values():
         yield f"machine     {message}"
-    if found["containers"]:
-        yield from ("", *listing(found["containers"]), *endings(found["containers"], f"--profile {found['profile']}"))
-        for name, told in found["notices"].items():
+    if state["containers"]:
+        yield from ("", *listing(state["containers"]), *endings(state["containers"], f"--profile {state['profile']}"))
+        for name, told in state["notices"].items():
             yield from (f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told)
-    elif found["other_folder"]:  # `up` says what to do: this folder may have been moved
-        yield f"containers  of {found['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"
+    elif state["other_folder"]:  # `up` says what to do: this folder may have been moved
+        yield f"containers  of {state['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"
     elif not trouble:
         yield f"containers  none; start with: envgen up {profile.chosen}"
-    if found["caches"]:
-        places = [(cache["target"], cache["source"]) for cache in found["caches"]]
+    if state["caches"]:
+        places = [(cache["target"], cache["source"]) for cache in state["caches"]]
         yield from ("", *table([("cache", "volume or folder"), *places]))
 
 

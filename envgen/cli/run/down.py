@@ -32,9 +32,9 @@ def command(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bo
     """
     if names and volumes:
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
-    profile, found = session.profile(), machines_of(session.deployment(), names)
+    profile, machines = session.profile(), machines_of(session.deployment(), names)
     work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
-    done, left = on_all(found, work)
+    done, left = on_all(machines, work)
     containers = [deployment.named(name) for deployment, removed in done for name in removed.containers]
     removed_volumes = [deployment.named(name) for deployment, removed in done for name in removed.volumes]
     kept = {

@@ -33,11 +33,11 @@ def command(
       envgen logs -t --since 10m
       envgen logs -f serve --node spark-2
     """
-    found = machines_of(session.deployment(), names, node)
-    for error in found.lost.values():
+    asked = machines_of(session.deployment(), names, node)
+    for error in asked.lost.values():
         progress(str(error))
-    machines = [deployment for deployment in found.reached if deployment.containers(names, all=True)]
-    if not machines and not found.lost:
+    machines = [deployment for deployment in asked.reached if deployment.containers(names, all=True)]
+    if not machines and not asked.lost:
         profile = session.profile()
         raise NotFoundError(
             f"no containers for {described(profile, names)}",
@@ -50,4 +50,4 @@ def command(
     }  # fmt: skip
     words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
     code = show_logs({deployment.node: deployment.by_name for deployment in machines}, *words, *names)
-    return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)
+    return code or (ExitCode.ENGINE if asked.lost else ExitCode.OK)

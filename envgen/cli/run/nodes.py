@@ -54,22 +54,23 @@ def check(session: Session, service: str | None) -> int:
     deployment, began = session.deployment(), time.monotonic()
     name, cluster = nodes.choose(deployment.profile, service)
     written = nodes.write_variables(deployment, cluster)
-    found = nodes.check(deployment, name)
-    failed = [one for one in found if one.severity is Severity.ERROR]
+    findings = nodes.check(deployment, name)
+    failed = [one for one in findings if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
     document = {
         "service": name,
-        "findings": list(map(row_of, found)),
+        "findings": list(map(row_of, findings)),
         "failed": len(failed),
         "seconds": round(seconds, 1),
     }
-    return answer({**document, "files": written}, _lines(found, seconds), ExitCode.REFUSED if failed else ExitCode.OK)
+    code = ExitCode.REFUSED if failed else ExitCode.OK
+    return answer({**document, "files": written}, _lines(findings, seconds), code)
 
 
-def _lines(found: Sequence[Finding], seconds: float) -> Iterator[str]:
+def _lines(findings: Sequence[Finding], seconds: float) -> Iterator[str]:
     colour = wants_colour(sys.stdout, os.environ)
-    for finding in found:
+    for finding in findings:
         yield from map(Styled, lines_of(replace(finding, seen=""), "the project file", colour))
-    counts = Counter(finding.severity for finding in found)
+    counts = Counter(finding.severity for finding in findings)
     failed, warned, passed = (counts[level] for level in (Severity.ERROR, Severity.WARNING, Severity.OK))
     yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"

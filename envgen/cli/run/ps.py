@@ -30,9 +30,9 @@ def command(session: Session, everything: bool) -> int:
     Example:
       envgen ps --profile prod --json
     """
-    profile, found = session.profile(), machines_of(session.deployment())
+    profile, machines = session.profile(), machines_of(session.deployment())
     rows = []
-    for deployment in found.reached:
+    for deployment in machines.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
         mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
         rows += rows_of(deployment, mine)
@@ -41,12 +41,12 @@ def command(session: Session, everything: bool) -> int:
         if deployment.node and not mine:
             progress(f"note: {deployment.named('no containers')}")
     lines = [*listing(rows), *endings(rows, profile.chosen)]
-    if not (rows or found.lost):
+    if not (rows or machines.lost):
         lines = [f"no containers for profile {profile.name}"]
     for row in rows if not wants_json() else ():
         if row["open_ports"] and row["service"] in profile.services:
             progress(f"note: {exposed(profile, str(row['service']), row['open_ports'])}")
-    return ended(rows, lines, [str(error) for error in found.lost.values()]) or code_of(rows)
+    return ended(rows, lines, [str(error) for error in machines.lost.values()]) or code_of(rows)
 
 
 def code_of(rows: Sequence[dict[str, Any]]) -> int:

@@ -26,8 +26,8 @@ def command(session: Session, names: tuple[str, ...]) -> int:
       envgen stop serve
     """
     done, left = on_all(machines_of(session.deployment(), names), partial(lifecycle.halt, names=names))
-    found = [deployment.named(name) for deployment, stopped in done for name in stopped]
-    lines = [f"container {name} stopped" for name in found]
-    if not found and not left:
+    containers = [deployment.named(name) for deployment, stopped in done for name in stopped]
+    lines = [f"container {name} stopped" for name in containers]
+    if not containers and not left:
         lines = [f"no running containers for {described(session.profile(), names)}"]
-    return ended({"containers": found, "left": left}, lines, left)
+    return ended({"containers": containers, "left": left}, lines, left)

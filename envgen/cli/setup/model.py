@@ -64,23 +64,23 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     name = weights.choose(deployment.profile, service)
     head = head_of(deployment, name)
     fetched = [weights.fetch(head, model) for model in deployment.profile.services[name].models] if fetch else []
-    found = weights.look(head, name, deep=not fetch)
-    main, *drafts = [dict(vars(one)) for one in found]
+    held = weights.look(head, name, deep=not fetch)
+    main, *drafts = [dict(vars(one)) for one in held]
     main |= {"draft": drafts[0] if drafts else None}
-    whole = all(one.whole for one in found)
+    whole = all(one.whole for one in held)
     if fetch:
         lines = [
             head.named(f"{one.repo} is complete: {done.bytes / GIB:.1f} GiB at {done.commit[:12]}")
-            for one, done in zip(found, fetched, strict=True)
+            for one, done in zip(held, fetched, strict=True)
         ]
         return answer(main | {"fetched": sum(done.bytes for done in fetched)}, lines, not whole)
-    code = answer(main, [line for one in found for line in _state(one)], not whole)
+    code = answer(main, [line for one in held for line in _state(one)], not whole)
     if not (whole or wants_json()):
         progress(f"hint: envgen model pull {name} {deployment.profile.chosen_variant}")
     return code
 
 
-def _state(found: weights.Weights) -> Iterator[str]:
-    size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
-    yield f"{found.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
-    yield from (f"  {problem}" for problem in found.problems)
+def _state(held: weights.Weights) -> Iterator[str]:
+    size = f", {held.bytes / GIB:.1f} GiB in {counted(held.files, 'file')}" if held.files else ""
+    yield f"{held.repo} is {held.state}{size}{f' at {held.commit[:12]}' if held.commit else ''}"
+    yield from (f"  {problem}" for problem in held.problems)
