@@ -205,12 +205,12 @@ class Binding:
         if inner.kind != shapes.MAPPING:
             return set()
         flat = {name: one for name, one in node.items.items() if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL)}
-        for number, (name, one) in enumerate(flat.items()):
-            where = below(path, name)
-            self.broken.add(where)
-            if number == 0:
-                items = ", ".join(hints.item(key, child.text) for key, child in flat.items())
-                self.report("is not a group of variables", one.key_place(where), f"{_GROUPS}: {{common: {{{items}}}}}")
+        self.broken |= {below(path, name) for name in flat}
+        if flat:
+            first, child = next(iter(flat.items()))
+            items = ", ".join(hints.item(name, variable.text) for name, variable in flat.items())
+            hint = f"{_GROUPS}: {{common: {{{items}}}}}"
+            self.report("is not a group of variables", child.key_place(below(path, first)), hint)
         return set(flat)
 
     def source_text(self, node: YamlNode, path: str) -> Any:

@@ -259,8 +259,8 @@ def _secrets(report: BoundProfile) -> None:
             continue  # a problem of _env
         if node.kind == LIST:
             flag = [f"--{path[-1]}"] if path[-2:-1] == ("args",) else []  # the words behind a flag
-            found = secret_word([*flag, *(child.text for child in node.elements)])
-            path, kind = ((*path, str(max(found[0] - len(flag), 0))), found[1]) if found else (path, "")
+            secret = secret_word([*flag, *(child.text for child in node.elements)])
+            path, kind = ((*path, str(max(secret[0] - len(flag), 0))), secret[1]) if secret else (path, "")
         else:
             kind = _secret_text(path, node.text)
         if kind:

@@ -74,7 +74,7 @@ def in_words(words: Sequence[str], name: str) -> ArgValue | None:
     for number, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if (plain_name(flag[2:]) if flag.startswith("--") else SHORT.get(flag[1:])) == name:
-            values = (value,) if equals else tuple(takewhile(lambda one: not one.startswith("-"), words[number + 1 :]))
+            values = (value,) if equals else tuple(takewhile(lambda arg: not arg.startswith("-"), words[number + 1 :]))
             return values if len(values) > 1 else values[0] if values else True
     return None
 

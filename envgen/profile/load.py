@@ -110,7 +110,7 @@ def load_project(
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     problems: list[Problem] = []
-    written = _read_files(path, text, problems, local=local, found=file is None)
+    written = _read_files(path, text, problems, local=local, searched=file is None)
     profiles = written.sections[0][1]
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     known = len(problems)
@@ -158,8 +158,8 @@ class _Written:
     broken: bool
 
 
-def _read_files(path: Path, text: str | None, problems: list[Problem], *, local: bool, found: bool) -> _Written:
-    """``found``: the project file was not named, so another user's local file is refused."""
+def _read_files(path: Path, text: str | None, problems: list[Problem], *, local: bool, searched: bool) -> _Written:
+    """``searched``: the project file was not named, so another user's local file is refused."""
     top = read(path, label_of(path), text=text)
     head, sections = _top(ProjectFile, top, problems), [_sections(top, problems)]
     profiles, whole = sections[0][1], top.items.get("profiles")
@@ -171,7 +171,7 @@ def _read_files(path: Path, text: str | None, problems: list[Problem], *, local:
     local_path = path.with_name(LOCAL_NAME)
     if not local or not local_path.exists():
         return _Written(name, default, top, sections, broken)
-    if found:
+    if searched:
         _refuse_foreign(local_path)
     own = read(local_path, label_of(local_path), layer=LOCAL)
     sections.append(_sections(own, problems))

@@ -147,8 +147,8 @@ class Pip:
     def index_variables(self) -> dict[str, str]:
         """The package indexes as variables for pip and for uv, which reads none of pip's; {} for pip's own index."""
         extra = " ".join(self.extra_indexes)
-        found = {"PIP_INDEX_URL": self.index, "UV_DEFAULT_INDEX": self.index}
-        return {name: url for name, url in {**found, "PIP_EXTRA_INDEX_URL": extra, "UV_INDEX": extra}.items() if url}
+        first = {"PIP_INDEX_URL": self.index, "UV_DEFAULT_INDEX": self.index}
+        return {name: url for name, url in {**first, "PIP_EXTRA_INDEX_URL": extra, "UV_INDEX": extra}.items() if url}
 
 
 @dataclass(frozen=True)

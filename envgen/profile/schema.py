@@ -159,8 +159,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Variant):
         return {"description": value.description, "changes": dict(value.changes)}
     kind: Any = type(value)
-    if found := fields_of(kind):
-        return {name: plain(getattr(value, name)) for name in found}
+    if fields := fields_of(kind):
+        return {name: plain(getattr(value, name)) for name in fields}
     return str(value)
 
 

@@ -150,12 +150,12 @@ class Service:
         """The separate model that drafts tokens for `model`; None without one."""
         value = self.flag("speculative-config")
         try:
-            found = json.loads(value) if isinstance(value, str) else None
+            config = json.loads(value) if isinstance(value, str) else None
         except ValueError:
-            found = None
-        if self.model is None or not isinstance(found, dict) or found.get("model") == self.model.repo:
+            config = None
+        if self.model is None or not isinstance(config, dict) or config.get("model") == self.model.repo:
             return None
-        return draft_of(found.get("model"), found.get("revision"))
+        return draft_of(config.get("model"), config.get("revision"))
 
     @property
     def models(self) -> tuple[ModelRef, ...]:
@@ -164,8 +164,8 @@ class Service:
 
     def flag(self, name: str) -> ArgValue | None:
         """The value of a flag in `args`, which may be spelled with dashes or underscores, or in `command`."""
-        found = next((value for key, value in self.args.items() if plain_name(key) == name), None)
-        return in_words(self.command, name) if found is None else found
+        value = next((value for key, value in self.args.items() if plain_name(key) == name), None)
+        return in_words(self.command, name) if value is None else value
 
     @property
     def ranks(self) -> int:
@@ -221,11 +221,11 @@ class Service:
     @property
     def names(self) -> tuple[str, ...]:
         """The names that vLLM's server lists, by its flags: `served-model-name`, else the model that it loads."""
-        found = self.flag("served-model-name")
-        if isinstance(found, tuple):
-            return found
+        names = self.flag("served-model-name")
+        if isinstance(names, tuple):
+            return names
         loaded = self.command[2] if self.is_vllm and len(self.command) > 2 else self.flag("model")
-        first = found if isinstance(found, str) else loaded
+        first = names if isinstance(names, str) else loaded
         return (first,) if isinstance(first, str) else ()
 
     @property

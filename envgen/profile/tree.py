@@ -338,8 +338,8 @@ class _Walker:
             if is_merge and self.foreign:
                 merged = self.walk(value, inner)
                 # Of several, the first wins; entries beside the key win over all.
-                for one in reversed(merged.elements if merged.kind == LIST else [merged]):
-                    below |= one.items if one.kind == MAP else {}
+                for mapping in reversed(merged.elements if merged.kind == LIST else [merged]):
+                    below |= mapping.items if mapping.kind == MAP else {}
             elif is_merge:
                 hint = "put shared values into `defaults`, or let one profile extend another"
                 self.problem(key, path, "merge keys (<<) are not supported", hint)

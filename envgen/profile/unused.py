@@ -78,10 +78,10 @@ def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
     if before is None:
         return
     below = (with_variant(before, profile.variant) if profile.variant else None) or before
-    for one in loaded.overrides:
-        others = [other for other in loaded.overrides if other is not one]
-        label = one.node.source.label
-        if one.from_environment or label in warned or loaded.bound(layers.overridden(below, others)) != profile:
+    for override in loaded.overrides:
+        others = [other for other in loaded.overrides if other is not override]
+        label = override.node.source.label
+        if override.from_environment or label in warned or loaded.bound(layers.overridden(below, others)) != profile:
             continue
         yield Problem("changes nothing: the profile is the same without it", Place(label))
 

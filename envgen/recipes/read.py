@@ -202,14 +202,14 @@ class _Reader:
         if variant and variant not in variants:
             place = self.top.items["variants"].key_place() if variants else self.top.place()
             raise _problem(f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}")
-        one = variants.get(chosen, model)
-        over = self._map("hardware_overrides", one).get(HARDWARE) if chosen else None
+        described = variants.get(chosen, model)
+        over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
             self.left.append(f"the recipe does not name {HARDWARE}")
-        repo = self._text("model_id", one) or self._text("model_id", model, needed=True)
+        repo = self._text("model_id", described) or self._text("model_id", model, needed=True)
         words = self._words(model.items.get("base_args"))
         optional = self._words(self.top.items.get("opt_in_features"))
-        modes = self._map("default_modes", one)
+        modes = self._map("default_modes", described)
         for name, feature in self._map("features").items():
             if (name in optional and name not in modes) or name in ("text_only", "encoder_parallel"):
                 self.left.append(f"feature {name}: optional")
@@ -219,15 +219,15 @@ class _Reader:
             feature = kinds.get(wanted) or next(iter(kinds.values()), feature)
             words += self._words((self._for_us(feature, HARDWARE, *_WIDER) or feature).items.get("args"))
         env = self._env(self._map("base_env", model))
-        layers = [one if chosen else None, self._for_us(self.top, *_WIDER)]
-        for layer in (*layers, self._for_us(one, *_WIDER) if chosen else None, over):
+        layers = [described if chosen else None, self._for_us(self.top, *_WIDER)]
+        for layer in (*layers, self._for_us(described, *_WIDER) if chosen else None, over):
             if layer is not None:
                 words += self._words(layer.items.get("extra_args"))
                 env |= self._env(self._map("extra_env", layer))
-        image = self._image(over) or self._image(one) or self._image(model)
-        release = self._text("min_vllm_version", one) or self._text("min_vllm_version", model)
+        image = self._image(over) or self._image(described) or self._image(model)
+        release = self._text("min_vllm_version", described) or self._text("min_vllm_version", model)
         args = self._flags(words, self.top.place(), again=True)
-        vram = self._text("vram_minimum_gb", one) if chosen else ""
+        vram = self._text("vram_minimum_gb", described) if chosen else ""
         weights = f"{float(vram) * 10**9 / (1 << 30):.0f} GiB" if re.fullmatch(r"\d{1,6}(\.\d+)?", vram) else ""
         release = self._release(release, model)
         return Recipe(
@@ -294,15 +294,15 @@ class _Reader:
         """The words of a command whose templates (``{port}``) are filled in from ``defaults``."""
         node = self.top.items["command"]
 
-        def filled(found: re.Match[str]) -> str:
-            if found[0] in ("{{", "}}"):
-                return found[0][0]
+        def filled(match: re.Match[str]) -> str:
+            if match[0] in ("{{", "}}"):
+                return match[0][0]
             values = {"model": self._text("model"), **defaults}
-            if found[1] not in values:
-                raise _problem(f"the template {found[0]} has no value", node.place(), f"write {found[1]} in `defaults`")
-            value = values[found[1]]
+            if match[1] not in values:
+                raise _problem(f"the template {match[0]} has no value", node.place(), f"write {match[1]} in `defaults`")
+            value = values[match[1]]
             if not isinstance(value, str):
-                raise _problem(f"the value of the template {found[0]} is not plain text", node.place())
+                raise _problem(f"the value of the template {match[0]} is not plain text", node.place())
             return value
 
         text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))

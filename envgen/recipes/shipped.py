@@ -25,13 +25,14 @@ def shipped() -> Mapping[str, Recipe]:
 @cache
 def models() -> Mapping[str, Mapping[str, Any]]:
     """``config`` (config.json) and ``weights`` (published bytes) of the recipes' models and drafts, by repository."""
-    folder, found = resources.files("envgen.recipes") / "data", {}
-    for name, one in shipped().items():
-        for repo, file, size in ((one.repo, name, one.weights), (draft_of(one), f"{name}.draft", one.draft)):
+    folder, known = resources.files("envgen.recipes") / "data", {}
+    for name, recipe in shipped().items():
+        draft = (draft_of(recipe), f"{name}.draft", recipe.draft)
+        for repo, file, size in ((recipe.repo, name, recipe.weights), draft):
             if repo:
                 text = (folder / f"{file}.json").read_text(encoding="utf-8")
-                found[repo] = {"config": json.loads(text), "weights": bytes_of(size)}
-    return found
+                known[repo] = {"config": json.loads(text), "weights": bytes_of(size)}
+    return known
 
 
 def draft_of(recipe: Recipe) -> str:
@@ -42,5 +43,5 @@ def draft_of(recipe: Recipe) -> str:
 
 def bytes_of(text: str) -> int | None:
     """The bytes of ``21.5 GB`` or ``20 GiB``; None for other text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) (GB|GiB)", text)
-    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) (GB|GiB)", text)
+    return int(float(size[1]) * _UNITS[size[2]]) if size else None

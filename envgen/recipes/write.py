@@ -140,11 +140,11 @@ def _plain(text: str) -> str:
 def yaml_lines(value: Mapping[str, Any], depth: int = 0) -> list[str]:
     """Block style down to the args; flow style below."""
     lines = []
-    for key, one in value.items():
-        if isinstance(one, Mapping) and one and depth < 5 and not _is_small(one):
-            lines += [f"{'  ' * depth}{_scalar(key)}:", *yaml_lines(one, depth + 1)]
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item and depth < 5 and not _is_small(item):
+            lines += [f"{'  ' * depth}{_scalar(key)}:", *yaml_lines(item, depth + 1)]
         else:
-            lines.append(f"{'  ' * depth}{_scalar(key)}: {_flow(one)}")
+            lines.append(f"{'  ' * depth}{_scalar(key)}: {_flow(item)}")
     return lines
 
 
@@ -195,10 +195,10 @@ def _profiles(text: str) -> tuple[int, int] | None:
     """(column of a profile's name, where the last value of `profiles` ends)."""
     top = yaml.compose(text, yaml.BaseLoader)
     pairs = top.value if isinstance(top, yaml.MappingNode) else ()
-    found = next((value for key, value in pairs if key.value == "profiles"), None)
-    if not isinstance(found, yaml.MappingNode) or found.flow_style or not found.value:
+    profiles = next((value for key, value in pairs if key.value == "profiles"), None)
+    if not isinstance(profiles, yaml.MappingNode) or profiles.flow_style or not profiles.value:
         return None
-    return found.value[0][0].start_mark.column, _end(found)
+    return profiles.value[0][0].start_mark.column, _end(profiles)
 
 
 def _end(node: yaml.Node) -> int:
@@ -206,6 +206,6 @@ def _end(node: yaml.Node) -> int:
     if isinstance(node, yaml.ScalarNode) or (isinstance(node, yaml.CollectionNode) and node.flow_style):
         return node.end_mark.index - (1 if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else 0)
     children: list[yaml.Node] = []
-    for one in node.value:
-        children += one if isinstance(one, tuple) else (one,)
+    for child in node.value:
+        children += child if isinstance(child, tuple) else (child,)
     return max((_end(child) for child in children), default=node.end_mark.index)

@@ -115,10 +115,10 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
     return objects
 
 
-def kubernetes_text(found: list[Doc]) -> str:
+def kubernetes_text(objects: list[Doc]) -> str:
     """The objects as YAML, the same for YAML 1.1 and 1.2."""
     head = "# Written by `envgen export kubernetes`. docs/recipes.md has what must be in the cluster first.\n"
-    return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
+    return head + yaml.dump_all(objects, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
 
 
 def resource_name(text: str) -> str:
@@ -128,8 +128,8 @@ def resource_name(text: str) -> str:
 
 def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem]:
     """Settings that a pod cannot have."""
-    for source, one in profile.mounted_sources.items():
-        if one.origin.checkout is not None:
+    for source, described in profile.mounted_sources.items():
+        if described.origin.checkout is not None:
             yield Problem(f"{source} is a mounted checkout of this machine", hint="export a production profile")
     for mount in service.mounts:
         yield Problem(f"the mount {mount} is a file or folder of this machine", hint="build it into the image")

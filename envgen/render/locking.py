@@ -172,8 +172,8 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
         return {}
     if root is None:
         raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    found = {name: load_series(root, folder) for name, folder in folders.items()}  # a mounted one's must be there, too
-    return {name: found[name] for name in patched(profile)}
+    series = {name: load_series(root, folder) for name, folder in folders.items()}  # a mounted one's must be there, too
+    return {name: series[name] for name in patched(profile)}
 
 
 def built_version(source: Source, lock: ProfileLock | None) -> str:

@@ -223,12 +223,12 @@ class ImagePlan:
         for path, fork in source.submodule_origins.items():
             git.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
         env = [Pair(key, value) for key, value in install.env.items()]
-        for key, one in install.inputs.items():
+        for key, repository in install.inputs.items():
             place = f"/src/inputs/{name}/{key}"
-            words = self._fetch(f"{name}.{key}", one.git, one.ref, place)
-            shown = f"{key}, which the build of {name} would fetch itself: {one.ref} of {one.git}."
+            words = self._fetch(f"{name}.{key}", repository.git, repository.ref, place)
+            shown = f"{key}, which the build of {name} would fetch itself: {repository.ref} of {repository.git}."
             inputs.append(Fetched(f"input-{name}-{key}", shown, place, words))
-            env.append(Pair(one.variable, f"{place}{'/' + one.folder if one.folder else ''}"))
+            env.append(Pair(repository.variable, f"{place}{'/' + repository.folder if repository.folder else ''}"))
         early = self.patches[name].split(source.package)[0] if name in self.patches else ()
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
@@ -268,14 +268,14 @@ class ImagePlan:
     def data(self) -> dict[str, str]:
         """The files of this profile, by their path in the stage `scripts`; some are copied into the image."""
         head = f"# {WRITTEN} from envgen.lock.\n"
-        found = {self._list(step): head + text for step, text in self._lists.items() if text}
+        files = {self._list(step): head + text for step, text in self._lists.items() if text}
         runtime = f"/profiles/{self.profile.name}/runtime"
         if manifest := locking.manifest(self.profile, self.lock):
-            found[f"{runtime}/manifest.json"] = manifest
+            files[f"{runtime}/manifest.json"] = manifest
         # One source per line.
         if sources := ",\n".join(map(json.dumps, self._mounted_sources())):
-            found[f"{runtime}/sources.json"] = f'{{"#": "{WRITTEN}", "sources": [\n{sources}\n]}}\n'
-        return found
+            files[f"{runtime}/sources.json"] = f'{{"#": "{WRITTEN}", "sources": [\n{sources}\n]}}\n'
+        return files
 
     def _mounted_sources(self) -> Iterator[dict[str, object]]:
         """The data of envgen-install about each mounted source."""

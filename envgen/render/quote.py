@@ -248,9 +248,9 @@ def compose_variable(name: str, default: str | None, *, reason: str = "", after:
 
 def _default(text: str) -> str:
     _one_line(text, "a default of a Compose variable")
-    found = re.search(r"[${}]", text)
-    if found:
-        raise ValueError(f"contains {found.group()!r}, which a default of a Compose variable cannot carry")
+    special = re.search(r"[${}]", text)
+    if special:
+        raise ValueError(f"contains {special.group()!r}, which a default of a Compose variable cannot carry")
     return text
 
 

@@ -95,8 +95,8 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     if not DIGEST.fullmatch(image):
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
         raise UsageError(f"--image {image} has no digest, and tags can move", hint=hint)
-    found = exports.kubernetes(profile, name, image, locked_commit(profile.services[name].model, root))
-    return _deliver(exports.kubernetes_text(found), output)
+    objects = exports.kubernetes(profile, name, image, locked_commit(profile.services[name].model, root))
+    return _deliver(exports.kubernetes_text(objects), output)
 
 
 @command.command()
@@ -116,10 +116,10 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
     file = session.loaded(local=False).project.file.name  # the editor's folder is the project's
-    found = exports.devcontainer(profile, _named(profile, service), folder, session.again(file))
+    settings = exports.devcontainer(profile, _named(profile, service), folder, session.again(file))
     if not (root / profile.compose_file).is_file():
         progress(f"note: the editor reads {profile.compose_file}, which does not exist yet: run `envgen render`")
-    return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
+    return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(settings), output)
 
 
 @command.command()
