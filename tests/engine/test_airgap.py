@@ -82,11 +82,6 @@ def test_a_complete_wheelhouse_is_enough(project: Project, wheels: Path) -> None
     assert found.returncode == 0
 
 
-def test_without_wheels_the_first_package_is_named(project: Project) -> None:
-    done = build(project)
-    assert done.returncode != 0 and "No matching distribution found for uv" in done.stderr, done.stderr
-
-
 def test_lock_reads_the_wheelhouse(project: Project, wheels: Path) -> None:
     project.envgen("lock")
     text = (project.root / "envgen.lock").read_text()

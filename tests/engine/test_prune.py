@@ -38,16 +38,6 @@ def throwaways() -> set[str]:
     return set(docker("ps", "-aq", "--filter", THROWAWAY).split())
 
 
-def kill_when(project: Project, seen: str, *words: str) -> None:
-    """Start a command, wait for a container of its own, then kill -9 it."""
-    before = throwaways()
-    child = project.start(*words)
-    until(lambda: throwaways() - before or child.poll() is not None)
-    assert child.poll() is None, f"{seen} had ended before it could be killed: {child.communicate()}"
-    os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
-
-
 def test_nothing_is_left_after_kills(project: Project) -> None:
     file = project.root / "envgen.yaml"
     file.write_text(file.read_text().replace("flashinfer}}", "flashinfer, namespace: false}}"))
@@ -56,7 +46,11 @@ def test_nothing_is_left_after_kills(project: Project) -> None:
     made = "mkdir -p /c/.envgen-work-0123456789abcdef/x /c/0.7.2.post1/121a/cached_ops/page"
     docker("run", "--rm", "-v", f"{source}:/c", BASE, "sh", "-c", made)
     before = throwaways()
-    kill_when(project, "list", "cache", "list")
+    child = project.start("cache", "list")
+    until(lambda: throwaways() - before or child.poll() is not None)
+    assert child.poll() is None, f"it had ended before it could be killed: {child.communicate()}"
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
     until(lambda: not throwaways() - before)  # its program ends by itself, and the engine removes it
 
     planned = project.envgen("prune", "--dry-run", "--json").json

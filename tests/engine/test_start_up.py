@@ -71,7 +71,3 @@ def test_another_user_and_a_read_only_root_can_start_it(started: Project) -> Non
     for options in (["--user", "1234:1234"], ["--read-only"]):
         found = docker("run", "--rm", *options, f"{NAME}:dev", *SHOW).splitlines()
         assert set(MARKS) <= set(found), options
-
-
-def test_plain_docker_computes_a_number_of_jobs(started: Project) -> None:
-    assert docker("run", "--rm", f"{NAME}:dev", "sh", "-c", 'echo "$MAX_JOBS"').isdigit()

@@ -71,11 +71,6 @@ def test_one_kernel_at_one_number_of_tokens() -> None:
     assert [one["severity"] for one in found["findings"] if "not run" not in one["title"]] == ["ok"]
 
 
-def test_a_kernel_that_no_check_has_is_said() -> None:
-    (found,) = checked("-", ENVGEN_CHECK_KERNEL="nothing like it")
-    assert "no kernel has 'nothing like it' in its name" in found["findings"][0]["title"] and not found["rows"]
-
-
 def test_without_a_gpu_and_a_compiler_the_report_says_not_run() -> None:
     """The script as envgen sends it."""
     [found] = checked("-", CUDA_HOME="/nowhere", PATH="/nowhere", CUDA_VISIBLE_DEVICES="")
