@@ -72,18 +72,14 @@ def test_a_context_that_is_not_defined(config: Path) -> None:
     assert "docker context use default" in str(caught.value)
 
 
-def test_plugins_of_the_user_come_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = program(config / "cli-plugins", "docker-buildx")
-    monkeypatch.setenv("DOCKER_CONFIG", str(config))
-    assert find_plugin("buildx") == mine
-    assert plugin_argv("buildx") == [str(mine)]
-
-
-def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = program(tmp_path / "extra", "docker-compose")
+@pytest.mark.parametrize("folder", ["config/cli-plugins", "extra"])
+def test_plugins_of_the_user_come_first(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    mine = program(tmp_path / folder, "docker-buildx")
     (config / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [str(tmp_path / "extra")]}))
     monkeypatch.setenv("DOCKER_CONFIG", str(config))
-    assert find_plugin("compose") == other
+    assert find_plugin("buildx") == mine and plugin_argv("buildx") == [str(mine)]
 
 
 def test_tls_is_refused(config: Path) -> None:

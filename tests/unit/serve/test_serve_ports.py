@@ -61,9 +61,7 @@ def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
-    refused = preflight.changed_meanwhile(
-        Deployment(found.profile, Path()).with_cached(engine=found.engine), "web", ["Container x Created", line]
-    )
+    refused = preflight.changed_meanwhile(on(found), "web", ["Container x Created", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
     assert problem.message == f"web was not started: port 18001 was taken by {OTHER} in the meantime"
@@ -101,6 +99,8 @@ def test_an_open_one_is(tmp_path: Path, ports: str) -> None:
         "s: port 8000 is reachable from the network, past ufw, and the server asks for no API key"
     )
     assert on_loopback(found.services["s"]) == "127.0.0.1:8000:8000"
+    several = profile(tmp_path, "['8000:8000', '127.0.0.1:8001:8000', '8002:9']")
+    assert "ports 8000, 8002 are reachable" in exposed(several, "s")
 
 
 def test_a_key_is_not_missed(tmp_path: Path) -> None:
@@ -108,11 +108,6 @@ def test_a_key_is_not_missed(tmp_path: Path) -> None:
     assert exposed(keyed, "s") == "s: port 8000 is reachable from the network, past ufw"
     flag = profile(tmp_path, "['8000:8000']", command="sh, -c, 'vllm serve m --api-key \"$KEY\"'")
     assert asks_for_key(flag, flag.services["s"])
-
-
-def test_several_ports(tmp_path: Path) -> None:
-    found = profile(tmp_path, "['8000:8000', '127.0.0.1:8001:8000', '8002:9']")
-    assert "ports 8000, 8002 are reachable" in exposed(found, "s")
 
 
 def test_addresses_of_this_machine_alone() -> None:

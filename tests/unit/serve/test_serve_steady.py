@@ -69,7 +69,6 @@ def test_a_server_that_ends_after_its_answer_is_not_ready(after: Container, why:
     ("service", "url", "why"),
     [
         (Service(("web",)), "", "no port is known to answer HTTP (ready.port)"),
-        (Service(("web",), ready=Ready()), "", "no port is known to answer HTTP (ready.port)"),
         (Service(("web",), health=Health("/health")), "", "port 8000 is not published"),
         (Service(("vllm", "serve", "/models/x")), "", "port 8000 is not published"),
     ],
