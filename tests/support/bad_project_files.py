@@ -241,6 +241,7 @@ service("port out of range", "ports: ['8000:8000', ⟦'99999:8000']", ("port 999
 service("ready port not published", "ports: ['8000:8000'], ready: {port: ⟦8001}",
     ("8001 of the container is not published", "8001:8001"))
 service("ready model without port", "⟦ready: {model: m}", ("model without port", ""))
+service("text without a port", "ready: {⟦expect_text: Paris}", ("no prompt is completed without ready.port", "add ready.port"))
 service("pattern of the log", "ready: {expect: {moe: ⟦'(Marlin'}}",
     ("is not a regular expression: missing )", "a backslash"))
 service("pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}",

@@ -16,20 +16,6 @@ from envgen.profile.load import load_project
 from envgen.profile.values import ImageRef
 from envgen.render.outputs import render_project
 
-PATTERNS = [
-    value
-    for name, value in vars(shape).items()
-    if name.isupper()
-    and not name.startswith("_")
-    and isinstance(value, str)
-    and (isinstance(value, shape.Pattern) or "[" in value)
-]
-
-
-def test_every_pattern_has_a_meaning() -> None:
-    assert all(isinstance(one, shape.Pattern) for one in PATTERNS)
-    assert len(set(PATTERNS)) == len(PATTERNS)
-
 
 def test_what_an_index_is() -> None:
     good = (

@@ -76,12 +76,8 @@ def test_an_option_that_changes_nothing(tmp_path: Path) -> None:
     assert told(tmp_path, HEAD, "gpu=none") == [f"--set gpu: {same}"]
     assert told(tmp_path, HEAD, "services.web.restart=no") == [f"--set services.web.restart: {same}"]
     assert told(tmp_path, HEAD, "ipc=shareable", "ipc=host") == [f"--set ipc: {same}"]
-
-
-def test_an_option_that_changes_nothing_of_a_profile_with_inherited_binaries(tmp_path: Path) -> None:
-    dev = "  dev:\n    extends: p\n    mode: development\n    sources: {v: {origin: {checkout: ../v}}}\n"
-    text = HEAD + "    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, mount: /x/v}}\n" + dev
-    same = "changes nothing: the profile is the same without it"
+    inherited = "  dev:\n    extends: p\n    mode: development\n    sources: {v: {origin: {checkout: ../v}}}\n"
+    text = HEAD + "    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, mount: /x/v}}\n" + inherited
     assert told(tmp_path, text, "ipc=private", profile="dev") == [f"--set ipc: {same}"]
 
 
@@ -117,13 +113,6 @@ def test_a_variable_that_nothing_reads(tmp_path: Path, name: str, hint: str) -> 
     assert one.place is not None
     assert (one.place.file, one.message) == (name, "nothing reads this variable")
     assert hint in one.hint
-
-
-def test_a_text_that_no_prompt_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A check that the file asks for and that would not be made."""
-    (tmp_path / "envgen.yaml").write_text(HEAD + "        ready: {expect_text: Paris}\n")
-    assert main(["config", "-f", str(tmp_path / "envgen.yaml")]) == 2
-    assert "services.web.ready.expect_text: no prompt is completed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["config"], ["config", "--explain"], ["render"], ["render", "--check"]])

@@ -72,18 +72,3 @@ def test_a_built_image_has_the_base_image_s_python(folder: Path) -> None:
     found = exported("-p", "prod")
     assert found["service"] == "serve" and "postCreateCommand" not in found
     assert found["customizations"]["vscode"]["settings"] == {"python.defaultInterpreterPath": "python3.12"}
-
-
-@pytest.mark.parametrize(
-    ("place", "composed"),
-    [
-        (".devcontainer.json", "compose/dev.yaml"),
-        (".devcontainer/devcontainer.json", "../compose/dev.yaml"),
-        (".devcontainer/vllm/devcontainer.json", "../../compose/dev.yaml"),
-    ],
-)
-def test_the_compose_file_is_found_from_where_the_file_is(folder: Path, place: str, composed: str) -> None:
-    done = CliRunner().invoke(cli.main, ["export", "devcontainer", "-o", place])
-    assert done.exit_code == 0, done.exception
-    found = json.loads((folder / place).read_text().partition("\n")[2])
-    assert found["dockerComposeFile"][0] == composed

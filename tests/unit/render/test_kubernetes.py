@@ -124,11 +124,6 @@ def test_what_only_one_machine_has_is_refused_all_at_once(tmp_path: Path) -> Non
     ]
 
 
-def test_names_that_kubernetes_takes() -> None:
-    assert exports.resource_name("My_project.x--prod-") == "my-project-x-prod"
-    assert len(exports.resource_name("x" * 90)) == exports.LONGEST_RESOURCE
-
-
 @pytest.mark.parametrize(
     ("args", "cluster", "gpus"),
     [
