@@ -59,11 +59,6 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert origin == {"key": "gpu", "value": "all", "layer": "set", "place": "--set gpu"}
 
 
-def test_an_unknown_profile(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "-f", str(ROOT / "envgen.yaml"), "-p", "prd"]) == 2
-    assert "did you mean `prod`?" in capsys.readouterr().err
-
-
 # --- init -------------------------------------------------------------------------------------------------------------
 
 
