@@ -162,23 +162,28 @@ def ask_release(deployment: Deployment, service: str, *, replaced: bool = False)
         return []  # the server itself says what it does not accept, as soon
     try:
         release = release_in_engine(deployment, service, fresh=True)
-        found = predict(profile, service, release, None if without_gpu else target(profile), pretend=False)
+        prediction = predict(profile, service, release, None if without_gpu else target(profile), pretend=False)
     except EnvgenError as problem:
         return [f"vLLM could not be queried: {str(problem).splitlines()[0]}"]
-    judged = found.judgement
+    judged = prediction.judgement
     if judged.refusals:
         raise PreflightError(service, tuple(_refused(one, profile, service) for one in judged.refusals))
-    if isinstance(found.answer, run.NoAnswer):
-        return [f"vLLM could not be queried: {found.answer}"]
+    if isinstance(prediction.answer, run.NoAnswer):
+        return [f"vLLM could not be queried: {prediction.answer}"]
     if without_gpu:
         return []
-    notes = [found.chosen] if found.chosen else []
-    notes += made_for_it(found)
-    if found.memory is not None:
-        notes.append(f"memory: {'; '.join(found.memory.lines())}")
-        if found.gpu and found.gpu.unified and deployment.is_local and profile.services[service].needs_memory is None:
+    notes = [prediction.chosen] if prediction.chosen else []
+    notes += made_for_it(prediction)
+    if prediction.memory is not None:
+        notes.append(f"memory: {'; '.join(prediction.memory.lines())}")
+        if (
+            prediction.gpu
+            and prediction.gpu.unified
+            and deployment.is_local
+            and profile.services[service].needs_memory is None
+        ):
             free = meminfo().get("MemAvailable")
-            notes += filter(None, [found.memory.short(free)] if free is not None else [])
+            notes += filter(None, [prediction.memory.short(free)] if free is not None else [])
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + list(judged.warnings)

@@ -47,21 +47,21 @@ def tokens(name: str) -> set[str]:
 
 def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
     """All functions of flashinfer.jit that create a module without arguments."""
-    found: dict[str, Callable[[], Any]] = {}
+    makers: dict[str, Callable[[], Any]] = {}
     for info in pkgutil.walk_packages(jit.__path__, jit.__name__ + "."):
         try:
             module = importlib.import_module(info.name)
         except Exception:
             continue  # it can't be built here, either
         for name, value in vars(module).items():
-            if name.startswith("gen_") and callable(value) and name not in found:
+            if name.startswith("gen_") and callable(value) and name not in makers:
                 try:
                     parameters = inspect.signature(value).parameters.values()
                 except (TypeError, ValueError):
                     continue
                 if all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-                    found[name] = value
-    return sorted(found.items())
+                    makers[name] = value
+    return sorted(makers.items())
 
 
 def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
@@ -84,15 +84,15 @@ def activation(name: str) -> Any:
     """The spec of silu_and_mul and the like, which need the text of their function."""
     jit = importlib.import_module("flashinfer.jit")
     texts = importlib.import_module("flashinfer.activation")
-    kind, found, _ = name.partition("_and_mul")
+    kind, separator, _ = name.partition("_and_mul")
     text = getattr(texts, kind + "_def_cu_str", None)
-    return jit.gen_act_and_mul_module(kind, text) if found and text else None
+    return jit.gen_act_and_mul_module(kind, text) if separator and text else None
 
 
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an attention module, from its name."""
     # Names of attention with sinks leave out the encoding, which is always none there.
-    found: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2", "pos_encoding_mode": 0}
+    values: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2", "pos_encoding_mode": 0}
     for parameter, pattern in SPELLED.items():
         match = re.search(pattern, name)
         if match is None:
@@ -101,10 +101,10 @@ def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
         if parameter.startswith("dtype_"):
             if text not in dtypes:
                 return {}
-            found[parameter] = dtypes[text]
+            values[parameter] = dtypes[text]
         else:
-            found[parameter] = text == "True" if text in ("True", "False") else int(text)
-    return found
+            values[parameter] = text == "True" if text in ("True", "False") else int(text)
+    return values
 
 
 def attention(name: str) -> Any:

@@ -80,8 +80,8 @@ def temporary_host(deployment: Deployment, root: str, *mounts: ContainerMount) -
 
 def key_in(source: str) -> str:
     """The key in the name of a volume or folder; "" for a cache without a namespace."""
-    found = _KEY.fullmatch(source[-13:])
-    return found[1] if found else ""
+    key = _KEY.fullmatch(source[-13:])
+    return key[1] if key else ""
 
 
 def cache_mount(deployment: Deployment) -> ContainerMount:

@@ -76,8 +76,8 @@ def alike(cache: JitCache) -> Space | None:
     mount = cache_mount(deployment)
     if not key_in(mount.source) or exists(deployment, mount):
         return None
-    found = [one for one in spaces(cache) if one.key[:ALIKE] == key_in(mount.source)[:ALIKE] and not one.current]
-    return found[0] if found else None
+    others = [one for one in spaces(cache) if one.key[:ALIKE] == key_in(mount.source)[:ALIKE] and not one.current]
+    return others[0] if others else None
 
 
 def carry(cache: JitCache, before: Space | None) -> None:
@@ -122,12 +122,12 @@ def spaces(cache: JitCache) -> list[Space]:
         sources = list(cache.deployment.engine.volumes(head))
     else:
         sources = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
-    found = [
+    namespaces = [
         Space(key_in(source), source, current.kind, source == current.source, _users(cache, source))
         for source in sources
         if key_in(source) and source[: -len(key_in(source))] == head
     ]
-    return sorted(_measured(cache, found), key=lambda space: (not space.current, -space.used))
+    return sorted(_measured(cache, namespaces), key=lambda space: (not space.current, -space.used))
 
 
 def _users(cache: JitCache, source: str) -> tuple[str, ...]:
@@ -145,14 +145,14 @@ def _ask(cache: JitCache, mounts: Sequence[ContainerMount], **request: Any) -> R
     return cache.ask(Removal, place, {"operation": "spaces", **request})
 
 
-def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
-    if not found:
+def _measured(cache: JitCache, namespaces: Sequence[Space]) -> list[Space]:
+    if not namespaces:
         return []
-    mounts = [ContainerMount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
+    mounts = [ContainerMount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(namespaces)]
     measured = _ask(cache, mounts, roots=[mount.target for mount in mounts]).spaces
-    if len(measured) != len(found):
-        raise EngineError(f"unexpected answer: {len(measured)} namespaces instead of {len(found)}")
-    return [replace(space, **vars(measurement)) for space, measurement in zip(found, measured, strict=True)]
+    if len(measured) != len(namespaces):
+        raise EngineError(f"unexpected answer: {len(measured)} namespaces instead of {len(namespaces)}")
+    return [replace(space, **vars(measurement)) for space, measurement in zip(namespaces, measured, strict=True)]
 
 
 def remove(cache: JitCache, space: Space) -> str:

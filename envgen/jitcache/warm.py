@@ -139,9 +139,9 @@ def warm(
     place = find_compile_host(cache)
     archs = arch_folders(str(cache.deployment.profile.cuda.arch_list) or NO_ARCH)
     # Not a query with the names: some may not exist yet.
-    found = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
-    stale = sorted({module.name for module in found if module.state == "stale" and not module.guess})
-    wanted = list(names) or sorted({module.name for module in found if module.state == "partial"} | set(stale))
+    modules = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
+    stale = sorted({module.name for module in modules if module.state == "stale" and not module.guess})
+    wanted = list(names) or sorted({module.name for module in modules if module.state == "partial"} | set(stale))
     if not wanted:
         return [], None
     if stale:

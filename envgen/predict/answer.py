@@ -95,9 +95,9 @@ def checked(answer: Mapping[str, Any] | NoAnswer) -> Mapping[str, Any] | NoAnswe
 
 
 def _check(answer: _Answer) -> None:
-    for step, one in answer.asked.items():
-        if one is not None and step != "parser":
-            bind(_Choice, one, f"asked.{step}")
+    for step, choice in answer.asked.items():
+        if choice is not None and step != "parser":
+            bind(_Choice, choice, f"asked.{step}")
     if answer.platform and len(answer.platform.capability) != 2:
         raise ShapeError("platform is not that of a GPU")
     if len(answer.lines) > LINES:

@@ -176,13 +176,13 @@ def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
 
 def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
     """Regular expressions for `ready.expect`, from the release's own lines."""
-    found = {}
+    expressions = {}
     for subject in ("attention", "moe"):
         if cut := re.search(r"^.*?\bUsing\b.*?\bbackend\b", _line_of(subject, answer)):
-            found[subject] = escape(cut[0])
+            expressions[subject] = escape(cut[0])
     if quantization := re.search(r"quantization=\w+", str(answer.get("config_line") or "")):
-        found["quantization"] = quantization[0]
-    return found
+        expressions["quantization"] = quantization[0]
+    return expressions
 
 
 def escape(text: str) -> str:

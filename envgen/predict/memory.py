@@ -74,19 +74,19 @@ def cache_of(
     linear = sum(kind in _MAMBA for kind in layers)
     if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
         return None
-    one, other = _pair(text, ranks), _pair(text, ranks, wider="global_")
+    windowed_pair, full_pair = _pair(text, ranks), _pair(text, ranks, wider="global_")
     state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
     states = states if linear else 0
     window = _number(text, "sliding_window") if windowed else 0
     index = _index(text)
-    if one is None or other is None or state is None or window is None or index is None or states is None:
+    if windowed_pair is None or full_pair is None or state is None or window is None or index is None or states is None:
         return None
-    token = other * wide + index
+    token = full_pair * wide + index
     if beside % token == 0:  # its layers are like the model's, and share their groups
         draft, beside = draft + beside // token, 0
     full, windowed, linear = _padded(full + draft, windowed, linear)
     state = -(-state // (token * _BLOCK)) * token * _BLOCK  # a state's page is as large as one of attention
-    return KvCost(token * full + beside, one * wide * windowed, window, state * linear * states)
+    return KvCost(token * full + beside, windowed_pair * wide * windowed, window, state * linear * states)
 
 
 def _padded(*kinds: int) -> list[int]:
@@ -105,9 +105,9 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _number(text: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
-        found = text.get(name)
-        if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 1 << 60:
-            return found
+        number = text.get(name)
+        if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 1 << 60:
+            return number
     return None
 
 
@@ -246,20 +246,20 @@ class Estimate:
         included["cache"] = ", the draft's weights not counted"
         draft = included.get(self.draft, ", draft not counted")
         about = "about " if self.published and self.weights is not None else ""
-        found = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
-        if (one := self.sequence) is None:
-            return [*found, "KV cache: unknown for this model's kinds of layers"]
-        every = f"; {self.sequences} such sequences {_size(one * self.sequences)}" if self.sequences > 1 else ""
-        found.append(f"KV cache {_size(one)} for {self.context} tokens{every}")
+        texts = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
+        if (sequence := self.sequence) is None:
+            return [*texts, "KV cache: unknown for this model's kinds of layers"]
+        every = f"; {self.sequences} such sequences {_size(sequence * self.sequences)}" if self.sequences > 1 else ""
+        texts.append(f"KV cache {_size(sequence)} for {self.context} tokens{every}")
         room, longest = self.room, self.context_that_fits
         if room is None or longest is None or self.least is None:
-            return found
+            return texts
         limit = "--kv-cache-memory-bytes" if self.fixed is not None else f"utilization {self.share:g}"
         if longest < self.context:
             share = self.least / self.gpu
             need = f"{self.context} need " + (f"utilization {share:.2f}" if share < 1 else "a larger GPU")
-            return [*found, f"{limit} leaves {_size(max(room, 0))} for it: about {longest} tokens fit; {need}"]
-        return [*found, f"{limit} leaves {_size(room)} for it: about {room / max(one, 1):.1f} full sequences"]
+            return [*texts, f"{limit} leaves {_size(max(room, 0))} for it: about {longest} tokens fit; {need}"]
+        return [*texts, f"{limit} leaves {_size(room)} for it: about {room / max(sequence, 1):.1f} full sequences"]
 
 
 def _size(count: int | None) -> str:

@@ -85,8 +85,10 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    found = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True, b12x=True)
-    return answer(asdict(found), shown.evidence(found), any(module.state == "stale" for module in found.modules))
+    inventory = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True, b12x=True)
+    return answer(
+        asdict(inventory), shown.evidence(inventory), any(module.state == "stale" for module in inventory.modules)
+    )
 
 
 @command.command()

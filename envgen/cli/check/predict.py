@@ -55,14 +55,14 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     else:
         place = app.release_in_engine(head_of(session.deployment(), name), name)
     progress(f"asking {place.shown} what it would choose for {name}")
-    found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
-    code = ExitCode.OK if found.ends_well else ExitCode.FINDINGS
-    return answer(document(found, profile), text(found, profile), code)
+    prediction = app.predict(profile, name, place, chosen, pretend=gpu is not None)
+    code = ExitCode.OK if prediction.ends_well else ExitCode.FINDINGS
+    return answer(document(prediction, profile), text(prediction, profile), code)
 
 
-def document(found: Prediction, profile: Profile) -> dict[str, Any]:
+def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
     """The answer and its judgement as JSON."""
-    judged, answer = found.judgement, found.known
+    judged, answer = prediction.judgement, prediction.known
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions")},
@@ -70,29 +70,28 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "gpu": answer.get("platform"),
         "backends": list(answer.get("backends", ())),
         "kv_cache": answer.get("kv"),
-        "memory": found.memory and found.memory.document(),
+        "memory": prediction.memory and prediction.memory.document(),
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
-        "place": found.place,
+        "place": prediction.place,
         "profile": profile.name,
         "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
-        "service": found.service,
+        "service": prediction.service,
         "stubs": list(answer.get("stubs", ())),
         "variant": profile.variant,
         "verdict": judged.verdict.value,
     }
 
 
-def text(found: Prediction, profile: Profile) -> list[str]:
+def text(prediction: Prediction, profile: Profile) -> list[str]:
     """The answer and its judgement as lines for people."""
-    judged = found.judgement
+    judged = prediction.judgement
     variant = f", variant {profile.variant}" if profile.variant else ""
-    answer = found.known
-    lines = [
-        f"{found.service} (profile {profile.name}{variant}): {_release(answer, found.assumed)}, asked in {found.place}"
-    ]
+    answer = prediction.known
+    release = _release(answer, prediction.assumed)
+    lines = [f"{prediction.service} (profile {profile.name}{variant}): {release}, asked in {prediction.place}"]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
-    memory = found.memory.lines() if found.memory else []
+    memory = prediction.memory.lines() if prediction.memory else []
     lines += [f"  {'' if number else 'memory':<13} {line}" for number, line in enumerate(memory)]
     # What the selectors log, as a server does; a note covers the line about the artifactory.
     logged = dict.fromkeys(
@@ -106,9 +105,9 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     lines += [f"  ready.expect  {name}: logged after the choice, not judged" for name in judged.unjudged]
     for refusal in judged.refusals:
         lines.append(f"refused ({refusal.step}): {refusal.message}")
-    for line, one in zip(app.contradicted(judged), judged.contradictions, strict=True):
+    for line, contradiction in zip(app.contradicted(judged), judged.contradictions, strict=True):
         lines.append(line)
-        if corrected := app.corrected(found, one):
+        if corrected := app.corrected(prediction, contradiction):
             lines.append(f"  this pattern fits: {corrected}")
     lines += [f"not asked: {one}" for one in judged.unasked]
     lines += [f"note: {one}" for one in judged.caveats]
@@ -124,14 +123,14 @@ def text(found: Prediction, profile: Profile) -> list[str]:
 def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
     """The release's other backends: a line for each that it accepts, then those of one step and reason together."""
     lines, alike = [], dict[tuple[str, str, str], list[str]]()
-    for one in listed:
-        if one["verdict"] == "accepted":
-            never = "; never chosen unasked" if one["auto"] is False else ""
-            flags = json.dumps(one["args"]).replace('"', "")
-            lines.append(f"  {'would fit':<13} {one['step']} {one['backend']}: args: {flags}{never}")
+    for other in listed:
+        if other["verdict"] == "accepted":
+            never = "; never chosen unasked" if other["auto"] is False else ""
+            flags = json.dumps(other["args"]).replace('"', "")
+            lines.append(f"  {'would fit':<13} {other['step']} {other['backend']}: args: {flags}{never}")
         else:
-            first = one["reason"].partition("; ")[0]  # --json has all reasons
-            alike.setdefault((one["verdict"], one["step"], first), []).append(one["backend"])
+            first = other["reason"].partition("; ")[0]  # --json has all reasons
+            alike.setdefault((other["verdict"], other["step"], first), []).append(other["backend"])
     return lines + [
         f"  {verdict:<13} {step} {', '.join(names)}: {reason}"
         for (verdict, step, reason), names in sorted(alike.items())
@@ -152,20 +151,20 @@ def _release(answer: Any, assumed: bool) -> str:
 
 def _choices(answer: Any) -> list[tuple[str, str]]:
     asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
-    found = []
+    choices = []
     titles = {"attention": "attention", "moe": "MoE", "linear": "linear", "mamba": "Mamba", "draft": "draft"}
     for step, title in titles.items():
         if chosen := asked.get(step):
             request = f"  (asked for: {chosen['asked_for']})" if chosen["asked_for"] else ""
-            found.append((title, chosen["backend"] + request))
-    found.append(("quantization", str(answer.get("quantization") or "")))
+            choices.append((title, chosen["backend"] + request))
+    choices.append(("quantization", str(answer.get("quantization") or "")))
     if kv:
-        found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}"))
+        choices.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}"))
     if model:
         origin = {"envgen": "envgen's own copy", "cache": "the Hugging Face cache"}.get(
             str(model.get("from")), str(model.get("place", ""))
         )
         facts = f"head size {model['head_size']}, " if "head_size" in model else ""
         facts += "attention sinks, " if model.get("sinks") else ""
-        found.append(("model", f"{model['name']}: {facts}config.json from {origin}"))
-    return found
+        choices.append(("model", f"{model['name']}: {facts}config.json from {origin}"))
+    return choices

@@ -27,17 +27,17 @@ def generators(root: str) -> list[str]:
     """All generators of the package in ``root``, by path."""
     if not root:
         return []
-    found: list[str] = []
+    paths: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in ("data", "__pycache__"))
         for name in sorted(name for name in names if name.endswith(".py")):
             path = os.path.join(folder, name)
             inside = folder == os.path.join(root, FOLDER) or folder.startswith(os.path.join(root, FOLDER) + os.sep)
             if inside or _CALL in read_text(path, _LARGEST):
-                found.append(path)
-            if len(found) >= _MOST:
-                return found
-    return found
+                paths.append(path)
+            if len(paths) >= _MOST:
+                return paths
+    return paths
 
 
 def makes(path: str, name: str) -> bool:
@@ -50,13 +50,13 @@ def makes(path: str, name: str) -> bool:
 def include_folders(recipe: NinjaRecipe) -> list[str]:
     """The folders of its flags that headers are searched in, in their order."""
     words = recipe.words("common_cflags", "cflags", "cuda_cflags")
-    found: list[str] = []
+    searched: list[str] = []
     for word, following in zip(words, words[1:] + [""]):
         for flag in _INCLUDE:
             if word.startswith(flag):
-                found.append(word[len(flag) :] or following)
+                searched.append(word[len(flag) :] or following)
                 break
-    return list(dict.fromkeys(filter(None, found)))
+    return list(dict.fromkeys(filter(None, searched)))
 
 
 def shadows(recipe: NinjaRecipe, files: FileFacts, since: int) -> Iterator[str]:

@@ -393,8 +393,8 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
             building += [(shelf.shown + "/tmp/" + BATCH, lock)] if lock else []
         held = [one for one in modules if one["locked"]]
         known = holders([one["lock"] for one in held] + [lock for _, lock in building])
-        for one in held:
-            one["holders"] = known[one["lock"]]
+        for listed in held:
+            listed["holders"] = known[listed["lock"]]
         answer.update(modules=modules + [asdict(one) for one in compiled],
                       building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
                       leftovers=asdict(sweep(cache.fd, [], dry=True)),

@@ -162,16 +162,16 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
 
 def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
     """What is in ``cached_ops``, by name, and what it is: ``folder`` (a module), ``link`` or ``file``."""
-    found = {}
+    kinds = {}
     try:
         with os.scandir(shelf.fd) as entries:
             for entry in entries:
                 if not is_reserved(entry.name):
                     is_folder = entry.is_dir(follow_symlinks=False)
-                    found[entry.name] = "folder" if is_folder else "link" if entry.is_symlink() else "file"
+                    kinds[entry.name] = "folder" if is_folder else "link" if entry.is_symlink() else "file"
     except OSError as error:
         problems.append(shelf.shown + ": " + reason(error))
-    return dict(sorted(found.items()))
+    return dict(sorted(kinds.items()))
 
 
 @dataclass
@@ -204,9 +204,9 @@ def choose(cache: Shelves, patterns: list[str], everything: bool, others: Iterab
     Raises ``not_found`` when any pattern matches nothing, nor one of ``others``, which are no modules: half of what was
     asked for is not what was asked for.
     """
-    found = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
-    folders = {name for _, entries in found for name, kind in entries.items() if kind != "file"}
-    files = {name for _, entries in found for name in entries} - folders
+    shelves = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
+    folders = {name for _, entries in shelves for name, kind in entries.items() if kind != "file"}
+    files = {name for _, entries in shelves for name in entries} - folders
     wanted: set[str] = set(folders) if everything else set()
     missing = []
     for pattern in patterns:
@@ -219,7 +219,7 @@ def choose(cache: Shelves, patterns: list[str], everything: bool, others: Iterab
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
                     names=sorted({*folders, *others}))  # fmt: skip
     choices = []
-    for shelf, entries in found:
+    for shelf, entries in shelves:
         chosen = {name: kind for name, kind in entries.items() if kind != "file" and name in wanted}
         others = [name for name, kind in entries.items() if kind != "file" and name not in wanted]
         choices += [Choice(shelf, chosen, others)] if chosen else []

@@ -15,8 +15,8 @@ from envgen.inside.common import read_text, value_of
 
 def parse_arch(text: str) -> tuple[int, int, str] | None:
     """``121a``, 12.1 with its own instructions, as (12, 1, "a"); None for anything else."""
-    found = re.match(r"([0-9]{1,2})([0-9])([af]?)\Z", text)
-    return (int(found[1]), int(found[2]), found[3]) if found else None
+    parts = re.match(r"([0-9]{1,2})([0-9])([af]?)\Z", text)
+    return (int(parts[1]), int(parts[2]), parts[3]) if parts else None
 
 
 def runs(code: str, device: str) -> bool:
@@ -78,17 +78,17 @@ def package_of() -> InstalledPackage:
     """
     sys.path[:] = [path for path in sys.path if path]  # as a service starts: -c puts the working folder first
     folder = folder_of("flashinfer")
-    found = InstalledPackage(os.path.realpath(folder) if folder else "")
-    if found.root:
-        found.version = value_of("__version__", read_text(found.root + "/_build_meta.py")) or UNKNOWN
-        found.aot = found.root + "/data/aot"
+    package = InstalledPackage(os.path.realpath(folder) if folder else "")
+    if package.root:
+        package.version = value_of("__version__", read_text(package.root + "/_build_meta.py")) or UNKNOWN
+        package.aot = package.root + "/data/aot"
     cache = folder_of("flashinfer_jit_cache")
-    if cache and "get_aot_artifacts" not in read_text(found.root + "/jit/env.py", 1 << 20):
-        found.aot = cache + "/jit_cache"
+    if cache and "get_aot_artifacts" not in read_text(package.root + "/jit/env.py", 1 << 20):
+        package.aot = cache + "/jit_cache"
     elif cache:
         with contextlib.suppress(Exception):
-            found.providers = providers_of(found.version)
-    return found
+            package.providers = providers_of(package.version)
+    return package
 
 
 def providers_of(version: str) -> list[tuple[str, list[str], set[str]]]:

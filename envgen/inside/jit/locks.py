@@ -171,8 +171,8 @@ class Hold:
                         self._acquire(self.modules, shelf, name + "/" + path)
             if self._held:
                 known = holders([lock for _, lock in self._held])
-                found = [{"lock": shown, "holders": known[lock]} for shown, lock in self._held]
-                raise tree.Fault("refused", "is being built", held=found)
+                refusals = [{"lock": shown, "holders": known[lock]} for shown, lock in self._held]
+                raise tree.Fault("refused", "is being built", held=refusals)
         except BaseException:
             self.release()
             raise
@@ -210,12 +210,12 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
 
     Compares inodes alone: on btrfs and overlayfs /proc/locks has another device than stat.
     """
-    found: dict[LockId, set[int]] = {lock: set() for lock in locks}
+    pids_of: dict[LockId, set[int]] = {lock: set() for lock in locks}
     for pid, number in _FLOCK.findall(read_bytes(proc + "/locks")) if locks else ():
-        for lock in found:
+        for lock in pids_of:
             if lock[1] == int(number) and int(pid):  # 0: in another namespace
-                found[lock].add(int(pid))
-    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
+                pids_of[lock].add(int(pid))
+    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in pids_of.items()}
 
 
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int]:
@@ -223,7 +223,7 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int
 
     Libraries are identified by inode: paths differ between containers, and after a clear.
     """
-    found: list[User] = []
+    users: list[User] = []
     unseen = 0
     for pid in pids(proc) if inodes else ():
         if pid == os.getpid():
@@ -236,8 +236,8 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int
             continue
         if mapped & inodes.keys():
             names = sorted({inodes[inode] for inode in mapped & inodes.keys()})
-            found.append(User(pid, command(pid, proc), tuple(names)))
-    return found, unseen
+            users.append(User(pid, command(pid, proc), tuple(names)))
+    return users, unseen
 
 
 def pids(proc: str = "/proc") -> list[int]:

@@ -19,11 +19,11 @@ def run_spaces(request: Doc) -> Doc:
     ``remove``: names below ``parent`` to remove. The last use is the newest time of any file: FlashInfer opens the lock
     of each module that it loads, and writes its log, so a use without a compilation counts, too.
     """
-    found = []
+    uses = []
     for root in request.get("roots") or ():
         with opened(root) as fd:
             total = measure(fd, Measure())
-        found.append({"bytes": total.bytes, "used": total.newest})
+        uses.append({"bytes": total.bytes, "used": total.newest})
     errors: list[str] = []
     names = list(request.get("remove") or ())
     for name in names:
@@ -31,7 +31,7 @@ def run_spaces(request: Doc) -> Doc:
     if names:
         with opened(request["parent"]) as parent:
             discard(names, parent, errors)
-    return {"spaces": found, "errors": errors}
+    return {"spaces": uses, "errors": errors}
 
 
 OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {

@@ -31,7 +31,7 @@ class Edge:
 
 def expand(text: str, variables: dict[str, str]) -> str:
     """Escapes and variables resolved; a ``$`` that means nothing stays."""
-    return _DOLLAR.sub(lambda found: found[1] or variables.get(found[2] or found[3], ""), text)
+    return _DOLLAR.sub(lambda match: match[1] or variables.get(match[2] or match[3], ""), text)
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
@@ -92,14 +92,14 @@ class Deps:
 
 def parse_deps(data: bytes) -> Deps:
     """Parse as much as possible. Never raises."""
-    found = Deps()
+    deps = Deps()
     position, end = len(MAGIC) + 4, len(data)
     if not data.startswith(MAGIC) or end < position:
-        return found
-    found.version = struct.unpack_from("<I", data, len(MAGIC))[0]
-    if found.version not in (3, 4):
-        return found
-    head = 8 if found.version == 3 else 12  # the output's number, and its time in 4 or 8 bytes
+        return deps
+    deps.version = struct.unpack_from("<I", data, len(MAGIC))[0]
+    if deps.version not in (3, 4):
+        return deps
+    head = 8 if deps.version == 3 else 12  # the output's number, and its time in 4 or 8 bytes
     paths: list[str] = []
     while position + 4 <= end:
         size = struct.unpack_from("<I", data, position)[0]
@@ -112,15 +112,15 @@ def parse_deps(data: bytes) -> Deps:
             inputs = numbers[head // 4 :]
             if size < head or max(numbers[0], *inputs, 0) >= len(paths):  # of unknown paths
                 break
-            found.inputs[paths[numbers[0]]] = [paths[number] for number in inputs]
+            deps.inputs[paths[numbers[0]]] = [paths[number] for number in inputs]
         else:
             # The checksum is the complement of the path's number.
             if size < 8 or numbers[-1] != (~len(paths) & 0xFFFFFFFF):
                 break
             paths.append((record[:-7] + record[-7:-4].rstrip(b"\0")).decode("utf-8", "surrogateescape"))
         position += 4 + size
-    found.whole = position == end
-    return found
+    deps.whole = position == end
+    return deps
 
 
 # How a module was compiled: build.ninja, and the inputs of its objects in .ninja_deps.

@@ -35,8 +35,8 @@ def ask_others(config: Any, report: Doc, lines: Lines) -> List[Doc]:
     try:
         for ask in (attention, experts):
             with contextlib.suppress(Exception):  # another release: what it has is listed
-                for one in ask(config, report, lines):
-                    answers.append(one)
+                for answer in ask(config, report, lines):
+                    answers.append(answer)
     finally:
         lines.kept = kept
     return answers
@@ -74,10 +74,10 @@ def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
             auto = backend in walked if walked else None
             answers.append(dict(answer, step="moe", backend=backend, args=flag, auto=auto))
         # One that is refused with each of its flags is listed once.
-        for one in [one for one in answers if one["verdict"] == "accepted"] or answers[:1]:
-            if one["backend"] not in listed and not OTHER_FORMAT.search(one["reason"]):
-                listed.add(one["backend"])
-                yield one
+        for other in [one for one in answers if one["verdict"] == "accepted"] or answers[:1]:
+            if other["backend"] not in listed and not OTHER_FORMAT.search(other["reason"]):
+                listed.add(other["backend"])
+                yield other
 
 
 def asked(step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, report: Doc, lines: Lines) -> Doc:
@@ -158,8 +158,8 @@ def linear(module: Any, asked_for: Dict[str, Any], report: Doc) -> List[Doc]:
     for name, kinds in sorted(getattr(module, "_LINEAR_BACKEND_KERNEL_MAP", {}).items()):
         verdicts = [able(kind, layer, report) for some, layer in asked_for.values() for kind in some if kind in kinds]
         accepted = [one for one in verdicts if one["verdict"] == "accepted"]
-        for one in (accepted or verdicts)[:1]:
-            answers.append(dict(one, step="linear", args={"linear-backend": name}, auto=None))
+        for verdict in (accepted or verdicts)[:1]:
+            answers.append(dict(verdict, step="linear", args={"linear-backend": name}, auto=None))
     return answers
 
 

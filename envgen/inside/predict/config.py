@@ -131,20 +131,20 @@ def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Do
     """Where a model's config.json is: in its folder, in the Hugging Face cache, or in the request, from where it is
     written into ``folder``. NotAskable without a usable one."""
     facts = request["models"].get(name)
-    found = {"weights": facts["weights"]} if facts else {}
+    model = {"weights": facts["weights"]} if facts else {}
     if os.path.isdir(name):
-        found.update({"from": "folder", "place": os.path.join(name, "config.json")})
+        model.update({"from": "folder", "place": os.path.join(name, "config.json")})
     elif place := cached(name, "config.json", revision):
-        found.update({"from": "cache", "place": place})
+        model.update({"from": "cache", "place": place})
     elif facts:
-        found.update({"from": "envgen", "place": os.path.join(folder, "config.json")})
+        model.update({"from": "envgen", "place": os.path.join(folder, "config.json")})
         os.makedirs(folder, exist_ok=True)
-        with open(found["place"], "w", encoding="utf-8") as file:
+        with open(model["place"], "w", encoding="utf-8") as file:
             json.dump(facts["config"], file)
     else:
         raise NotAskable("the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name)
-    read_config(found["place"])
-    return found
+    read_config(model["place"])
+    return model
 
 
 def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
@@ -157,13 +157,13 @@ def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
         return
     try:
         place = os.path.join(folder, "draft")
-        found = located(str(draft["model"]), draft.get("revision"), request, place)
+        draft_config = located(str(draft["model"]), draft.get("revision"), request, place)
     except NotAskable as odd:
         args.speculative_config = None
         report["unasked"].append({"step": "speculative-config", "why": "the draft model: %s" % odd})
         return
-    model.update(draft=found["place"], draft_weights=found.get("weights"))
-    if found["from"] == "envgen":
+    model.update(draft=draft_config["place"], draft_weights=draft_config.get("weights"))
+    if draft_config["from"] == "envgen":
         args.speculative_config = {key: value for key, value in draft.items() if key != "revision"}
         args.speculative_config["model"] = place
 

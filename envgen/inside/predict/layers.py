@@ -140,9 +140,9 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     if not has_compiled_code():
         return  # what they chose is not what a server's would
     kernels = chosen(model, config)
-    for step, one in kernels.items():
-        if one["backend"] and (step in left or step in ("linear", "mamba")):
-            report["asked"][step] = one
+    for step, kernel in kernels.items():
+        if kernel["backend"] and (step in left or step in ("linear", "mamba")):
+            report["asked"][step] = kernel
             report["unasked"] = [other for other in report["unasked"] if other["step"] != step]
             lines.kept += [dict(line, step=step) for line in logged if subject(line) == step]
 

@@ -49,18 +49,18 @@ class Lines(logging.Handler):
 
 def causes_of(problem: BaseException) -> List[BaseException]:
     """The exception and all its causes."""
-    found: List[BaseException] = []
+    causes: List[BaseException] = []
     waiting: List[Any] = [problem]
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, BaseException) or one in found:
+        cause = waiting.pop()
+        if not isinstance(cause, BaseException) or cause in causes:
             continue
-        found.append(one)
-        waiting.append(one.__cause__ or (None if one.__suppress_context__ else one.__context__))
-        if type(one).__name__ == "ValidationError":  # pydantic's, with the validator's error
+        causes.append(cause)
+        waiting.append(cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__))
+        if type(cause).__name__ == "ValidationError":  # pydantic's, with the validator's error
             with contextlib.suppress(Exception):
-                waiting += [each.get("ctx", {}).get("error") for each in one.errors()]  # type: ignore[attr-defined]
-    return found
+                waiting += [each.get("ctx", {}).get("error") for each in cause.errors()]  # type: ignore[attr-defined]
+    return causes
 
 
 def is_refusal(problem: BaseException) -> bool:
@@ -171,21 +171,21 @@ def named(what: str) -> Tuple[str, Any]:
 
 def moved(name: str, package: str) -> Iterator[str]:
     """The module of vLLM that defines one of THINGS, if only one does."""
-    if len(found := definitions(package).get(name, [])) == 1:
-        yield found[0]
+    if len(places := definitions(package).get(name, [])) == 1:
+        yield places[0]
 
 
 @functools.lru_cache(maxsize=None)
 def definitions(package: str) -> Dict[str, List[str]]:
     """The name of each of THINGS -> the modules that define it, by their source."""
     pattern = re.compile(r"^(?:def|class) (%s)\b" % "|".join(name for name, *_ in THINGS.values()), re.MULTILINE)
-    found: Dict[str, List[str]] = {}
+    defined: Dict[str, List[str]] = {}
     for folder, _, files in os.walk(package):
         for path in (os.path.join(folder, file) for file in files if file.endswith(".py")):
             for name in set(pattern.findall(read_text(path, 4 << 20))):
                 place = os.path.relpath(path, os.path.dirname(package))[: -len(".py")]
-                found.setdefault(name, []).append(place.replace(os.sep, "."))
-    return found
+                defined.setdefault(name, []).append(place.replace(os.sep, "."))
+    return defined
 
 
 def accepted(function: Any, values: Doc) -> Doc:
@@ -196,8 +196,8 @@ def accepted(function: Any, values: Doc) -> Doc:
 
 def asked_for(config: Any, part: str, name: str) -> Optional[str]:
     """The service's own choice; None where it leaves the choice to the release."""
-    found = getattr(getattr(config, part, None), name, None)
-    return None if found in (None, "auto") else str(getattr(found, "name", found))
+    choice = getattr(getattr(config, part, None), name, None)
+    return None if choice in (None, "auto") else str(getattr(choice, "name", choice))
 
 
 def release(report: Doc, lines: Lines) -> None:
@@ -218,7 +218,7 @@ def release(report: Doc, lines: Lines) -> None:
     logger: Any = logging.getLogger("vllm")
     logger.addHandler(lines)
     remove = logger.removeHandler  # newer releases configure logging again, which would remove ours
-    logger.removeHandler = lambda one: None if one is lines else remove(one)
+    logger.removeHandler = lambda handler: None if handler is lines else remove(handler)
 
 
 def forget() -> None:
@@ -226,9 +226,9 @@ def forget() -> None:
     for name, module in list(sys.modules.items()):
         if not (name.startswith("vllm.") and re.search(r"flashinfer|attention|platforms|logger|torch_utils", name)):
             continue
-        for one in list(vars(module).values()):
-            if type(one).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
-                one.cache_clear()
+        for cached in list(vars(module).values()):
+            if type(cached).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
+                cached.cache_clear()
 
 
 @contextlib.contextmanager
@@ -236,12 +236,12 @@ def everything_logged() -> Iterator[None]:
     """Log at debug level: the reasons against a choice are debug messages."""
     root = logging.getLogger("vllm")
     level, others = root.level, [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
-    for one, _ in others:
-        one.setLevel(max(level, logging.INFO))
+    for handler, _ in others:
+        handler.setLevel(max(level, logging.INFO))
     root.setLevel(logging.DEBUG)
     try:
         yield
     finally:
         root.setLevel(level)
-        for one, before in others:
-            one.setLevel(before)
+        for handler, before in others:
+            handler.setLevel(before)
