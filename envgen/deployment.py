@@ -221,8 +221,8 @@ class Deployment:
         """What has changed since the image was built, as far as its labels tell."""
         if self.image is None or self.is_current:
             return []
-        found = changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
-        return [one for one in found if one.after or not (self.root / one.name).is_file()]  # `left_out` says that
+        changes = changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
+        return [one for one in changes if one.after or not (self.root / one.name).is_file()]  # `left_out` says that
 
     @property
     def left_out(self) -> list[str]:
@@ -248,13 +248,13 @@ class Deployment:
     @property
     def missing_files(self) -> tuple[Problem, ...]:
         """A problem for each of ``own_files`` that does not exist."""
-        found = []
+        problems = []
         for key, path in self.own_files.items():
             kind = "folder" if key == "build.wheelhouse" else "file"
             if not (path.is_dir() if kind == "folder" else path.is_file()):
                 message = f"{key}: {kind} {path} does not exist"
-                found.append(Problem(message, hint=f"correct {key}, or unset it"))
-        return tuple(found)
+                problems.append(Problem(message, hint=f"correct {key}, or unset it"))
+        return tuple(problems)
 
     def require_own_files(self) -> dict[str, Path]:
         """``own_files``. RefusedError with all that do not exist."""
@@ -340,18 +340,18 @@ class Deployment:
         """The containers of ``services`` (default: of the whole profile). UsageError for an unknown name."""
         for name in services:
             known_service(self.profile, name)
-        found = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
-        return tuple(one for one in found if not services or one.service in services)
+        containers = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
+        return tuple(one for one in containers if not services or one.service in services)
 
     def running(self, service: str) -> Container:
         """The container of a running service. NotFoundError with the command that starts it."""
         known_service(self.profile, service)
         self.require_name()
-        found = self.engine.containers(self.profile.compose_name, service)
-        if not found:
+        containers = self.engine.containers(self.profile.compose_name, service)
+        if not containers:
             what = f"{service} is not running" + (f" on {self.node}" if self.node else "")
             raise NotFoundError(what, hint=f"envgen up {service} {self.profile.chosen_variant}")
-        return found[0]
+        return containers[0]
 
     # Caches, and containers of our own
 
@@ -369,16 +369,16 @@ class Deployment:
     def mounts(self, service: str) -> list[ContainerMount]:
         """What Compose would mount, without volumes that do not exist: a temporary container must not create them."""
         profile, machine = self.profile, names.compose_environment(self.profile, self.root)
-        found = []
+        mounts = []
         for name, source in profile.mounted_sources.items():
-            found.append(ContainerMount(machine[names.checkout_variable(name)], str(source.mount)))
-        for name, one in profile.services[service].mounts.items() if service in profile.services else ():
+            mounts.append(ContainerMount(machine[names.checkout_variable(name)], str(source.mount)))
+        for name, mount in profile.services[service].mounts.items() if service in profile.services else ():
             place = machine[names.mount_variable(service, name)]
-            found.append(ContainerMount(place, str(one.path), read_only=one.read_only))
-        found += self.caches.values()
+            mounts.append(ContainerMount(place, str(mount.path), read_only=mount.read_only))
+        mounts += self.caches.values()
         if profile.mounted_sources:
-            found.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
-        return [one for one in found if one.kind != "volume" or self.engine.volume(one.source) is not None]
+            mounts.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
+        return [one for one in mounts if one.kind != "volume" or self.engine.volume(one.source) is not None]
 
     def gpus_of(self, service: str) -> Sequence[Mapping[str, Any]]:
         """The GPUs that `envgen up` would give the service, as Compose writes them; none if the engine has none."""
@@ -423,8 +423,8 @@ class Deployment:
 
     def other_folder(self) -> Path | None:
         """Another project folder that has containers under this name; None if there is none."""
-        found = (elsewhere(one, self.root) for one in self.engine.containers(self.profile.compose_name, all=True))
-        return next((folder for folder in found if folder), None)
+        folders = (elsewhere(one, self.root) for one in self.engine.containers(self.profile.compose_name, all=True))
+        return next((folder for folder in folders if folder), None)
 
     def require_name(self) -> None:
         """RefusedError with both folders if the name belongs to another one."""
@@ -492,16 +492,16 @@ def on_machine(profile: Profile, name: str) -> Profile:
 def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) -> dict[str, str]:
     """The variables that the rendered Compose files need on machine ``name``."""
     machine = profile.nodes[name]
-    found = names.compose_environment(on_machine(profile, name), root)
-    found |= {
+    variables = names.compose_environment(on_machine(profile, name), root)
+    variables |= {
         names.NODE_RANK: str(cluster.nodes.index(name)),
         names.NODE_ADDRESS: machine.address,
         names.NODE_INTERFACE: machine.interface,
         names.HEAD_ADDRESS: profile.nodes[cluster.nodes[0]].address,
     }
     if machine.rdma:
-        found[names.NODE_RDMA] = ",".join(machine.rdma)
-    return found
+        variables[names.NODE_RDMA] = ",".join(machine.rdma)
+    return variables
 
 
 def engine_file(profile: Profile, folder: Path, gpu: GpuMode) -> Path | None:

@@ -196,21 +196,21 @@ def secret_in(text: str, *, prose: bool = False) -> str:
     text = _VARIABLE.sub("$", text)
     for pattern, replacement in _compiled(_SECRETS):
         for match in pattern.finditer(text):
-            found = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
-            if found == match[0] or (prose and replacement is _beside_name):
+            redacted = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            if redacted == match[0] or (prose and replacement is _beside_name):
                 continue
             head = match.groupdict().get("head") or ""
             rest = re.sub(rf"(?i)^{_SCHEMES}\s+", "", match[0][len(head) :]).strip("\"'\\ ")
             is_ssh_user = match[0].lower().startswith(("ssh:", "git+ssh:", "ssh+git:")) and ":" not in rest
-            if rest in ("$", "$@", "$:$@") or (is_ssh_user and _label(found) == "login"):
+            if rest in ("$", "$@", "$:$@") or (is_ssh_user and _label(redacted) == "login"):
                 continue
-            return _label(found)
+            return _label(redacted)
     return ""
 
 
 def _label(redacted: str) -> str:
-    found = re.search(r"\[redacted: ([^\]]+)\]", redacted)
-    return found[1] if found else "secret"
+    kind = re.search(r"\[redacted: ([^\]]+)\]", redacted)
+    return kind[1] if kind else "secret"
 
 
 def secret_word(words: Sequence[str]) -> tuple[int, str] | None:
@@ -223,9 +223,9 @@ def secret_word(words: Sequence[str]) -> tuple[int, str] | None:
             following = words[number + 1] if number + 1 < len(words) else ""
             if not has_value and not following.startswith("-") and is_secret_value(following):
                 return number + 1, f"value of {flag}"
-        found = secret_in(word)
-        if found:
-            return number, found
+        kind = secret_in(word)
+        if kind:
+            return number, kind
     return None
 
 
@@ -237,8 +237,8 @@ def is_secret_value(value: str) -> bool:
 
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of all secret-like variables, for ``redact``'s ``known``."""
-    found = {name: value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST}
-    return tuple(value for name, value in found.items() if not _is_folder(name, value))
+    secrets = {name: value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST}
+    return tuple(value for name, value in secrets.items() if not _is_folder(name, value))
 
 
 def _is_folder(name: str, value: str) -> bool:
@@ -249,9 +249,9 @@ def _is_folder(name: str, value: str) -> bool:
 def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
     """Each known value in each spelling -> its replacement, the longest first."""
     home = os.environ.get("HOME", "").rstrip("/")
-    found = {home: "~"} if home not in ("", "/root") and home.count("/") >= 2 else {}
-    found |= _spelled([*secret_values(os.environ), *known])
-    return sorted(found.items(), key=lambda item: -len(item[0]))
+    spelled = {home: "~"} if home not in ("", "/root") and home.count("/") >= 2 else {}
+    spelled |= _spelled([*secret_values(os.environ), *known])
+    return sorted(spelled.items(), key=lambda item: -len(item[0]))
 
 
 def _spelled(values: Iterable[str]) -> dict[str, str]:

@@ -57,9 +57,9 @@ def shell_line(words: Iterable[str]) -> str:
 
 
 def _dollar_quoted(word: str) -> str:
-    def escape(found: re.Match[str]) -> str:
-        how = "surrogateescape" if "\udc80" <= found[0] <= "\udcff" else "surrogatepass"  # a byte; no text at all
-        return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", how))
+    def escape(match: re.Match[str]) -> str:
+        how = "surrogateescape" if "\udc80" <= match[0] <= "\udcff" else "surrogatepass"  # a byte; no text at all
+        return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", how))
 
     return "$'" + _IN_LINE.sub(escape, re.sub(r"(['\\])", r"\\\1", word)) + "'"
 
@@ -87,22 +87,22 @@ def forbidden_character(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return ""
-    found = _NO_TEXT.search(text)
-    return found[0] if found else ""
+    match = _NO_TEXT.search(text)
+    return match[0] if match else ""
 
 
 def instant(text: str) -> str:
     """An instant of the engine (``2026-01-02T03:04:05.6Z``) in seconds, as its API takes them; "" for anything else."""
-    found = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$", text)
-    if not found:
+    match = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$", text)
+    if not match:
         return ""
-    zone = found[3].replace("Z", "+00:00")
+    zone = match[3].replace("Z", "+00:00")
     try:
-        whole = datetime.fromisoformat(found[1] + zone).astimezone(timezone.utc)
+        whole = datetime.fromisoformat(match[1] + zone).astimezone(timezone.utc)
     except ValueError:
         return ""
     # A float has too few digits for nanoseconds.
-    return f"{int(whole.timestamp())}.{(found[2] or '').ljust(9, '0')}"
+    return f"{int(whole.timestamp())}.{(match[2] or '').ljust(9, '0')}"
 
 
 def shorten(text: str, limit: int) -> str:
@@ -135,9 +135,9 @@ def reason_of(error: BaseException) -> str:
 def network_reason(error: BaseException | str) -> str:
     """Why a server was not reached, out of the texts that urllib3 puts around it."""
     text = str(getattr(error, "__cause__", None) or error)
-    found = re.findall(r"(?:Failed to resolve '[^']*'|Connection refused|Network is unreachable|No route to host"
+    reasons = re.findall(r"(?:Failed to resolve '[^']*'|Connection refused|Network is unreachable|No route to host"
                        r"|Name or service not known|certificate verify failed|[Tt]imed out)", text)  # fmt: skip
-    return found[0] if found else shorten(text, 200)
+    return reasons[0] if reasons else shorten(text, 200)
 
 
 KILLED = "it was killed: memory ran out, or somebody stopped it"

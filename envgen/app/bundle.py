@@ -105,8 +105,8 @@ def write(
     """
     known = set[str]()
     with ThreadPoolExecutor(len(machines)) as pool:
-        for node, (found, secrets) in zip(machines, pool.map(lambda ask: ask(), machines.values()), strict=True):
-            members |= {f"{node}/{name}" if len(machines) > 1 else name: text for name, text in found.items()}
+        for node, (texts, secrets) in zip(machines, pool.map(lambda ask: ask(), machines.values()), strict=True):
+            members |= {f"{node}/{name}" if len(machines) > 1 else name: text for name, text in texts.items()}
             known |= secrets
     try:
         files.write(target, archive(members, known), mode=0o600, within=within)
@@ -144,13 +144,13 @@ def as_json(document: Any) -> str:
 
 def collect(deployment: Deployment, service: str, doctor: Any, container: Container | None = None) -> Collected:
     """The files about a service on one machine. ``container``: the service's, as it was known last."""
-    profile, engine, found = deployment.profile, None, dict[str, str]()
+    profile, engine, texts = deployment.profile, None, dict[str, str]()
     try:
         engine = deployment.engine
         container = next(iter(engine.containers(profile.compose_name, service, all=True)), None) if service else None
-        found = {name: _text(ask) for name, ask in _questions(engine, container, profile.secrets).items()}
+        texts = {name: _text(ask) for name, ask in _questions(engine, container, profile.secrets).items()}
     except EnvgenError as error:
-        found["no-engine.txt"] = f"{reason_of(error)}\n"
+        texts["no-engine.txt"] = f"{reason_of(error)}\n"
     about = {
         "envgen": __version__,
         "python": platform.python_version(),
@@ -160,8 +160,8 @@ def collect(deployment: Deployment, service: str, doctor: Any, container: Contai
         "engine": or_none(lambda: vars(engine.info())) if engine else None,
         "image": or_none(lambda: deployment.image and vars(deployment.image)) if engine else None,
     }
-    found |= {"doctor.json": as_json(doctor), "versions.json": as_json(about), **_project(deployment)}
-    return found, secrets_of(deployment, container)
+    texts |= {"doctor.json": as_json(doctor), "versions.json": as_json(about), **_project(deployment)}
+    return texts, secrets_of(deployment, container)
 
 
 def secrets_of(deployment: Deployment, container: Container | None) -> set[str]:
@@ -209,11 +209,13 @@ def _processes(engine: Engine, container: Container) -> str:
     if not container.running:
         # When the first process of a container ends, the kernel ends all others.
         return f"the container is {container.state} (exit code {container.exit_code}): no process of it is left"
-    found = engine.processes(container.id)
-    rows = [(str(one.pid), str(one.parent), one.state, f"{one.memory >> 20}M", one.command) for one in found]
+    processes = engine.processes(container.id)
+    rows = [(str(one.pid), str(one.parent), one.state, f"{one.memory >> 20}M", one.command) for one in processes]
     lines = table([("PID", "PARENT", "STATE", "MEMORY", "COMMAND"), *rows], right=(0, 1, 3))
-    zombies = sum(one.zombie for one in found)
-    return "\n".join([*lines, f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies (state Z)"])
+    zombies = sum(one.zombie for one in processes)
+    return "\n".join(
+        [*lines, f"{counted(len(processes), 'process', 'processes')}, {zombies} of them zombies (state Z)"]
+    )
 
 
 def _memory(engine: Engine, container: Container | None) -> str:

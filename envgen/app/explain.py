@@ -108,8 +108,8 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
 def log_of(deployment: Deployment, service: str) -> Log | None:
     """The log of a service's container, if there is one."""
     with contextlib.suppress(EngineError):
-        found = (one for one in deployment.containers((service,), all=True) if not one.one_off)
-        return next((of_container(deployment, container) for container in found), None)
+        containers = (one for one in deployment.containers((service,), all=True) if not one.one_off)
+        return next((of_container(deployment, container) for container in containers), None)
     return None
 
 

@@ -39,11 +39,11 @@ def verify(session: Session) -> Verified:
         ids = tuple(image.id for name in names if (image := engine.image(name)))
         if ids[0] != ids[1]:
             progress("the image IDs differ, as timestamps do: comparing the content")
-        found = [] if ids[0] == ids[1] else differences(engine, *names)
+        different = [] if ids[0] == ids[1] else differences(engine, *names)
     finally:
         for name in names:
             engine.remove_image(name)
-    return Verified(ids, tuple(result.seconds for result in results), found)
+    return Verified(ids, tuple(result.seconds for result in results), different)
 
 
 def _twice(request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:

@@ -110,10 +110,10 @@ class FigureRow:
 
 def compare(a: RunRecord, b: RunRecord) -> list[FigureRow]:
     """All figures that a run has, in their cells."""
-    one, other = table(a.samples), table(b.samples)
+    first, second = table(a.samples), table(b.samples)
     order = list(METRICS)
-    keys = sorted({*one, *other}, key=lambda key: (order.index(key[0]), key[1]))
-    return [FigureRow(METRICS[name], cell, (one.get((name, cell)), other.get((name, cell)))) for name, cell in keys]
+    keys = sorted({*first, *second}, key=lambda key: (order.index(key[0]), key[1]))
+    return [FigureRow(METRICS[name], cell, (first.get((name, cell)), second.get((name, cell)))) for name, cell in keys]
 
 
 def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str]]]]:
@@ -128,11 +128,11 @@ def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str
 
 def differing(a: RunRecord, b: RunRecord, names: Sequence[str] = SIDES) -> list[str]:
     """What differs in environments and parameters: ``env.X: marlin in A; not recorded in B``."""
-    one, other = (flat({**record.environment, "parameters": record.parameters}) for record in (a, b))
+    first, second = (flat({**record.environment, "parameters": record.parameters}) for record in (a, b))
     return [
-        f"{key}: {one.get(key, 'not recorded')} in {names[0]}; {other.get(key, 'not recorded')} in {names[1]}"
-        for key in sorted({*one, *other})
-        if one.get(key) != other.get(key)
+        f"{key}: {first.get(key, 'not recorded')} in {names[0]}; {second.get(key, 'not recorded')} in {names[1]}"
+        for key in sorted({*first, *second})
+        if first.get(key) != second.get(key)
     ]
 
 

@@ -117,11 +117,11 @@ class LazyGroup(FullGroup):
 
     def _commands(self) -> dict[str, tuple[str, str]]:
         """Command -> its module, and its line of help."""
-        found = dict[str, tuple[str, str]]()
+        commands = dict[str, tuple[str, str]]()
         for folder, rows in self.groups.values():
             for names, text in rows.items():
-                found |= {name: (f"{__name__}.{folder}.{name}", text) for name in names.split(", ")}
-        return found
+                commands |= {name: (f"{__name__}.{folder}.{name}", text) for name in names.split(", ")}
+        return commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands())

@@ -36,13 +36,13 @@ def answer(request: Doc) -> Doc:
 
 def probe(request: Doc) -> Doc:
     """The version of each of the ``tools``; "" when it is not installed."""
-    found: Doc = {}
+    versions: Doc = {}
     for tool, (module, distributions) in request["tools"].items():
-        found[tool] = "unknown" if importlib.util.find_spec(module) else ""
-        for name in distributions if found[tool] else ():
+        versions[tool] = "unknown" if importlib.util.find_spec(module) else ""
+        for name in distributions if versions[tool] else ():
             with contextlib.suppress(metadata.PackageNotFoundError):
-                found[tool] = metadata.version(name)
-    return found
+                versions[tool] = metadata.version(name)
+    return versions
 
 
 def run(request: Doc) -> Doc:

@@ -23,28 +23,28 @@ WANTED = re.compile(
 
 def answer(_request: Doc) -> Doc:
     """Versions of the WANTED packages, the GPU with its driver, the image's inputs, and FlashInfer's tuning results."""
-    found: Doc = {"versions": {"python": platform.python_version()}}
-    for one in metadata.distributions():
-        name = one.metadata["Name"] or ""
+    document: Doc = {"versions": {"python": platform.python_version()}}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"] or ""
         if WANTED.match(name):
-            found["versions"][name.lower().replace("_", "-")] = one.version
+            document["versions"][name.lower().replace("_", "-")] = distribution.version
     nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
     cuda = re.search(r"release ([0-9.]+)", out(nvcc, "--version"))
     if cuda:
-        found["versions"]["cuda"] = cuda.group(1)
+        document["versions"]["cuda"] = cuda.group(1)
     gpu = out("nvidia-smi", "--query-gpu=name,driver_version,compute_cap,memory.total", "--format=csv,noheader")
     if gpu:
         rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
         names = ("name", "driver", "compute_capability", "memory")
-        found["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
-    found["tuning"] = tunings()
+        document["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
+    document["tuning"] = tunings()
     try:
         with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
             inputs = json.load(file).get("inputs", {})
-        found["inputs"] = {key: value for key, value in inputs.items() if key.startswith(("git ", "image "))}
+        document["inputs"] = {key: value for key, value in inputs.items() if key.startswith(("git ", "image "))}
     except (OSError, ValueError, AttributeError):
         pass  # an image that envgen did not build
-    return found
+    return document
 
 
 def out(*argv: str) -> str:

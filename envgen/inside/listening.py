@@ -26,7 +26,7 @@ def table(path: str) -> List[str]:
 
 def sockets(proc: str) -> Set[str]:
     """The inodes of all sockets of the processes that can be read."""
-    found = set()
+    inodes = set()
     for pid in listing(proc):
         folder = os.path.join(proc, pid, "fd")
         for name in listing(folder) if pid.isdigit() else ():
@@ -35,8 +35,8 @@ def sockets(proc: str) -> Set[str]:
             except OSError:
                 continue
             if match:
-                found.add(match.group(1))
-    return found
+                inodes.add(match.group(1))
+    return inodes
 
 
 def unreadable(proc: str) -> int:

@@ -201,7 +201,7 @@ class PackageSets:
             toml = importlib.import_module("pip._vendor.tomli")
         with open(path, encoding="utf-8") as file:
             packages = toml.loads(file.read()).get("packages", [])
-        found, tags = [], set(tags_module().sys_tags())
+        pins, tags = [], set(tags_module().sys_tags())
         for package in packages:
             name, wheels = normal(package["name"]), hashes_of(package.get("wheels", []))
             fitting = [digest for file, digest in wheels if fits(file, tags)]
@@ -209,11 +209,11 @@ class PackageSets:
             hashes = fitting or [digest for _, digest in hashes_of(sources)]
             if not hashes:
                 raise Failed("the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name]))
-            found.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
-        missing = sorted(set(wanted) - {pin["name"] for pin in found})
+            pins.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
+        missing = sorted(set(wanted) - {pin["name"] for pin in pins})
         if missing:
             raise Failed("uv gave no hashes for %s" % ", ".join(missing))
-        return found
+        return pins
 
     @staticmethod
     def write(path: str, lines: List[str]) -> None:

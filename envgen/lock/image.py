@@ -117,10 +117,10 @@ def read_tree(tar: tarfile.TarFile) -> Tree:
     return tree
 
 
-def compared(one: Tree, two: Tree, head: str = "") -> Iterator[Difference]:
+def compared(first: Tree, second: Tree, head: str = "") -> Iterator[Difference]:
     """What differs between two trees of paths, field by field."""
-    for path in sorted({*one, *two}):
-        fields, others = one.get(path), two.get(path)
+    for path in sorted({*first, *second}):
+        fields, others = first.get(path), second.get(path)
         if fields is None or others is None:
             yield Difference(head + path, "path", *("there" if side is not None else "" for side in (fields, others)))
             continue

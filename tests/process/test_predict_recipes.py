@@ -9,7 +9,7 @@ import shutil
 from typing import Any
 
 import pytest
-from model_shapes import gpu_of, judged, shown
+from model_shapes import gpu_of, judged, refused_for_want_of_a_gpu, shown
 from releases import PROFILES, TOP, Answers, Ask
 
 from envgen.app import recipes as app
@@ -78,6 +78,15 @@ def questions(services: dict[str, Service], capability: str) -> dict[str, dict[s
 def answers(services: dict[str, Service], ask_models: Ask) -> Answers:
     """What the release answers about each recipe."""
     return ask_models(RELEASE, questions(services, "12.1"))
+
+
+@pytest.mark.parametrize("capability", ["12.1", "9.0"])
+def test_no_backend_is_refused_for_want_of_a_gpu(
+    services: dict[str, Service], ask_models: Ask, answers: Answers, capability: str
+) -> None:
+    asked = answers if capability == "12.1" else ask_models(RELEASE, questions(services, capability))
+    assert {name: refused for name, answer in asked.items() if (refused := refused_for_want_of_a_gpu(answer))} == {}
+    assert all(answer["backends"] for answer in asked.values())
 
 
 def cell(answer: dict[str, Any]) -> str:

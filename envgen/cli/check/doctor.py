@@ -65,10 +65,10 @@ def command(
     return _print(joined(diagnoses))
 
 
-def _print(found: report.Report) -> int:
+def _print(told: report.Report) -> int:
     if wants_json():
-        print_json(report.as_data(found))
+        print_json(report.as_data(told))
     else:
         colour = wants_colour(sys.stdout, os.environ)
-        click.echo(report.as_text(found, colour=colour), color=colour)
-    return ExitCode.FINDINGS if found.worst is Severity.ERROR else ExitCode.OK
+        click.echo(report.as_text(told, colour=colour), color=colour)
+    return ExitCode.FINDINGS if told.worst is Severity.ERROR else ExitCode.OK
