@@ -101,9 +101,8 @@ def test_no_index_and_the_wheel_folders_of_the_base_image_are_obeyed(
     (tmp_path / "Dockerfile").write_text(lines)
     docker("build", "-q", "-t", "envgentest-airbase:own", "-f", str(tmp_path / "Dockerfile"), str(wheels))
     try:
-        own = make_project(
-            "envgentest-ownindex", PROFILE.replace("BASE", "envgentest-airbase:own").replace(", wheelhouse: wheels", "")
-        )
+        text = PROFILE.replace("BASE", "envgentest-airbase:own").replace("    build: {wheelhouse: wheels}\n", "")
+        own = make_project("envgentest-ownindex", text)
         own.envgen("lock")
         own.envgen("render")
         assert "built envgentest-ownindex:prod" in own.envgen("build").out
