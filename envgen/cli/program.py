@@ -98,6 +98,10 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"envgen: {files.trouble(error)}", file=sys.stderr)
         return _failed(output, files.trouble(error), ExitCode.REFUSED)
     except Exception as error:
+        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+            reason = f"with its encoding {error.encoding}, this Python can't name {error.object!a}; export PYTHONUTF8=1"
+            print(f"envgen: {reason}", file=sys.stderr)
+            return _failed(output, reason, ExitCode.USAGE)
         return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
 
 

@@ -73,7 +73,10 @@ def test_an_interrupt_a_disk_and_a_defect(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the report of a defect stays
-    for error, code in ((KeyboardInterrupt(), 130), (OSError(28, "No space left"), 6), (ValueError("odd"), 70)):
+    latin = UnicodeEncodeError("ascii", "\u00fc", 0, 1, "not in range")  # PYTHONUTF8=0, and a folder with such a letter
+    for error, code in (
+        (KeyboardInterrupt(), 130), (OSError(28, "No space left"), 6), (latin, 2), (ValueError("odd"), 70)
+    ):  # fmt: skip
 
         def stop(*_: object, error: BaseException = error, **__: object) -> None:
             raise error
