@@ -6,6 +6,7 @@ The question is asked in a thread, so that a server that hangs in its answer is 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineTimeout
+from envgen.errors import EngineError, EngineTimeout
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.service import Ready, Service
@@ -119,6 +120,8 @@ REPEAT = 60.0  # seconds between two lines about a phase that goes on, where the
 REFUSALS = 3  # useless answers after which waiting won't help
 SICKNESS = 60.0  # seconds without an answer from the engine, after which the wait fails
 RESTARTS = 3  # this many make a loop, whatever the policy allows
+# The programs of a container that run before its command; `docker-init` has the words of the first in its own.
+ENTRY = re.compile(r"^(?!\S*init ).*/opt/envgen/(bin/entrypoint|libexec/record-env)( |$)")
 STEADY = 1.0  # seconds that a server must live after its answer
 LINGER = 3.0  # seconds that the log has after the answer to show what it must
 _MODELS = "/v1/models"
@@ -197,9 +200,9 @@ class Waiter:
             if container.state != "running" or container.health not in ("", "none", "healthy"):
                 stable_since = asking = None
             else:
-                # Without a health check, give a program time to fail at its start.
-                stable_since = stable_since or now
-                settled = container.health == "healthy" or now - stable_since >= 1.0
+                # Without a health check, give a program time to fail at its start, once it runs at all.
+                stable_since = stable_since or (now if self._question or self._begun(container) else None)
+                settled = container.health == "healthy" or (stable_since or now) <= now - 1.0
                 if asking is None and settled and now >= ask_at:
                     asking, asked_at = self._ask(), now
                 if asking is not None and asking.done():
@@ -217,6 +220,12 @@ class Waiter:
                     self._why = f"it was asked {now - asked_at:.0f} s ago and has not sent {self._step}"
             self._in_time(container, deadline)
             time.sleep(POLL)
+
+    def _begun(self, container: Container) -> bool:
+        """Whether the command itself runs, and not the entry point before it, which can take seconds."""
+        with contextlib.suppress(EngineError):  # the engine's machine may have no `ps`
+            return not any(ENTRY.match(process.command) for process in self._engine.processes(container.id))
+        return True
 
     def _ask(self) -> Future[Readiness]:
         """The question to the server, asked in the background with its own time-outs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.values import Container
+from envgen.engine.values import Container, ProcessState
 from envgen.profile.service import Cluster, Health, Ready, Service
 from envgen.profile.values import PortMapping
-from envgen.serve import listener
+from envgen.serve import listener, wait
 from envgen.serve.ended import StartFailure
 from envgen.serve.listener import Sockets, judge, port_on_host
 from envgen.serve.readiness import Readiness
@@ -42,7 +43,7 @@ class Answering(Waiter):
 
 
 def waiter(kind: type[Waiter], service: Service = SERVER, url: str = "http://127.0.0.1:80") -> Waiter:
-    engine: Any = SimpleNamespace(container=lambda _id: RUNS, logs=lambda *_, **__: "")
+    engine: Any = SimpleNamespace(container=lambda _id: RUNS, logs=lambda *_, **__: "", processes=lambda _id: [])
     return kind(engine, "web", service, url, lambda _line: None)
 
 
@@ -63,6 +64,28 @@ def test_a_server_that_ends_after_its_answer_is_not_ready(after: Container, why:
     waits.after = after  # type: ignore[attr-defined]
     with pytest.raises(StartFailure, match=why):
         waits.wait("1", time.monotonic() + 60)
+
+
+ENTRY_POINT = ("/sbin/docker-init -- /opt/envgen/bin/entrypoint webb", "/bin/sh /opt/envgen/bin/entrypoint webb")
+RECORD = ("/opt/envgen/bin/base-python -I /opt/envgen/libexec/record-env webb",)
+
+
+@pytest.mark.parametrize("last", [replace(RUNS, state="exited", exit_code=127), RUNS], ids=["missing", "there"])
+def test_a_program_runs_once_the_entry_point_is_through(monkeypatch: pytest.MonkeyPatch, last: Container) -> None:
+    """On a busy machine the entry point alone takes longer than a program gets to fail at its start."""
+    now = itertools.count(0.0, 0.25)
+    monkeypatch.setattr(wait, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _seconds: None))
+    looks = [*[ENTRY_POINT] * 9, RECORD]
+    waits = waiter(Waiter, Service(("webb",)), "")
+    waits._engine.processes = lambda _id: [  # type: ignore[method-assign, assignment]
+        ProcessState(1, 0, "S", 0, command) for command in (looks.pop(0) if looks else ())
+    ]
+    waits._engine.container = lambda _id: RUNS if looks else last  # type: ignore[method-assign, assignment]
+    if last is RUNS:
+        assert waits.wait("1", 600).answer.unasked
+    else:
+        with pytest.raises(StartFailure, match="code 127"):
+            waits.wait("1", 600)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +165,7 @@ def test_it_waits_until_its_own_program_listens(monkeypatch: pytest.MonkeyPatch)
     container: Any = SimpleNamespace(
         id="1", state="running", health="", restarts=0, started_at="", running=True, error="", oom_killed=False
     )
-    engine: Any = SimpleNamespace(container=lambda _id: container, logs=lambda *_, **__: "")
+    engine: Any = SimpleNamespace(container=lambda _id: container, logs=lambda *_, **__: "", processes=lambda _id: [])
     waiter = Waiter(engine, "web", Service(("web",), network="host", ready=Ready(port=1)), "", lambda _line: None)
     found = iter(["port 1 answers, but process 7 (other) listens there, not the container", ""])
     asked: list[int] = []
