@@ -76,7 +76,7 @@ def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
     ("setting", "reason"),
     [
         ("max-modl-len=64", "max-modl-len: unrecognized arguments: --max-modl-len"),
-        pytest.param("max-model-len=3x", "max-model-len: '3x' is not a number", marks=pytest.mark.nightly),
+        pytest.param("max-model-len=3x", "max-model-len: invalid human_readable_int", marks=pytest.mark.nightly),
         pytest.param("dtype=bf16", "dtype: invalid choice: 'bf16' (choose from", marks=pytest.mark.nightly),
     ],
 )

@@ -83,7 +83,7 @@ class Fault:
 FAULTS = [
     Fault("cause: memory ran out: the container may use 0.29 GiB", raise_limit),
     Fault("cause: no package of the name 'vllm' is installed"),
-    Fault("while reading its arguments; cause: the program does not know one of its arguments: --max-modl-len"),
+    Fault("while reading its arguments; cause: the program does not know one of its arguments (flags): --max-modl-len"),
     Fault("cause: the container has no model at the path of its argument: /models/tny", look_for_the_model),
     Fault("cause: nothing is left for the KV cache"),
 ]
