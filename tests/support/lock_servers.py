@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import urllib.request
@@ -55,7 +57,7 @@ def git_daemon(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
         until(lambda: listens(port, host))
         yield f"git://{host}:{port}"
     finally:
-        child.terminate()
+        os.killpg(child.pid, signal.SIGKILL)  # with the servers of its connections, which ignore SIGTERM
         child.wait(10)
 
 
