@@ -52,7 +52,7 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
     """A row of the engine's list of containers as a leftover; None for one that a process may still wait for."""
     created = float(row.get("Created") or 0)
     runs = row.get("State") in ("running", "paused", "restarting")
-    if THROWAWAY not in (row.get("Labels") or {}) or now - created <= (RUNS if runs else ENDED):
+    if THROWAWAY not in (row.get("Labels") or {}) or not now - created > (RUNS if runs else ENDED):  # NaN has no age
         return None
     name = str((row.get("Names") or [str(row.get("Id", ""))[:12]])[0]).removeprefix("/")
     return Leftover(str(row.get("Id", "")), name, created, "it has run for more than a day" if runs else "it has ended")

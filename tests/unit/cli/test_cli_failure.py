@@ -74,9 +74,8 @@ def test_an_interrupt_a_disk_and_a_defect(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the report of a defect stays
     latin = UnicodeEncodeError("ascii", "\u00fc", 0, 1, "not in range")  # PYTHONUTF8=0, and a folder with such a letter
-    for error, code in (
-        (KeyboardInterrupt(), 130), (OSError(28, "No space left"), 6), (latin, 2), (ValueError("odd"), 70)
-    ):  # fmt: skip
+    ends = ((KeyboardInterrupt(), 130), (OSError(28, "No space left"), 6), (latin, 2), (ValueError("odd"), 70))
+    for error, code in ends:
 
         def stop(*_: object, error: BaseException = error, **__: object) -> None:
             raise error

@@ -93,6 +93,7 @@ def check(found: Any) -> None:
 )
 @example(name="containers", changes=[(1, "\u202e\ud800", "put")], which=0, odd="")
 @example(name="leftovers", changes=[(0, 1, "put")], which=0, odd="9" * 400)
+@example(name="leftovers", changes=[(0, None, "remove")], which=0, odd="NaN")
 @example(name="info", changes=[(0, 1, "put")], which=0, odd="[" * 100_000)
 def test_answers(answers: list[bytes], name: str, changes: Changes, which: int, odd: str) -> None:
     ask, documents = QUESTIONS[name]
