@@ -222,7 +222,7 @@ def _memory(engine: Engine, container: Container | None) -> str:
     parts = [Path("/proc/meminfo").read_text("utf-8")] if engine.info().local else []
     if container and (record := engine.read_file(container.id, RECORD)):
         parts.append(f"how it went ({RECORD}):\n" + record.decode(errors="replace"))
-    return "\n".join(parts) or "not available: there is no guard's record, and the engine is on another machine"
+    return "\n".join(parts) or "not available: the memory guard wrote no record, and the engine is on another machine"
 
 
 def _gpu(engine: Engine, container: Container | None) -> str:

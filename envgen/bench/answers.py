@@ -72,7 +72,7 @@ def first(step: Step) -> int:
 def divergence(a: Step, b: Step) -> float:
     """The divergence (Kullback-Leibler, in nats) of ``b`` from ``a`` over the tokens that ``a`` lists.
 
-    A token that ``b`` does not list is no likelier to it than the last one that it lists.
+    A token that ``b`` does not list is at most as likely as the last one that it lists.
     """
     least = min(b.values())
     given, other = ([step.get(token, least) for token in a] for step in (a, b))

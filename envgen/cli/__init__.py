@@ -106,7 +106,7 @@ class FullGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            message = f"{error.option_name} goes after the command, as in `envgen up -p dev`, or is no option"
+            message = f"{error.option_name} goes after the command, as in `envgen up -p dev`, or is not an option"
             raise click.UsageError(message, ctx) from None
 
 

@@ -23,7 +23,7 @@ from envgen.text import SafeStream, hide
 
 def _report_defect(error: BaseException) -> int:
     """Report a bug of envgen, with the traceback in a file. Returns the exit code."""
-    details = "there is no space for them"
+    details = "the disk has no space left for them"
     with contextlib.suppress(OSError):
         with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
             traceback.print_exception(error, file=file)

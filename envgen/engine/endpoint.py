@@ -168,7 +168,7 @@ def require_plugin(name: str) -> None:
 
 
 def with_plugin(error: EngineError, name: str) -> EngineError:
-    """``error`` of an engine, and that a plugin is missing, too: both can be mended at once."""
+    """``error`` of an engine, and that a plugin is missing, too: both can be fixed at once."""
     try:
         plugin_argv(name)
     except EngineError as missing:

@@ -115,7 +115,7 @@ def test_no_second_document(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     [
         (["-p", "a b", "up", "serve"], "-p goes after the command, as in `envgen up -p dev`"),
         (["recipe", "--model-variant", "x", "show", "y"], "--model-variant goes after the command"),
-        (["--verison"], "is no option"),
+        (["--verison"], "is not an option"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
