@@ -165,6 +165,5 @@ def _run(deployment: Deployment, request: BuildRequest, show: bool) -> tuple[Bui
 
 
 def _cause(result: BuildResult) -> Explanation | None:
-    failed = result.failed
-    lines = [*result.last_lines, *([failed.error] if failed else []), *result.error.splitlines()]
-    return cause_of(lines, Circumstances(True, failed.exit_code if failed else None))
+    lines = [*result.lines, *result.notes.splitlines()]
+    return cause_of(lines, Circumstances(True, result.exit_code))

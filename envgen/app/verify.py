@@ -57,9 +57,9 @@ def _twice(request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
             dockerfile = context / request.dockerfile.relative_to(request.context)
             result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
             if not result.ok:
-                step = result.failed.title if result.failed else "buildx"
-                lines = "\n    ".join(result.last_lines[-15:])
-                raise BuildError(f"the build failed in {step}:\n    {lines}", hint="`envgen build` says more")
+                lines = "\n    ".join(result.lines[-15:])
+                message = f"the build failed in {result.step or 'buildx'}:\n    {lines}"
+                raise BuildError(message, hint="`envgen build` says more")
             progress(f"{name}: built in {result.seconds:.1f} s")
             results.append(result)
     return results

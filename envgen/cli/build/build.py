@@ -74,17 +74,17 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:
     """Print the last lines of the failed step; the error has the step, the cause and the fix."""
-    cause, step = outcome.cause, result.failed
-    for line in [] if quiet or outcome.shown else result.last_lines[-SHOWN_LINES:]:
+    cause = outcome.cause
+    for line in [] if quiet or outcome.shown else result.lines[-SHOWN_LINES:]:
         progress(f"    {shorten(line.strip(), 300)}")
     what = f"the build of {outcome.deployment.profile.image_name} failed"
-    if step:
-        code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
-        what += f" in step {shorten(step.title, 120)!r}{code}"
+    if result.step:
+        code = f" (exit code {result.exit_code})" if result.exit_code is not None else ""
+        what += f" in step {shorten(result.step, 120)!r}{code}"
     if cause:
         what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
-    elif step and step.exit_code is None:
-        what += f"\n    {shorten(step.error, 500)}"
+    elif result.exit_code is None and result.notes:
+        what += f"\n    {shorten(result.notes.splitlines()[-1], 500)}"
     hints = [in_profile(cause.cure, outcome.deployment.profile, "SERVICE")] if cause else []
     error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
     error.details = _document(outcome)
@@ -100,12 +100,11 @@ def _document(outcome: BuildOutcome) -> dict[str, Any]:
     }
     if result is None:
         return {**head, "ok": True, "up_to_date": True, "image_id": outcome.image_id}
-    step = result.failed
     failure = {
-        "step": step.title if step else None,
-        "exit_code": step.exit_code if step else None,
-        "lines": result.last_lines[-SHOWN_LINES:],
-        "error": result.error or None,
+        "step": result.step or None,
+        "exit_code": result.exit_code,
+        "lines": result.lines[-SHOWN_LINES:],
+        "error": result.notes or None,
         "cause": outcome.cause.data() if outcome.cause else None,
     }
     return {
