@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from envgen.binding import digest_of
 from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Severity, Where
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
@@ -237,11 +236,6 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
         yield node.fail("the model is not there", COPY if node.rank else "the weights of the service", fix)
 
 
-def content(image: Image) -> str:
-    """A digest of an image's content. Unlike the ID, it is the same in every engine's store."""
-    return digest_of(1, {"layers": list(image.layers), "env": dict(image.env), "architecture": image.architecture})
-
-
 def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
     """What must be the same on all machines. An answer that can't be read is a finding, too."""
     if len(nodes) < 2:
@@ -298,10 +292,10 @@ def _same(
 
 
 def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
-    contents = [node.image and content(node.image) for node in nodes]
+    contents = [node.image and node.image.content for node in nodes]
     other = next((node for node, found in zip(nodes, contents, strict=True) if found != contents[0]), None)
     fix = other.copy_of_image() if other else ""
-    return _same(nodes, "the image", lambda node: node.image and content(node.image), fix=fix, shown=False)
+    return _same(nodes, "the image", lambda node: node.image and node.image.content, fix=fix, shown=False)
 
 
 def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:

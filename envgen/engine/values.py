@@ -111,6 +111,11 @@ class Image:
     repo_digests: tuple[str, ...] = ()  # name@sha256:...; none for an image that was built here
     tagged: str = ""  # the time of its tag: a locked build sets ``created`` to the time of its inputs
 
+    @property
+    def content(self) -> str:
+        """What it is made of, to be compared. Unlike the ID, it is the same in every engine's store."""
+        return str((self.layers, sorted(self.env.items()), self.architecture))
+
 
 BY_ITSELF = 75  # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
 
