@@ -35,7 +35,7 @@ from envgen.errors import (
 )
 from envgen.inside import run
 from envgen.lock.ask import locked
-from envgen.lock.model import LOCAL, InputChange, ProfileLock, load
+from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
 from envgen.patches.series import Series
 from envgen.profile.compose_file import changes, effective, own_file
 from envgen.profile.model import GpuMode, Machine, Mode, Profile
@@ -48,6 +48,7 @@ from envgen.render.inputs import changed
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.render.locking import applied, built_version, left_out, namespace, places_of, series_of
 from envgen.render.outputs import RENDER_LABEL, Rendered, Workspace, lay_out, render_profile
+from envgen.text import first_of
 
 if TYPE_CHECKING:
     from envgen.patches.source import PatchedSource
@@ -152,10 +153,14 @@ class Deployment:
         return self.engine.image(self.profile.image_name)
 
     @cached_property
+    def lock_file(self) -> Lock | None:
+        """envgen.lock; None without that file. ProjectError with all that is wrong in it."""
+        return load(self.root)
+
+    @cached_property
     def locked(self) -> ProfileLock | None:
-        """The part of envgen.lock for the profile; None without that file. ProjectError with all that is wrong."""
-        lock_file = load(self.root)
-        return locked(self.profile, lock_file) if lock_file else None
+        """The part of envgen.lock for the profile; None without that file."""
+        return locked(self.profile, self.lock_file) if self.lock_file else None
 
     @cached_property
     def lock(self) -> ProfileLock | None:
@@ -223,6 +228,21 @@ class Deployment:
             return []
         changes = changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
         return [one for one in changes if one.after or not (self.root / one.name).is_file()]  # `left_out` says that
+
+    @property
+    def image_problems(self) -> tuple[Problem, ...]:
+        """Whether the image is missing, or older than what is rendered now."""
+        if self.is_current:
+            return ()
+        what = "is not built"
+        if self.image is not None:
+            what = "is older than the profile" if RENDER_LABEL in self.image.labels else "was not built by envgen"
+            if changes := first_of([str(one) for one in self.outdated], 4):
+                what += f" ({'; '.join(changes)})"
+        hint = f"envgen build {self.profile.chosen}"
+        if self.needs_lock:
+            hint = f"{self.profile.lock_command} && {hint}"
+        return (Problem(f"the image {self.profile.image_name} {what}", hint=hint),)
 
     @property
     def left_out(self) -> list[str]:

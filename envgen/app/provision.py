@@ -28,7 +28,6 @@ from envgen.lock.servers import size_of
 from envgen.profile.model import GpuMode, Mode
 from envgen.profile.service import ModelRef
 from envgen.render.outputs import BASE_STAGE
-from envgen.serve.preflight import of_image
 from envgen.text import GIB, is_terminal, progress, step_line
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
@@ -83,29 +82,27 @@ class Lacking:
             yield f"  weights   {download}"
 
 
-def look(session: Session, names: Sequence[str]) -> Lacking:
-    """What the services ``names`` (default: all) of the session's profile lack. Asks the engine and the hub.
+def look(deployment: Deployment, names: Sequence[str]) -> Lacking:
+    """What the services ``names`` (default: all) of the profile lack. Asks the engine and the hub.
 
     Services with `cluster` are left out: their image and weights are copied from the first machine.
     """
-    deployment = session.deployment()
     profile = deployment.profile
     chosen = tuple(name for name in names or profile.services if profile.services[name].cluster is None)
-    image = next((problem.message for problem in of_image(deployment)), "")
+    image = next((problem.message for problem in deployment.image_problems), "")
     lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(builds.lock_problems(deployment.to_build()))
     downloads = [one for name in chosen for one in _downloads(deployment, name)]
     return Lacking(deployment, lock, image, tuple(downloads))
 
 
-def to_build(session: Session, *, yes: bool) -> Lacking:
+def to_build(deployment: Deployment, *, yes: bool) -> Lacking:
     """A build of the image, whether it is out of date or not: BuildKit decides.
 
     ``yes``: what is not in the lock is locked first, a new patch for example.
     """
-    deployment = session.deployment()
     production = deployment.profile.mode is Mode.PRODUCTION
     lock = yes and production and bool(builds.lock_problems(deployment.to_build()))
-    image = next((problem.message for problem in of_image(deployment)), "")
+    image = next((problem.message for problem in deployment.image_problems), "")
     return Lacking(deployment, lock, image or "is built again where an input changed")
 
 

@@ -10,7 +10,6 @@ from envgen.app import failed, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
 from envgen.engine.values import Container
-from envgen.patches.checkout import lacking
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.launch import Launcher, Started, what_next
@@ -116,17 +115,5 @@ def check(deployment: Deployment, service: str) -> Checked:
     differing: tuple[str, ...] = ()
     if running:
         deployment, differing = compared(deployment, service, running)
-    return Checked(deployment, service, running, differing, (*notes, *notes_on(deployment, service, running)))
-
-
-def notes_on(deployment: Deployment, service: str, running: Container | None) -> tuple[str, ...]:
-    """Notes for the user that stop nothing."""
-    profile, notes = deployment.profile, list[str]()
-    for source, lacks in lacking(deployment.profile, deployment.root).items():
-        apply = f"envgen patch apply {source} --profile {profile.name}"
-        notes.append(f"the checkout of {source} lacks {', '.join(lacks)}: {apply}")
-    notes += preflight.exposure(deployment.effective, service)
-    unset = [name for name in profile.secrets if name not in deployment.shell]
-    if unset and not running:
-        notes.append(f"not set in this terminal or in .env: {', '.join(unset)}")
-    return tuple(notes)
+    notes += preflight.notes(deployment, service, running=bool(running))
+    return Checked(deployment, service, running, differing, tuple(notes))

@@ -18,7 +18,6 @@ from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
 from envgen.errors import EnvgenError, ExitCode, LockError, Problem, RefusedError, UsageError
 from envgen.inside import run
-from envgen.lock.model import load, model_key
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Profile
 from envgen.profile.service import ModelRef
@@ -65,12 +64,6 @@ class Weights:
         return self.state == "whole"
 
 
-def locked_commit(model: ModelRef | None, root: Path) -> str:
-    """The commit of a model in envgen.lock; "" without one. ProjectError for a damaged lock."""
-    lock = load(root) if model is not None else None
-    return lock.models.get(model_key(model.repo, model.revision), "") if lock and model is not None else ""
-
-
 def services_with_model(profile: Profile) -> tuple[str, ...]:
     """The services with a `model`."""
     return tuple(name for name, service in profile.services.items() if service.model is not None)
@@ -83,7 +76,8 @@ def choose(profile: Profile, wanted: str | None) -> str:
 
 
 def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, Any]:
-    commit = locked_commit(model, deployment.root)
+    lock = deployment.lock_file
+    commit = lock.commit_of(model) if lock else ""
     return {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
 
 

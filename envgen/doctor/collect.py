@@ -28,7 +28,6 @@ from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.plan import wheel_folder
 from envgen.serve.differences import differences, keep_moment
-from envgen.serve.preflight import of_image
 
 T = TypeVar("T")
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
@@ -204,7 +203,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
         "unpatched": lacking(deployment.profile, deployment.root) if local else {},
         "digest": or_none(lambda: deployment.rendered.digest) or "",
-        "stale": or_none(lambda: tuple(of_image(deployment))),
+        "stale": or_none(lambda: deployment.image_problems),
         "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
         **_own_compose(deployment),
     }

@@ -20,7 +20,9 @@ from packaging.utils import canonicalize_name
 from envgen import files
 from envgen.binding import ShapeError, bind, digest_of
 from envgen.errors import Place, Problem, ProjectError
+from envgen.profile.service import ModelRef
 from envgen.profile.tree import LIST, MAP, NULL, YamlNode, label_of, read
+from envgen.profile.values import Pin
 from envgen.redact import without_login
 from envgen.text import visible
 
@@ -89,6 +91,10 @@ class Lock:
     python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
     models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
 
+    def commit_of(self, model: ModelRef) -> str:
+        """Its commit; "" if it is not locked."""
+        return self.models.get(model_key(model.repo, model.revision), "")
+
 
 @dataclass(frozen=True)
 class ProfileLock:
@@ -115,6 +121,11 @@ class ProfileLock:
         """Changes with any locked input of this profile."""
         base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
         return digest_of(5, {"base": base, "inputs": facts_of(self)})
+
+
+def with_version(pin: Pin, lock: ProfileLock | None) -> Pin:
+    """``pin`` at its locked version, if it has none of its own."""
+    return pin if pin.version or lock is None else replace(pin, version=lock.version(pin.name))
 
 
 def git_key(url: str, ref: str) -> str:

@@ -12,16 +12,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from envgen.errors import EnvgenError
 from envgen.lock.ask import locked, patched, python_sets
-from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load
+from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load, with_version
 from envgen.patches.series import Series, load_series, version_of
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.model import Profile, Source
-from envgen.profile.values import ImageRef, Pin
+from envgen.profile.values import ImageRef
 from envgen.redact import without_login
 from envgen.render.environment import WRITTEN, cache_variable, cache_volume, compose_environment
 
@@ -43,11 +42,6 @@ def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
         return ref, ""
     folder = {"tag": "refs/tags/", "branch": "refs/heads/"}.get(lock.kind, "")
     return lock.commit, "" if lock.kind == "commit" else ref if ref.startswith("refs/") else folder + ref
-
-
-def with_version(pin: Pin, lock: ProfileLock | None) -> Pin:
-    """``pin`` at its locked version, if it has none of its own."""
-    return pin if pin.version or lock is None else replace(pin, version=lock.version(pin.name))
 
 
 def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:

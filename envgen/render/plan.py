@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_name
 
 from envgen.lock.ask import apt_build
-from envgen.lock.model import LOCAL, ProfileLock
+from envgen.lock.model import LOCAL, ProfileLock, with_version
 from envgen.patches.series import Patch, Series
 from envgen.profile.model import Pip, Profile, Source, Tiktoken
 from envgen.render import environment, locking
@@ -186,7 +186,7 @@ class ImagePlan:
     def _kept(self, kept: Mapping[str, Source]) -> Iterator[RunStep]:
         """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
         if kept:
-            names = [str(locking.with_version(s.binaries, self.lock)) for s in kept.values() if s.binaries is not None]
+            names = [str(with_version(s.binaries, self.lock)) for s in kept.values() if s.binaries is not None]
             file = self._joined("binaries", (f"binaries.{name}" for name in kept))
             words = locking.HASHED if file else tuple(str(source.binaries) for source in kept.values())
             title = f"{', '.join(names)}: wheels for the mounted checkouts."
@@ -200,7 +200,7 @@ class ImagePlan:
         if not wheels and not kept:
             return
         pins = [source.origin.wheel for source in wheels.values() if source.origin.wheel is not None]
-        shown = [str(locking.with_version(pin, self.lock)) for pin in pins]
+        shown = [str(with_version(pin, self.lock)) for pin in pins]
         shown += [f"what {', '.join(s.distribution for s in kept.values())} depend on"] if kept else []
         names = (*wheels, *kept)
         file = self._joined("install" if len(names) > 1 else f"install.{names[0]}", (f"install.{n}" for n in names))
@@ -290,7 +290,7 @@ class ImagePlan:
                 "prepare": source.install.prepare,
                 "dependencies": source.install.dependencies and source.binaries is None,
                 "install_options": self._install_options(name),
-                "binaries": str(locking.with_version(source.binaries, self.lock)) if source.binaries else "",
+                "binaries": str(with_version(source.binaries, self.lock)) if source.binaries else "",
                 "wheel": wheel_folder(source),
                 "precompiled": PRECOMPILED.get(source.package, {}) if source.binaries else {},
             }

@@ -14,13 +14,12 @@ from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
+from envgen.lock.model import with_version
+from envgen.patches.checkout import lacking
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import REPOSITORIES, GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
-from envgen.render.locking import with_version
-from envgen.render.outputs import RENDER_LABEL
 from envgen.serve import memory
-from envgen.text import first_of
 
 Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
 # "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
@@ -62,17 +61,17 @@ def check(
     mine = deployment.engine.containers(profile.compose_name, name)
     for container in mine:
         require_unpaused(container)
-    image, problems = tuple(of_image(deployment)), [*refusals(deployment, name, running=bool(mine))]
+    image, problems = deployment.image_problems, [*refusals(deployment, name, running=bool(mine))]
     if deployment.is_local:
         problems += ports(deployment, name, mine)
     looked = profile.services[name].model is not None and not mine and deployment.image is not None
-    lacking = tuple(weights()) if looked else ()
-    if image or problems or lacking:
-        raise PreflightError(name, (*image, *problems, *lacking), only_lacking=not problems)
-    notes = memory.notes(deployment, name) if deployment.is_local and not mine else []
+    unloadable = tuple(weights()) if looked else ()
+    if image or problems or unloadable:
+        raise PreflightError(name, (*image, *problems, *unloadable), only_lacking=not problems)
+    told = memory.notes(deployment, name) if deployment.is_local and not mine else []
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
-        notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
-    return mine[0] if mine else None, notes
+        told.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
+    return mine[0] if mine else None, told
 
 
 def require_unpaused(container: Container) -> None:
@@ -81,7 +80,19 @@ def require_unpaused(container: Container) -> None:
         raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
 
 
-def exposure(profile: Profile, name: str) -> list[str]:
+def notes(deployment: Deployment, name: str, *, running: bool) -> Iterator[str]:
+    """Notes that hold on one machine and on several: patches, ports that are open to the network, secrets."""
+    profile = deployment.profile
+    for source, lacks in lacking(profile, deployment.root).items():
+        apply = f"envgen patch apply {source} --profile {profile.name}"
+        yield f"the checkout of {source} lacks {', '.join(lacks)}: {apply}"
+    yield from _exposure(deployment.effective, name)
+    unset = [secret for secret in profile.secrets if secret not in deployment.shell]
+    if unset and not running:
+        yield f"not set in this terminal or in .env: {', '.join(unset)}"
+
+
+def _exposure(profile: Profile, name: str) -> list[str]:
     """A note if every machine in the network can reach the service."""
     service, open_to_all = profile.services[name], exposed(profile, name)
     if not open_to_all:
@@ -92,9 +103,9 @@ def exposure(profile: Profile, name: str) -> list[str]:
 
 def check_once(deployment: Deployment, name: str) -> None:
     """What a one-off container needs: image, checkouts, files, and the GPU of the profile. PreflightError."""
-    problems = [*of_image(deployment), *refusals(deployment, name, running=True)]
+    problems = (*deployment.image_problems, *refusals(deployment, name, running=True))
     if problems:
-        raise PreflightError(name, tuple(problems))
+        raise PreflightError(name, problems)
 
 
 def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Problem, ...]:
@@ -115,21 +126,6 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
         problems += deployment.missing_files
         problems += [] if running else memory.problems(deployment, name)
     return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
-
-
-def of_image(deployment: Deployment) -> Iterator[Problem]:
-    """Whether the profile's image is missing or older than what is rendered now."""
-    profile, image = deployment.profile, deployment.image
-    what = "is not built"
-    if image is not None:
-        what = "is older than the profile" if RENDER_LABEL in image.labels else "was not built by envgen"
-        if changes := first_of([str(one) for one in deployment.outdated], 4):
-            what += f" ({'; '.join(changes)})"
-    if not deployment.is_current:
-        hint = f"envgen build {profile.chosen}"
-        if deployment.needs_lock:
-            hint = f"{profile.lock_command} && {hint}"
-        yield Problem(f"the image {profile.image_name} {what}", hint=hint)
 
 
 def check_again(deployment: Deployment, container: Container) -> None:

@@ -30,7 +30,6 @@ from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Profile
 from envgen.profile.service import Cluster, Service
 from envgen.render import environment as names
-from envgen.serve.preflight import of_image
 from envgen.text import progress
 
 PROGRAM = run.Program("node")
@@ -78,7 +77,7 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.version, node.arch = info.version, info.arch
         node.image, node.image_name = deployment.image, deployment.profile.image_name
         if node.rank == 0:
-            node.stale = tuple(of_image(deployment))
+            node.stale = deployment.image_problems
         if node.image is None:
             return
         profile, service = deployment.profile, deployment.profile.services[name]

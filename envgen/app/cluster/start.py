@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
-from envgen.app.start import Checked, StartOptions, notes_on
+from envgen.app.start import Checked, StartOptions
 from envgen.deployment import Deployment, require_described
 from envgen.engine.values import Container
 from envgen.errors import Problem, RefusedError, named
@@ -78,5 +78,5 @@ def check(deployment: Deployment, service: str) -> Checked:
         rank.named(line) for rank, one in running for line in differences(keep_moment(rank, one), service, one)
     ]
     first = running[0][1] if running else None
-    notes = notes_on(ranks[0], service, first)
+    notes = tuple(preflight.notes(ranks[0], service, running=bool(running)))
     return CheckedCluster(ranks[0], service, first, tuple(differing), notes, ranks=tuple(ranks))

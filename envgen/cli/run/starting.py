@@ -35,7 +35,7 @@ def up(
         from envgen.app.provision import to_build
         from envgen.cli.build.build import provide
 
-        provide(session, to_build(session, yes=yes))
+        provide(session, to_build(session.deployment(), yes=yes))
     checked = _checked(session, names, yes=yes, predict=predict)
     documents: list[dict[str, Any]] = []
     try:
@@ -74,16 +74,17 @@ def _name_comparison(checked: Checked) -> None:
 
 def _checked(session: Session, names: Sequence[str], *, yes: bool, predict: bool) -> tuple[Checked, ...]:
     """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
+    deployment = session.deployment()
     with moving("checking"):
         try:
-            return check_all(session.deployment(), names, predict=predict)
+            return check_all(deployment, names, predict=predict)
         except PreflightError as error:
             if not error.only_lacking:
                 raise
             from envgen.app import provision
             from envgen.cli.build.build import provide
 
-            refused, lacking = error, provision.look(session, names)
+            refused, lacking = error, provision.look(deployment, names)
     if not lacking:
         raise refused
     lines = ["missing, and made now:" if yes else "missing, and `up` can make it:", *lacking.lines()]

@@ -13,7 +13,6 @@ import click
 from envgen import files
 from envgen.app.agents import BEGIN, END, agents, renewed
 from envgen.app.session import Session
-from envgen.app.weights import locked_commit
 from envgen.cli import FullGroup
 from envgen.cli.common import project_options, variant_option
 from envgen.deployment import known_service
@@ -95,7 +94,10 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     if not DIGEST.fullmatch(image):
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
         raise UsageError(f"--image {image} has no digest, and tags can move", hint=hint)
-    objects = exports.kubernetes(profile, name, image, locked_commit(profile.services[name].model, root))
+    model = profile.services[name].model
+    lock = load(root) if model else None
+    commit = lock.commit_of(model) if lock and model else ""
+    objects = exports.kubernetes(profile, name, image, commit)
     return _deliver(exports.kubernetes_text(objects), output)
 
 

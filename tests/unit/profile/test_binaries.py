@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from envgen.errors import ProjectError
-from envgen.lock.model import Pinned, ProfileLock, PythonLock
+from envgen.lock.model import Pinned, ProfileLock, PythonLock, with_version
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.profile.values import Pin
-from envgen.render.locking import key_parts, with_version
+from envgen.render.locking import key_parts
 from envgen.render.plan import ImagePlan
 
 TEXT = """\

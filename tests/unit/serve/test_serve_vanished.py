@@ -183,9 +183,9 @@ def test_the_hint_of_a_missing_image_works_when_it_is_typed(tmp_path: Path, mode
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["p"]
     locked = ProfileLock(None, {}, {}) if is_locked else None
     deployment = Deployment(profile, tmp_path).with_cached(engine=ENGINE, image=None, locked=locked)
-    (problem,) = preflight.of_image(deployment)
+    (problem,) = deployment.image_problems
     lock = "" if is_locked or mode == "development" else "envgen lock --profile p && "
     assert problem.message == "the image lab:p is not built" and problem.hint == f"{lock}envgen build --profile p"
     image = Image("sha256:1", {}, "", 1, "arm64", ("lab:p",), {})
-    (problem,) = preflight.of_image(deployment.with_cached(image=image, outdated=()))
+    (problem,) = deployment.with_cached(image=image, outdated=()).image_problems
     assert problem.message == "the image lab:p was not built by envgen"
