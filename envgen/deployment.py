@@ -447,12 +447,12 @@ class Deployment:
         return next((folder for folder in folders if folder), None)
 
     def require_name(self) -> None:
-        """RefusedError with both folders if the name belongs to another one."""
+        """RefusedError with the machine and both folders if the name belongs to another one."""
         other, name = self.other_folder(), self.profile.compose_name
         if other is not None:
             gone = "; that folder no longer exists" if self.is_local and not other.exists() else ""
             raise RefusedError(
-                f"{name} belongs to {other}; this is {self.root}{gone}",
+                self.named(f"{name} belongs to {other}; this is {self.root}{gone}"),
                 hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
                 f"envgen.local.yaml; to take its place: docker compose -p {name} down",
             )

@@ -10,7 +10,7 @@ from envgen.app.cluster.machines import connected
 from envgen.app.start import Checked, StartOptions
 from envgen.deployment import Deployment, require_described
 from envgen.engine.values import Container
-from envgen.errors import Problem, RefusedError, named
+from envgen.errors import Problem
 from envgen.serve import preflight
 from envgen.serve.differences import differences, keep_moment
 from envgen.serve.launch import Started
@@ -56,10 +56,7 @@ def check(deployment: Deployment, service: str) -> Checked:
     machines = connected(deployment, require_described(profile, service).nodes)
     ranks = [rank.to_start(service) for rank in machines.reached]
     for rank in ranks:
-        try:
-            rank.require_name()
-        except RefusedError as refused:
-            raise named(rank.node, refused) from None
+        rank.require_name()
     there = [(rank, rank.engine.containers(profile.compose_name, service)) for rank in ranks]
     running = [(rank, one) for rank, containers in there for one in containers]
     problems = [

@@ -83,8 +83,8 @@ def test_another_folder_is_refused_with_both_named(root: Path, profile: Profile)
     assert problem.message == f"lab-dev belongs to {there}; this is {root}"
     assert "`name: lab-2`" in problem.hint and problem.hint.endswith(": docker compose -p lab-dev down")
     there.rmdir()
-    with pytest.raises(RefusedError, match="that folder no longer exists"):
-        on(engine, profile, root).require_name()
+    with pytest.raises(RefusedError, match=r"spark-2: lab-dev belongs to .* that folder no longer exists"):
+        replace(on(engine, profile, root), node="spark-2").with_cached(engine=engine).require_name()
     engine.info = lambda: replace(Containers.info(engine), endpoint="ssh://spark-1")  # its folders can't be seen
     with pytest.raises(RefusedError) as refused:
         on(engine, profile, root).require_name()
