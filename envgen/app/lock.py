@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from envgen.app.session import Session
 from envgen.deployment import Deployment
-from envgen.errors import LockError, Place, Problem
+from envgen.errors import LockError, Problem
 from envgen.lock.ask import Stale, Upgrade, checked, locked, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
 from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Unresolved, resolve
-from envgen.profile.load import require_alone
+from envgen.profile.load import Loaded, require_alone
 from envgen.render.locking import left_out, series_of
 from envgen.text import counted, progress
 
@@ -43,9 +43,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
 
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
     """
-    profiles, project = session.profiles(local=False), session.loaded(local=False).project
-    root, every = project.root, list(project.profiles.values())
-    require_alone(project)
+    profiles, loaded = session.profiles(local=False), session.loaded(local=False)
+    root, every = loaded.project.root, list(loaded.project.profiles.values())
+    require_alone(loaded.project)
     old = load(root) or Lock()
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
     outcome = resolve(profiles, every, old, wanted, _own_files(session))
@@ -61,9 +61,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
         progress(f"note: {note}")
     if outcome.problems:
         progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
-        raise LockError(problems=_problems_of(session, [*outcome.problems, *outcome.left]))
+        raise LockError(problems=_problems_of(loaded, [*outcome.problems, *outcome.left]))
     differences = changes(facts(old), facts(outcome.lock))
-    written, unpinned = save(root / FILE_NAME, outcome.lock), _problems_of(session, outcome.left)
+    written, unpinned = save(root / FILE_NAME, outcome.lock), _problems_of(loaded, outcome.left)
     same = f"{FILE_NAME} is unchanged" if unpinned else f"{FILE_NAME} is up to date"
     progress(f"wrote {FILE_NAME}: {counted(len(differences), 'input')}" if written else same)
     for problem in unpinned:
@@ -73,15 +73,6 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     return Updated(differences, outcome.notes, written, not old.images, unpinned)
 
 
-def place_of(session: Session, profile: str, key: str) -> Place | None:
-    """The place of a key of a profile in the project file; None for a default."""
-    node = session.loaded(local=False).trees.get(profile)
-    for part in key.split(".") if key else ():
-        node = node.items.get(part) if node is not None else None
-    place = node.place() if node is not None and key else None
-    return place if place and place.line else None
-
-
 def _own_files(session: Session) -> dict[str, str]:
     """Path in a build -> file or folder of this machine."""
     deployment = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
@@ -89,10 +80,10 @@ def _own_files(session: Session) -> dict[str, str]:
     return {targets[key]: str(path) for key, path in deployment.require_own_files().items()}
 
 
-def _problems_of(session: Session, unresolved: Sequence[Unresolved]) -> list[Problem]:
+def _problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Problem]:
     """Each problem once, with its place in the project file."""
     unique = {(one.problem.message, one.problem.hint): one for one in reversed(unresolved)}
     return [
-        replace(one.problem, place=one.problem.place or place_of(session, one.profile, one.key))
+        replace(one.problem, place=one.problem.place or loaded.place_of(one.profile, one.key))
         for one in reversed(unique.values())
     ]

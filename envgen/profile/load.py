@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from envgen import files
-from envgen.errors import Problem, ProjectError, RefusedError, UsageError
+from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
@@ -52,6 +52,11 @@ class Loaded:
     before: YamlNode | None = None
     chosen: str = ""  # the profile in use
     chains: Mapping[str, list[str]] = field(default_factory=dict)  # see layers.chains
+
+    def place_of(self, profile: str, key: str) -> Place | None:
+        """The place of a key of a profile in the project file; None for a default."""
+        node = self.trees[profile].at(key.split(".")) if key and profile in self.trees else None
+        return node.place() if node is not None and node.place().line else None
 
     def bound(self, tree: YamlNode) -> Profile:
         """The profile in use, if its tree were ``tree``, a valid one."""

@@ -56,7 +56,7 @@ def _stale(session: Session, checked: dict[str, list[Stale]] | None) -> Iterator
     stale: dict[str, list[str]] = {}
     for profile, items in checked.items():
         for item in items:
-            place = lock.place_of(session, profile, item.key)
+            place = session.loaded(local=False).place_of(profile, item.key)
             stale.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)
     for sentence, profiles in stale.items():
         yield f"{sentence} ({', '.join(profiles)})"
