@@ -400,6 +400,11 @@ class Deployment:
             mounts.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
         return [one for one in mounts if one.kind != "volume" or self.engine.volume(one.source) is not None]
 
+    def memory_floor(self, service: str) -> str:
+        """What memory-guard keeps free, as it gets it: the profile's, unless this terminal or `.env` sets another."""
+        floor = names.memory_floor(self.profile, service)
+        return floor and (self.shell.get(names.FLOOR_VARIABLE) or floor)
+
     def gpus_of(self, service: str) -> Sequence[Mapping[str, Any]]:
         """The GPUs that `envgen up` would give the service, as Compose writes them; none if the engine has none."""
         if self.profile.gpu is GpuMode.NONE or self.lacks_gpu is not None or service not in self.profile.services:

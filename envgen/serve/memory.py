@@ -5,35 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from envgen.deployment import Deployment
 from envgen.engine.host import meminfo
 from envgen.errors import Problem
-from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import ByteSize
-from envgen.render.environment import FLOOR_VARIABLE, memory_floor
+from envgen.render.environment import FLOOR_VARIABLE
 from envgen.text import GIB
 
 ROOT = Path("/")
 
 
-def problems(deployment: Deployment, service: str) -> list[Problem]:
-    """Less memory than ``service`` needs, or no more than its guard keeps free."""
-    needed = deployment.profile.services[service].needs_memory
-    return [*(too_little(needed.bytes) if needed else []), *too_low(_floor(deployment, service))]
+def problems(needed: ByteSize | None, floor: str) -> list[Problem]:
+    """Less memory than a service needs, or no more than its guard keeps free (``floor``)."""
+    return [*(too_little(needed.bytes) if needed else []), *too_low(floor)]
 
 
-def notes(deployment: Deployment, service: str) -> list[str]:
+def notes(service: str, needed: ByteSize | None, floor: str, *, unified: bool) -> list[str]:
     """What may still go wrong where there are no ``problems``."""
-    profile = deployment.profile
-    needed = profile.services[service].needs_memory
-    cached = in_page_cache(needed.bytes, unified=profile.gpu is not GpuMode.NONE) if needed else []
-    return [*cached, *plan(profile, service, _floor(deployment, service))]
-
-
-def _floor(deployment: Deployment, service: str) -> str:
-    """What memory-guard keeps free, as it gets it: the profile's, unless this terminal or `.env` sets another."""
-    floor = memory_floor(deployment.profile, service)
-    return floor and (deployment.shell.get(FLOOR_VARIABLE) or floor)
+    return [*(in_page_cache(needed.bytes, unified=unified) if needed else []), *plan(service, floor)]
 
 
 def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
@@ -62,7 +50,7 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
     return [note + "/proc/sys/vm/drop_caches"]
 
 
-def plan(profile: Profile, service: str, floor: str, root: Path = ROOT) -> list[str]:
+def plan(service: str, floor: str, root: Path = ROOT) -> list[str]:
     """Notes: how much memory the guard keeps free."""
     size, share = meminfo(root).get("MemTotal"), re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
     if not size or not share:

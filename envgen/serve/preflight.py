@@ -68,7 +68,10 @@ def check(
     unloadable = tuple(weights()) if looked else ()
     if image or problems or unloadable:
         raise PreflightError(name, (*image, *problems, *unloadable), only_lacking=not problems)
-    told = memory.notes(deployment, name) if deployment.is_local and not mine else []
+    told = list[str]()
+    if deployment.is_local and not mine:
+        needed, unified = profile.services[name].needs_memory, profile.gpu is not GpuMode.NONE
+        told += memory.notes(name, needed, deployment.memory_floor(name), unified=unified)
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         told.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
     return mine[0] if mine else None, told
@@ -124,7 +127,8 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
         problems += _mounts(deployment)
         problems += _own_mounts(deployment, name)
         problems += deployment.missing_files
-        problems += [] if running else memory.problems(deployment, name)
+        needed = deployment.profile.services[name].needs_memory
+        problems += [] if running else memory.problems(needed, deployment.memory_floor(name))
     return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
 
 

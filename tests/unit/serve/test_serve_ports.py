@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests_render_make import profile as made
 
 from envgen.deployment import Deployment
 from envgen.engine import host
@@ -178,5 +177,5 @@ def test_up_says_what_the_guard_keeps_free(tmp_path: Path, floor: str, kept: str
     """As the guard itself computes it (tests/process/test_memory_guard.py), for the 121.7 GiB of a GB10."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 127611904 kB\n")
-    notes = plan(made(), "serve", floor, root=tmp_path)
+    notes = plan("serve", floor, root=tmp_path)
     assert notes == ([f"memory-guard ends serve when less than {kept} of the machine are available"] if kept else [])
