@@ -28,8 +28,8 @@ from envgen.doctor.model import Subject
 from envgen.engine import process
 from envgen.engine.api import time_budget
 from envgen.engine.client import Engine
-from envgen.engine.values import Container
-from envgen.errors import EngineError, EnvgenError, UsageError
+from envgen.engine.values import Container, ExecResult
+from envgen.errors import EnvgenError, UsageError
 from envgen.files import state_dir
 from envgen.redact import redact, secret_values
 from envgen.serve.ended import StartFailure
@@ -40,26 +40,22 @@ PATIENCE = 60.0  # seconds for all questions of `doctor --bundle` to one engine 
 STUCK = 20.0  # seconds for one question to a container that may be stuck
 RECORD = "/run/envgen-memory"  # of docker/runtime/libexec/memory-guard: two minutes, a line a second
 LOG_LINES = 100_000  # of a server's log: as many as LOG_LIMIT holds, with lines as servers write them
-KERNEL_LINES = 2000
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
 
+Ask = Callable[[], str]
 Collected = tuple[dict[str, str], set[str]]  # the files of one machine, and secrets to remove everywhere
 
 
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`."""
-
-    def of(diagnosis: Diagnosis) -> Collected:
-        context = diagnosis.report.context
-        return collect(diagnosis.deployment, context.service, report.as_data(diagnosis.report), context.container)
-
+    asks = {}
+    for one in diagnoses:
+        context, doctor = one.report.context, partial(report.as_data, one.report)
+        asks[one.deployment.node] = partial(collect, one.deployment, context.service, doctor, context.container)
     with time_budget(PATIENCE):
-        members = {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}
-        count = write(target, members, {one.deployment.node: partial(of, one) for one in diagnoses})
-    progress(
-        f"  wrote {target}: {counted(count, 'file')}, secrets and names taken out; look into it before you send it"
-    )
+        count = counted(write(target, {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}, asks), "file")
+    progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")
 
 
 def save(
@@ -74,19 +70,16 @@ def save(
     facts = {name: value for name, value in vars(failure).items() if name != "container"}
     facts |= {"profile": profile, "service": service, "cause": cause, "culprit": culprit}
 
-    def of(deployment: Deployment) -> Collected:
+    def doctor(deployment: Deployment) -> Any:
         if deployment.node != culprit:
-            return collect(deployment, service, {"not asked": f"{culprit} failed first"})
-        try:
-            doctor = report.as_data(report.examine(*gather(Subject(deployment, service))))
-        except (EnvgenError, OSError) as error:
-            doctor = {"not available": reason_of(error)}
-        return collect(deployment, service, doctor, failure.container)
+            return {"not asked": f"{culprit} failed first"}
+        return report.as_data(report.examine(*gather(Subject(deployment, service))))
 
+    asks = {one.node: partial(collect, one, service, partial(doctor, one), failure.container) for one in machines}
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     target = state_dir(root, FOLDER) / f"{stamp}-{service}.tar.gz"
     try:
-        write(target, {"findings.json": as_json(facts)}, {one.node: partial(of, one) for one in machines}, within=root)
+        write(target, {"findings.json": as_json(facts)}, asks, within=root)
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {reason_of(error)}")
         return ""
@@ -129,46 +122,40 @@ def archive(members: Mapping[str, str], known: set[str] = frozenset()) -> bytes:
 
 
 def as_json(document: Any) -> str:
-    """``document`` as JSON; types that JSON lacks become similar ones."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return dict(value)
-        return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
-
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=plain) + "\n"
+    """``document`` as JSON; types that JSON lacks become text."""
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
 
 # --- one machine ------------------------------------------------------------------------------------------------------
 
 
-def collect(deployment: Deployment, service: str, doctor: Any, container: Container | None = None) -> Collected:
+def collect(
+    deployment: Deployment, service: str, doctor: Callable[[], Any], container: Container | None = None
+) -> Collected:
     """The files about a service on one machine. ``container``: the service's, as it was known last."""
-    profile, engine, texts = deployment.profile, None, dict[str, str]()
-    try:
-        engine = deployment.engine
-        container = next(iter(engine.containers(profile.compose_name, service, all=True)), None) if service else None
-        texts = {name: _text(ask) for name, ask in _questions(engine, container, profile.secrets).items()}
-    except EnvgenError as error:
-        texts["no-engine.txt"] = f"{reason_of(error)}\n"
-    about = {
+    profile, asked = deployment.profile, _project(deployment)
+    asked["doctor.json"] = lambda: as_json(doctor())
+    about: dict[str, Any] = {
         "envgen": __version__,
         "python": platform.python_version(),
         "system": " ".join((platform.system(), platform.release(), platform.machine())),
         "profile": profile.name,
         "variant": profile.variant,
-        "engine": or_none(lambda: vars(engine.info())) if engine else None,
-        "image": or_none(lambda: deployment.image and vars(deployment.image)) if engine else None,
     }
-    texts |= {"doctor.json": as_json(doctor), "versions.json": as_json(about), **_project(deployment)}
-    return texts, secrets_of(deployment, container)
-
-
-def secrets_of(deployment: Deployment, container: Container | None) -> set[str]:
-    """Values to remove everywhere, besides those of this shell: of the profile's secrets, and of the container."""
+    try:
+        engine, info = deployment.engine, or_none(deployment.engine.info)
+        about |= {"engine": info and vars(info), "image": or_none(lambda: deployment.image and vars(deployment.image))}
+        container = next(iter(engine.containers(profile.compose_name, service, all=True)), None) if service else None
+        asked["server.log"] = lambda: "not available: there was no container"
+        asked |= _of_machine() if info and info.local else {}
+        asked |= _of_container(engine, container, profile.secrets) if container else {}
+    except EnvgenError as error:
+        asked["no-engine.txt"] = partial(reason_of, error)
+    asked["versions.json"] = partial(as_json, about)
     inside = dict(container.env) if container else {}
-    places = [place.get(name, "") for name in deployment.profile.secrets for place in (deployment.shell, inside)]
-    return {*secret_values(inside), *filter(None, places)}
+    places = [place.get(name, "") for name in profile.secrets for place in (deployment.shell, inside)]
+    secrets = {*secret_values(inside), *filter(None, places)}  # besides those of this shell, which redact knows
+    return {name: _text(ask) for name, ask in asked.items()}, secrets
 
 
 def _text(ask: Callable[[], str]) -> str:
@@ -180,25 +167,32 @@ def _text(ask: Callable[[], str]) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
-def _questions(engine: Engine, container: Container | None, secrets: Sequence[str]) -> dict[str, Callable[[], str]]:
-    """What an engine and its machine are asked. ``secrets``: names of variables whose values must not be kept."""
-    machine: dict[str, Callable[[], str]] = {
-        "memory.txt": lambda: _memory(engine, container),
-        "gpu.txt": lambda: _gpu(engine, container),
-        "kernel.log": lambda: "\n".join(_printed_here(engine, "dmesg").splitlines()[-KERNEL_LINES:]),
-    }
-    if container is None:
-        return {**machine, "server.log": lambda: "not available: there was no container"}
+def _of_machine() -> dict[str, Ask]:
+    """What this machine is asked, if the engine is on it."""
     return {
-        **machine,
+        "memory.txt": lambda: Path("/proc/meminfo").read_text("utf-8"),
+        "gpu.txt": lambda: _printed(process.run(["nvidia-smi", "-q"], timeout=STUCK)),
+        "kernel.log": lambda: _printed(process.run(["dmesg"], timeout=STUCK)),
+    }
+
+
+def _of_container(engine: Engine, container: Container, secrets: Sequence[str]) -> dict[str, Ask]:
+    """``secrets``: names of variables whose values must not be kept."""
+    return {
         "server.log": lambda: engine.logs(container.id, tail=LOG_LINES, timestamps=True),
-        "container.json": lambda: _container(engine, container.id, secrets),
+        "container.json": lambda: _inspected(engine, container, secrets),
+        "container-gpu.txt": lambda: _printed(engine.exec(container.id, ["nvidia-smi", "-q"], timeout=STUCK)),
+        "memory-guard.txt": lambda: engine.read_file(container.id, RECORD).decode(errors="replace"),
         "processes.txt": lambda: _processes(engine, container),
     }
 
 
-def _container(engine: Engine, container_id: str, secrets: Sequence[str]) -> str:
-    document = dict(engine.inspect(container_id) or {})
+def _printed(done: ExecResult) -> str:
+    return done.stdout.decode(errors="replace")
+
+
+def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> str:
+    document = dict(engine.inspect(container.id) or {})
     config = dict(document.get("Config") or {})
     pairs = (pair.partition("=") for pair in config.get("Env") or ())
     config["Env"] = [f"{name}={'(secret)' if name in secrets and value else value}" for name, _, value in pairs]
@@ -206,42 +200,12 @@ def _container(engine: Engine, container_id: str, secrets: Sequence[str]) -> str
 
 
 def _processes(engine: Engine, container: Container) -> str:
-    if not container.running:
-        # When the first process of a container ends, the kernel ends all others.
-        return f"the container is {container.state} (exit code {container.exit_code}): no process of it is left"
     processes = engine.processes(container.id)
     rows = [(str(one.pid), str(one.parent), one.state, f"{one.memory >> 20}M", one.command) for one in processes]
-    lines = table([("PID", "PARENT", "STATE", "MEMORY", "COMMAND"), *rows], right=(0, 1, 3))
-    zombies = sum(one.zombie for one in processes)
-    return "\n".join(
-        [*lines, f"{counted(len(processes), 'process', 'processes')}, {zombies} of them zombies (state Z)"]
-    )
+    return "\n".join(table([("PID", "PARENT", "STATE", "MEMORY", "COMMAND"), *rows], right=(0, 1, 3)))
 
 
-def _memory(engine: Engine, container: Container | None) -> str:
-    parts = [Path("/proc/meminfo").read_text("utf-8")] if engine.info().local else []
-    if container and (record := engine.read_file(container.id, RECORD)):
-        parts.append(f"how it went ({RECORD}):\n" + record.decode(errors="replace"))
-    return "\n".join(parts) or "not available: the memory guard wrote no record, and the engine is on another machine"
-
-
-def _gpu(engine: Engine, container: Container | None) -> str:
-    """By the container's own nvidia-smi, else by this machine's."""
-    if container and container.running:
-        done = engine.exec(container.id, ["sh", "-c", "command -v nvidia-smi && exec nvidia-smi -q"], timeout=STUCK)
-        if done.code == 0:
-            return done.stdout.decode(errors="replace")
-    return _printed_here(engine, "nvidia-smi", "-q")
-
-
-def _printed_here(engine: Engine, *argv: str) -> str:
-    """What a program of the engine's machine prints, if that is this one."""
-    if not engine.info().local:
-        raise EngineError("the engine is on another machine")
-    return process.run(argv, timeout=STUCK).stdout.decode(errors="replace")
-
-
-def _project(deployment: Deployment) -> dict[str, str]:
+def _project(deployment: Deployment) -> dict[str, Ask]:
     """The files of the project that decide what runs, and the newest build logs."""
     names = ("envgen.yaml", "envgen.local.yaml", "envgen.lock", deployment.profile.dockerfile)
     compose = or_none(lambda: deployment.compose.files) or [deployment.root / str(deployment.profile.compose_file)]
@@ -249,7 +213,7 @@ def _project(deployment: Deployment) -> dict[str, str]:
     there |= {f"project/compose/{path.name}": path for path in compose}
     logs = [path for path in state_dir(deployment.root, "logs").glob("*.log") if not path.is_symlink()]
     there |= {f"logs/{path.name}": path for path in sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]}
-    return {name: _text(partial(_end, path)) for name, path in there.items() if os.path.lexists(path)}
+    return {name: partial(_end, path) for name, path in there.items() if os.path.lexists(path)}
 
 
 def _end(path: Path) -> str:
@@ -257,6 +221,6 @@ def _end(path: Path) -> str:
     with files.opened(path, follow=False) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
         content = file.read(LOG_BYTES)
-    return (
-        f"(left out: {len(content)} bytes that are not text)" if b"\0" in content else content.decode(errors="replace")
-    )
+    if b"\0" in content:
+        return f"(left out: {len(content)} bytes that are not text)"
+    return content.decode(errors="replace")

@@ -116,7 +116,7 @@ def test_a_server_that_answers_wrongly(faults: Faults) -> None:
     assert 'the answer to the first prompt is not a completion: {"message": "It works!"}' in message
     assert "FAULT INJECTOR, mode garbage [redacted" in members["server.log"]
     assert not [name for name, text in members.items() if secret in text]
-    assert "0 of them zombies" in members["processes.txt"] and "MemAvailable" in members["memory.txt"]
+    assert "COMMAND" in members["processes.txt"] and "MemAvailable" in members["memory.txt"]
     assert "services:" in members["project/compose/cpu.yaml"] and json.loads(members["doctor.json"])
     assert faults.container("fault") == "" and faults.server.container == before  # only what it had started is gone
 
