@@ -9,10 +9,12 @@ from functools import partial
 from envgen.app import failed, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
+from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.engine.values import Container
+from envgen.errors import EngineError
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
-from envgen.serve.launch import Launcher, Started, what_next
+from envgen.serve.launch import Begun, Launcher, Started, what_next
 from envgen.serve.prepare import prepare
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Awaited
@@ -64,8 +66,8 @@ class Checked:
             progress(f"  note: {note}")
         if running and self.differing and not options.recreate and not options.again:
             self._may_replace(running, agree)
-        for machine in self.machines:
-            machine.require_name()
+        for machine in self.machines if self.starts(options) else ():
+            machine.require_name()  # a question may have taken hours
             if self.differing or options.recreate or not running:
                 from envgen.jitcache.space import with_kernels  # not for a service that runs
 
@@ -87,7 +89,8 @@ class Checked:
         launcher = Launcher(deployment, service, progress, options.recreate)
         on_failure = partial(failed.failed, deployment, service)
         if self.running and not self.starts(options) and not preflight.is_development(deployment.profile):
-            begun = launcher.left_alone(self.running)
+            # It runs as the profile says: Compose would find nothing to do, and takes its time for it.
+            begun = Begun(self.running, launcher.began, already=True, created=False)
         else:
             begun = failed.begin(launcher, on_failure)
         try:
@@ -110,9 +113,15 @@ class Checked:
 
 def check(deployment: Deployment, service: str) -> Checked:
     """Check everything that a start on this engine needs. PreflightError with every problem."""
+    try:
+        containers = deployment.engine.containers(deployment.profile.compose_name, service)
+    except EngineError as error:
+        raise with_plugin(error, "compose") from None
+    if not containers:  # a Compose that started it is new enough, and asking its version takes as long as all the rest
+        require_plugin("compose")
     deployment.rendered_files().require_name()
-    running, notes = preflight.check(deployment, service, partial(weights.preflight, deployment, service))
-    differing: tuple[str, ...] = ()
+    notes = preflight.check(deployment, service, containers, partial(weights.preflight, deployment, service))
+    running, differing = next(iter(containers), None), tuple[str, ...]()
     if running:
         deployment, differing = compared(deployment, service, running)
     notes += preflight.notes(deployment, service, running=bool(running))

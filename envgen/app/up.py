@@ -9,7 +9,7 @@ from functools import partial
 from envgen.app import start
 from envgen.app.start import Agree, Checked, StartOptions
 from envgen.deployment import Deployment, known_service
-from envgen.engine.endpoint import require_plugin, with_plugin
+from envgen.engine.endpoint import require_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
 from envgen.profile.model import Profile
 from envgen.serve import memory
@@ -47,12 +47,6 @@ def check(deployment: Deployment, service: str) -> Checked:
 
         require_plugin("compose")
         return cluster_check(deployment, service)  # this machine may have no engine
-    try:
-        running = deployment.engine.containers(deployment.profile.compose_name, service)
-    except EngineError as error:
-        raise with_plugin(error, "compose") from None
-    if not running:  # a Compose that started it is new enough, and asking its version takes as long as all the rest
-        require_plugin("compose")
     return start.check(deployment, service)
 
 

@@ -32,18 +32,21 @@ def recreate_refused(profile: Profile, service: str, differences: Sequence[str])
     return NotReplaced(problems=(head, *map(Problem, differences[:-1]), last))
 
 
+def _kept(deployment: Deployment, running: Container) -> dict[str, str]:
+    """The values of ``running`` for variables that this terminal does not set."""
+    names, shell = _passed(deployment.profile), deployment.shell
+    return {name: running.env[name] for name in names if running.env.get(name) and name not in shell}
+
+
 def keep_moment(deployment: Deployment, running: Container) -> Deployment:
     """``deployment`` with the values of ``running`` for variables that this terminal does not set."""
-    shell = deployment.shell
-    kept = {
-        name: running.env[name] for name in _passed(deployment.profile) if running.env.get(name) and name not in shell
-    }
-    return deployment.with_cached(compose=replace(deployment.compose, env={**deployment.compose.env, **kept}))
+    env = {**deployment.compose.env, **_kept(deployment, running)}
+    return deployment.with_cached(compose=replace(deployment.compose, env=env))
 
 
 def compared(deployment: Deployment, service: str, running: Container) -> tuple[Deployment, tuple[str, ...]]:
     """``keep_moment`` and the ``differences`` that are left; prints which variables are kept."""
-    for name in not_set(deployment, running):
+    for name in filter(_kept(deployment, running).__contains__, deployment.profile.secrets):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
     kept = keep_moment(deployment, running)
     return kept, differences(kept, service, running)
@@ -64,12 +67,6 @@ def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> 
         if container.service in asked[question]:
             answers[container.id] = asked[question][container.service] != container.labels.get(CONFIG_HASH)
     return answers
-
-
-def not_set(deployment: Deployment, running: Container) -> tuple[str, ...]:
-    """The profile's secrets that are set in the running container and not in this terminal."""
-    shell = deployment.shell
-    return tuple(name for name in deployment.profile.secrets if running.env.get(name) and name not in shell)
 
 
 def differences(deployment: Deployment, service: str, running: Container) -> tuple[str, ...]:

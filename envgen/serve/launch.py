@@ -13,7 +13,6 @@ from envgen.engine.endpoint import forward
 from envgen.engine.values import Container
 from envgen.errors import EngineError, ServiceError
 from envgen.explain import Explanation
-from envgen.explain.read import cause_of
 from envgen.files import state_dir
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile
@@ -97,10 +96,6 @@ class Launcher:
             self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
         container = self._create()[0]
         return Begun(container, self.began, container.id in running, container.id not in before)
-
-    def left_alone(self, running: Container) -> Begun:
-        """A container that runs as the profile says: Compose would find nothing to do, and takes its time for it."""
-        return Begun(running, self.began, already=True, created=False)
 
     def install(self) -> None:
         """Install mounted sources in the container of a shell service; a server got them in ``create``."""
@@ -188,6 +183,8 @@ class Launcher:
         done = self.deployment.compose.stream(*how, self.name, "envgen-install", on_line=note)
         if not done.code:
             return
+        from envgen.explain.read import cause_of
+
         # All lines were printed. The last one says what failed; but on a full disk anything may fail.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.deployment.profile.chosen_variant} {self.name} sh"

@@ -15,7 +15,6 @@ from envgen.engine.gpu import NO_GPU
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
-from envgen.patches.checkout import lacking
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
 from envgen.profile.model import REPOSITORIES, GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
@@ -48,19 +47,17 @@ class PreflightError(EnvgenError):
 
 
 def check(
-    deployment: Deployment, name: str, weights: Callable[[], Iterable[Problem]] = tuple
-) -> tuple[Container | None, list[str]]:
-    """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
+    deployment: Deployment, name: str, mine: Sequence[Container], weights: Callable[[], Iterable[Problem]]
+) -> list[str]:
+    """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem. Returns notes to print.
 
-    Returns the container that already runs, and notes to print.
-
-    ``weights``: what keeps the service from loading its model; asked only if the image exists and the service does not
-    run. Nothing is started, pulled or written.
+    ``mine``: the containers of the service that run. ``weights``: what keeps it from loading its model; asked only if
+    the image exists and it does not run. Nothing is started, pulled or written.
     """
     profile = deployment.profile
-    mine = deployment.engine.containers(profile.compose_name, name)
     for container in mine:
-        require_unpaused(container)
+        if container.state == "paused":
+            raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
     image, problems = deployment.image_problems, [*refusals(deployment, name, running=bool(mine))]
     if deployment.is_local:
         problems += ports(deployment, name, mine)
@@ -74,21 +71,18 @@ def check(
         told += memory.notes(name, needed, deployment.memory_floor(name), unified=unified)
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         told.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
-    return mine[0] if mine else None, told
-
-
-def require_unpaused(container: Container) -> None:
-    """RefusedError for a paused container, which can't be started."""
-    if container.state == "paused":
-        raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
+    return told
 
 
 def notes(deployment: Deployment, name: str, *, running: bool) -> Iterator[str]:
     """Notes that hold on one machine and on several: patches, ports that are open to the network, secrets."""
     profile = deployment.profile
-    for source, lacks in lacking(profile, deployment.root).items():
-        apply = f"envgen patch apply {source} --profile {profile.name}"
-        yield f"the checkout of {source} lacks {', '.join(lacks)}: {apply}"
+    if profile.mounted_sources:
+        from envgen.patches.checkout import lacking  # git, and all that applies patches
+
+        for source, lacks in lacking(profile, deployment.root).items():
+            apply = f"envgen patch apply {source} --profile {profile.name}"
+            yield f"the checkout of {source} lacks {', '.join(lacks)}: {apply}"
     yield from _exposure(deployment.effective, name)
     unset = [secret for secret in profile.secrets if secret not in deployment.shell]
     if unset and not running:

@@ -9,8 +9,9 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
@@ -122,6 +123,8 @@ SICKNESS = 60.0  # seconds without an answer from the engine, after which the wa
 RESTARTS = 3  # this many make a loop, whatever the policy allows
 # The programs of a container that run before its command; `docker-init` has the words of the first in its own.
 ENTRY = re.compile(r"^(?!\S*init ).*/opt/envgen/(bin/entrypoint|libexec/record-env)( |$)")
+SETTLED = 1.0  # seconds that a program without a health check has to fail at its start
+LONG = 10.0  # and has run for, with its entry point, if it has had them: by this machine's clock
 STEADY = 1.0  # seconds that a server must live after its answer
 LINGER = 3.0  # seconds that the log has after the answer to show what it must
 _MODELS = "/v1/models"
@@ -201,11 +204,13 @@ class Waiter:
                 stable_since = asking = None
             else:
                 # Without a health check, give a program time to fail at its start, once it runs at all.
-                stable_since = stable_since or (now if self._question or self._begun(container) else None)
-                settled = container.health == "healthy" or (stable_since or now) <= now - 1.0
+                if stable_since is None and (self._question or self._begun(container)):
+                    old = not self._tells and time.time() - float(instant(container.started_at) or "inf") > LONG
+                    stable_since = now - SETTLED if old else now
+                settled = container.health == "healthy" or (stable_since or now) <= now - SETTLED
                 if asking is None and settled and now >= ask_at:
                     asking, asked_at = self._ask(), now
-                if asking is not None and asking.done():
+                if asking is not None and wait([asking], POLL).done:
                     answer, asking, ask_at = asking.result(), None, now + ASK_AGAIN
                     if answer.ready and (stranger := self._stranger(container)):
                         answer = Readiness(False, stranger)
@@ -219,7 +224,8 @@ class Waiter:
                     self.progress.answering()
                     self._why = f"it was asked {now - asked_at:.0f} s ago and has not sent {self._step}"
             self._in_time(container, deadline)
-            time.sleep(POLL)
+            if asking is None:
+                time.sleep(POLL)
 
     def _begun(self, container: Container) -> bool:
         """Whether the command itself runs, and not the entry point before it, which can take seconds."""
@@ -232,14 +238,11 @@ class Waiter:
         question, self._step = self._question, _MODELS
         if question is None:  # there is nothing to ask
             return in_background(lambda: Readiness(True, unasked=self._unasked))
-        return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))
+        return in_background(lambda: ask(self._url, question, timeout=3600, on_step=partial(setattr, self, "_step")))
 
     def _stranger(self, container: Container) -> str:
         """Why the answer is not the container's, on the host's network; "" if it is."""
         return "" if self._port is None else listener.stranger(self._engine, container, self._python, self._port)
-
-    def _on_step(self, step: str) -> None:
-        self._step = step
 
     def _look(self, container_id: str, when: str = "") -> Container:
         """The container. StartFailure if it is gone, has ended or restarts for ever.

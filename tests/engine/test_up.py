@@ -159,8 +159,6 @@ def test_a_stopped_service_whose_network_was_pruned(project: Project) -> None:
 
 
 def test_a_service_that_does_not_run(project: Project) -> None:
-    done = project.envgen("exec", "plain", "--", "true", code=1)
-    assert "plain is not running" in done.err and "envgen up plain" in done.err
     done = project.envgen("restart", "plain", code=1)
     assert "plain has no container to start" in done.err and "envgen up plain" in done.err
     assert "did you mean `plain`?" in project.envgen("up", "plian", code=2).err
@@ -273,7 +271,6 @@ def test_another_server_on_the_hosts_network_is_not_taken_for_ours(project: Proj
             "crash",
             ("its process exited with code 3", "CUDA out of memory. Tried", "the GPU has too little free memory"),
         ),
-        ("late", ("its process exited with code 4", "late failure")),
         ("sick", ("its health check failed", "sick")),
         ("loop", ("times, last with 5", "again")),
         ("missing", ("envgen-no-such-program", "the program of the service is not in the image")),

@@ -101,7 +101,10 @@ def test_a_one_off_is_not_the_service_and_gets_ctrl_c(project: Project) -> None:
             assert child.poll() is None
         (row,) = project.envgen("ps", "-a", "--json").json
         assert row["one_off"] is True and project.envgen("ps", "--json").json == []
-        assert "one is not running" in project.envgen("exec", "one", "true", code=1).err
+        assert (
+            "one is not running\n    hint: envgen up one --profile dev"
+            in project.envgen("exec", "one", "true", code=1).err
+        )
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does it: the whole group
         assert child.wait(60) == 9
     finally:

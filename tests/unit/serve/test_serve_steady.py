@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,12 +18,23 @@ from envgen.serve.ended import StartFailure
 from envgen.serve.listener import Sockets, judge, port_on_host
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Waiter
+from envgen.text import instant
 
 RUNS = Container(
     id="1", name="lab-prod-web-1", service="web", state="running", health="", exit_code=0, image_id="", labels={},
     env={}, mounts=(), ports=(), started_at="2026-11-25T23:42:27Z", server=True,
 )  # fmt: skip
+NOW = float(instant(RUNS.started_at)) + 11
 SERVER = Service(("web",), ports=(PortMapping(80, 80, "127.0.0.1"),), ready=Ready(port=80))
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What a wait has slept: nothing, since each look at the clock is a quarter of a second later."""
+    now, naps = itertools.count(NOW, 0.25), list[float]()
+    clock = SimpleNamespace(monotonic=lambda: next(now), time=lambda: NOW, sleep=naps.append)
+    monkeypatch.setattr(wait, "time", clock)
+    return naps
 
 
 class Answering(Waiter):
@@ -42,8 +52,10 @@ class Answering(Waiter):
         return super()._with_evidence(*args)
 
 
-def waiter(kind: type[Waiter], service: Service = SERVER, url: str = "http://127.0.0.1:80") -> Waiter:
-    engine: Any = SimpleNamespace(container=lambda _id: RUNS, logs=lambda *_, **__: "", processes=lambda _id: [])
+def waiter(
+    kind: type[Waiter], service: Service = SERVER, url: str = "http://127.0.0.1:80", runs: Container = RUNS
+) -> Waiter:
+    engine: Any = SimpleNamespace(container=lambda _id: runs, logs=lambda *_, **__: "", processes=lambda _id: [])
     return kind(engine, "web", service, url, lambda _line: None)
 
 
@@ -59,11 +71,11 @@ def waiter(kind: type[Waiter], service: Service = SERVER, url: str = "http://127
 )
 def test_a_server_that_ends_after_its_answer_is_not_ready(after: Container, why: str) -> None:
     waits = waiter(Answering)
-    assert waits.wait("1", time.monotonic() + 60).answer.text == "Paris"
+    assert waits.wait("1", NOW + 60).answer.text == "Paris"
     waits = waiter(Answering)
     waits.after = after  # type: ignore[attr-defined]
     with pytest.raises(StartFailure, match=why):
-        waits.wait("1", time.monotonic() + 60)
+        waits.wait("1", NOW + 60)
 
 
 ENTRY_POINT = ("/sbin/docker-init -- /opt/envgen/bin/entrypoint webb", "/bin/sh /opt/envgen/bin/entrypoint webb")
@@ -71,10 +83,8 @@ RECORD = ("/opt/envgen/bin/base-python -I /opt/envgen/libexec/record-env webb",)
 
 
 @pytest.mark.parametrize("last", [replace(RUNS, state="exited", exit_code=127), RUNS], ids=["missing", "there"])
-def test_a_program_runs_once_the_entry_point_is_through(monkeypatch: pytest.MonkeyPatch, last: Container) -> None:
+def test_a_program_runs_once_the_entry_point_is_through(last: Container) -> None:
     """On a busy machine the entry point alone takes longer than a program gets to fail at its start."""
-    now = itertools.count(0.0, 0.25)
-    monkeypatch.setattr(wait, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _seconds: None))
     looks = [*[ENTRY_POINT] * 9, RECORD]
     waits = waiter(Waiter, Service(("webb",)), "")
     waits._engine.processes = lambda _id: [  # type: ignore[method-assign, assignment]
@@ -82,10 +92,20 @@ def test_a_program_runs_once_the_entry_point_is_through(monkeypatch: pytest.Monk
     ]
     waits._engine.container = lambda _id: RUNS if looks else last  # type: ignore[method-assign, assignment]
     if last is RUNS:
-        assert waits.wait("1", 600).answer.unasked
+        assert waits.wait("1", NOW + 60).answer.unasked
     else:
         with pytest.raises(StartFailure, match="code 127"):
-            waits.wait("1", 600)
+            waits.wait("1", NOW + 60)
+
+
+@pytest.mark.parametrize(
+    ("already", "second", "slept"),
+    [(True, 27, False), (True, 29, True), (False, 27, True)],
+    ids=["long", "new", "ours"],
+)
+def test_what_has_run_for_long_had_its_time_to_fail(naps: list[float], already: bool, second: int, slept: bool) -> None:
+    waits = waiter(Waiter, Service(("webb",)), "", replace(RUNS, started_at=f"2026-11-25T23:42:{second}Z"))
+    assert waits.wait("1", NOW + 60, already=already).answer.unasked and bool(naps) is slept
 
 
 @pytest.mark.parametrize(
@@ -97,7 +117,7 @@ def test_a_program_runs_once_the_entry_point_is_through(monkeypatch: pytest.Monk
     ],
 )
 def test_nothing_to_ask(service: Service, url: str, why: str) -> None:
-    awaited = waiter(Waiter, service, url).wait("1", time.monotonic() + 60)
+    awaited = waiter(Waiter, service, url).wait("1", NOW + 60)
     assert awaited.answer == Readiness(True, unasked=why) and "answer" not in awaited.phases
 
 
@@ -162,22 +182,11 @@ def test_whose_port_is_the_machines(service: Service, port: int | None) -> None:
 
 
 def test_it_waits_until_its_own_program_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    container: Any = SimpleNamespace(
-        id="1", state="running", health="", restarts=0, started_at="", running=True, error="", oom_killed=False
-    )
-    engine: Any = SimpleNamespace(container=lambda _id: container, logs=lambda *_, **__: "", processes=lambda _id: [])
-    waiter = Waiter(engine, "web", Service(("web",), network="host", ready=Ready(port=1)), "", lambda _line: None)
+    waits = waiter(Waiter, Service(("web",), network="host", ready=Ready(port=1)), "")
     found = iter(["port 1 answers, but process 7 (other) listens there, not the container", ""])
-    asked: list[int] = []
-
-    def stranger(_engine: Any, _container: Any, _python: str, port: int) -> str:
-        asked.append(port)
-        return next(found)
-
-    monkeypatch.setattr(listener, "stranger", stranger)
-    assert waiter.wait("1", time.monotonic() + 60).answer.ready
-    assert asked == [1, 1]
-    monkeypatch.setattr(listener, "stranger", lambda *_: "process 7 listens")
+    monkeypatch.setattr(listener, "stranger", lambda *_: next(found))
+    assert waits.wait("1", NOW + 60).answer.ready and next(found, None) is None
+    monkeypatch.setattr(listener, "stranger", lambda *words: f"process 7 listens on {words[3]}")
     with pytest.raises(StartFailure) as raised:
-        waiter.wait("1", time.monotonic() + 2)
-    assert raised.value.reason.endswith(": process 7 listens")
+        waits.wait("1", NOW + 120)
+    assert raised.value.reason.endswith(": process 7 listens on 1")
