@@ -446,10 +446,10 @@ class Deployment:
     # The name on the engine. Containers, image and overlay are called NAME-PROFILE, so folders with the same `name:`
     # would use each other's. The name belongs to the folder that has containers under it.
 
-    def other_folder(self) -> Path | None:
-        """Another project folder that has containers under this name; None if there is none."""
-        folders = (elsewhere(one, self.root) for one in self.engine.containers(self.profile.compose_name, all=True))
-        return next((folder for folder in folders if folder), None)
+    def other_folder(self, there: Sequence[Container] | None = None) -> Path | None:
+        """Another project folder that has containers under this name (``there``: all of them, where known), or None."""
+        there = self.engine.containers(self.profile.compose_name, all=True) if there is None else there
+        return next((folder for one in there if (folder := elsewhere(one, self.root))), None)
 
     def require_name(self) -> None:
         """RefusedError with the machine and both folders if the name belongs to another one."""

@@ -8,8 +8,6 @@ Python's syntax except look-around, back-references and ``\\Z``, which the proje
 
 from __future__ import annotations
 
-import re2
-
 LONGEST_LINE = 20_000  # characters; the rest is ignored
 
 
@@ -17,6 +15,8 @@ class LogPattern:
     """One compiled pattern. Raises ValueError for an invalid one."""
 
     def __init__(self, text: str) -> None:
+        import re2  # with its C++ library, for profiles with a pattern
+
         options = re2.Options()
         options.log_errors = False
         try:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.errors import LockError, Problem
 from envgen.lock.ask import Stale, Upgrade, checked, locked, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
-from envgen.lock.resolve import CA, NETRC, WHEELHOUSE, Unresolved, resolve
 from envgen.profile.load import Loaded, require_alone
 from envgen.render.locking import left_out, series_of
 from envgen.text import counted, progress
+
+if TYPE_CHECKING:
+    from envgen.lock.resolve import Unresolved
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,15 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
 
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
     """
+    from envgen.lock.resolve import resolve  # asks servers; a check asks none
+
     profiles, loaded = session.profiles(local=False), session.loaded(local=False)
     root, every = loaded.project.root, list(loaded.project.profiles.values())
     require_alone(loaded.project)
     old = load(root) or Lock()
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
-    outcome = resolve(profiles, every, old, wanted, _own_files(session))
+    own = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
+    outcome = resolve(profiles, every, old, wanted, own.require_own_files())
     left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
     left += [
         f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
@@ -71,13 +77,6 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     if unpinned:
         progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")
     return Updated(differences, outcome.notes, written, not old.images, unpinned)
-
-
-def _own_files(session: Session) -> dict[str, str]:
-    """Path in a build -> file or folder of this machine."""
-    deployment = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
-    targets = {"network.ca_certificates": CA, "build.wheelhouse": WHEELHOUSE, "pip.netrc": NETRC}
-    return {targets[key]: str(path) for key, path in deployment.require_own_files().items()}
 
 
 def _problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Problem]:

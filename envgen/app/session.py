@@ -47,6 +47,8 @@ class Session:
 
         UsageError for an unknown profile or variant, whether a command goes on to use it or not.
         """
+        if (mine := self._loaded.get(True)) and not mine.personal:
+            return mine
         if local not in self._loaded:
             environ = dict(os.environ) if local else {}
             self._loaded[local] = load_project(

@@ -13,6 +13,7 @@ from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine.api import time_budget
 from envgen.engine.endpoint import with_plugin
+from envgen.engine.owner import ours
 from envgen.errors import EngineError, EnvgenError
 from envgen.profile.model import Profile
 from envgen.render.outputs import diff, render_project
@@ -40,11 +41,13 @@ def look(session: Session) -> dict[str, Any]:
         first = next(iter(reached.values()))  # the head, if there are several
         state["image"], state["left_out"] = _image(first), first.left_out
         state["caches"] = [asdict(mount) for mount in first.caches.values()]
-        state["other_folder"] = str(first.other_folder() or "") or None
         for deployment in reached.values():
-            there = deployment.containers(all=True)
-            state["containers"] += rows_of(deployment, there)
-            told = of_all(deployment.engine, there)
+            there = deployment.engine.containers(profile.compose_name, all=True)
+            if deployment is first:
+                state["other_folder"] = str(first.other_folder(there) or "") or None
+            mine = ours(there, deployment.root)
+            state["containers"] += rows_of(deployment, mine)
+            told = of_all(deployment.engine, mine)
             state["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
     except EnvgenError as error:
         trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)

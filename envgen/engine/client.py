@@ -44,17 +44,14 @@ class Engine:
         self._version = version
         from envgen.engine import sdk  # a tenth of a second: not for `--help`
 
+        self._wrap_errors = partial(sdk.wrap_errors, endpoint)  # what goes wrong in a question becomes an EngineError
+        self._absent = contextlib.suppress(*sdk.ABSENT)
         # The engine's own API version: newer engines refuse the SDK's default.
         api_version = str(version.get("ApiVersion") or "")
         # The SDK has no types for some of its methods.
         self._api: Any = sdk.EngineSession(endpoint, api_version)
         self._work: Any = sdk.EngineSession(endpoint, api_version, api.WORK)  # for slow requests
         self._info: values.EngineInfo | None = None
-
-    def _wrap_errors(self, what: str = "") -> contextlib.AbstractContextManager[None]:
-        from envgen.engine import sdk
-
-        return sdk.wrap_errors(self.endpoint, what)
 
     def info(self) -> values.EngineInfo:
         """The engine's own facts; asked once."""
@@ -65,7 +62,7 @@ class Engine:
 
     def image(self, name: str) -> values.Image | None:
         """The image of that name or id; None if it isn't there. Never pulls."""
-        with self._wrap_errors(f"image {name}"), _absent():
+        with self._wrap_errors(f"image {name}"), self._absent:
             return values.image_of(self._api.inspect_image(name))
         return None
 
@@ -110,7 +107,7 @@ class Engine:
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
         """The engine's whole document about a container; None if it isn't there."""
-        with self._wrap_errors(f"container {name}"), _absent():
+        with self._wrap_errors(f"container {name}"), self._absent:
             document: Mapping[str, Any] = self._api.inspect_container(name)
             return document
         return None
@@ -143,7 +140,7 @@ class Engine:
     def read_file(self, container: str, path: str) -> bytes:
         """The first 64 KiB of a file of a container, running or not; b"" where there is none."""
         content = bytearray()
-        with self._wrap_errors(f"{path} of {container[:12]}"), _absent():
+        with self._wrap_errors(f"{path} of {container[:12]}"), self._absent:
             stream, _ = self._api.get_archive(container, path)
             for chunk in stream:
                 content += chunk
@@ -163,13 +160,13 @@ class Engine:
 
     def volume(self, name: str) -> str | None:
         """The folder of a named volume on the engine's machine; None if there is no such volume."""
-        with self._wrap_errors(f"volume {name}"), _absent():
+        with self._wrap_errors(f"volume {name}"), self._absent:
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
     def volume_labels(self, name: str) -> Mapping[str, str]:
         """The labels of a named volume; {} if there is no such volume."""
-        with self._wrap_errors(f"volume {name}"), _absent():
+        with self._wrap_errors(f"volume {name}"), self._absent:
             return values.texts(self._api.inspect_volume(name).get("Labels"))
         return {}
 
@@ -204,7 +201,7 @@ class Engine:
     def _removed(self, remove: Callable[[], object]) -> str:
         """Calls ``remove``; returns the reason where it fails, else ""."""
         try:
-            with self._wrap_errors(), _absent():
+            with self._wrap_errors(), self._absent:
                 remove()
         except EngineError as error:
             return "" if "already in progress" in str(error) else error.problems[0].message
@@ -220,7 +217,7 @@ class Engine:
 
     def stop_and_remove(self, container_id: str) -> bool:
         """Stop a container as `docker stop` does, within its own time, and remove it. False where there is none."""
-        with self._wrap_errors(f"container {container_id[:12]}"), _absent():
+        with self._wrap_errors(f"container {container_id[:12]}"), self._absent:
             self._work.stop(container_id)
             self._work.remove_container(container_id, force=True)
             return True
@@ -235,7 +232,7 @@ class Engine:
 
     def remove_volume(self, name: str) -> None:
         """Delete a volume with its content. EngineError while any container, running or not, has it mounted."""
-        with self._wrap_errors(f"volume {name}"), _absent():
+        with self._wrap_errors(f"volume {name}"), self._absent:
             self._work.remove_volume(name)
 
     def exec(
@@ -410,13 +407,6 @@ class Engine:
             rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
             leftovers = (leftover for row in rows if (leftover := judge(row, time.time())))
             return tuple(sorted(leftovers, key=lambda leftover: leftover.created))
-
-
-def _absent() -> contextlib.AbstractContextManager[None]:
-    """Ignores NotFound and empty names."""
-    from envgen.engine import sdk
-
-    return contextlib.suppress(*sdk.ABSENT)
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:

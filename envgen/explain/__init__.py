@@ -28,7 +28,6 @@ from typing import Any
 
 import yaml
 
-from envgen.explain.first import First
 from envgen.text import shorten
 
 # Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM (two of them
@@ -188,9 +187,9 @@ class Circumstances:
     facts: Mapping[str, str] = field(default_factory=dict)
     tags: frozenset[str] = frozenset()
 
-    def beside(self, first: First | None) -> Circumstances:
-        """The same with the package that raised the first exception, for rules that find no other."""
-        return replace(self, facts={"package": first.package, **self.facts}) if first and first.package else self
+    def beside(self, package: str) -> Circumstances:
+        """The same with the package that raised the first exception ("": unknown), for rules that find no other."""
+        return replace(self, facts={"package": package, **self.facts}) if package else self
 
 
 _OPPOSITE = {"mounted": "installed", "installed": "mounted"}

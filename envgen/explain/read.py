@@ -48,7 +48,7 @@ def read_lines(
         if line:
             tracker.feed(line, number)
     first = tracker.first
-    about = replace(known.beside(first), failed=known.failed or tracker.raised)
+    about = replace(known.beside(first.package if first else ""), failed=known.failed or tracker.raised)
     matched = classify(lines, kind=kind, known=about, before=before)
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None

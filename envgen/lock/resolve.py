@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from envgen.engine.buildx import proxies
@@ -31,8 +32,12 @@ from envgen.profile.values import ImageRef
 from envgen.text import last_printed, progress
 
 TIMEOUT = 900
-# Where a build step finds files of this machine.
-CA, NETRC, WHEELHOUSE = "/run/secrets/ca_certificates", "/run/secrets/netrc", "/run/envgen/lib/wheelhouse"
+# Key of a profile -> where a build step finds the file or folder of this machine that it names.
+PLACES = {
+    "network.ca_certificates": "/run/secrets/ca_certificates",
+    "pip.netrc": "/run/secrets/netrc",
+    "build.wheelhouse": "/run/envgen/lib/wheelhouse",
+}
 PROGRAM = run.Program("resolve")
 # $1 Python, $2 packages, $3 with-index, $4 with-network, $5 apt-install; then the program, which runs as a build step
 # would. Where the base image has no Python, the script installs it, as the build's first step will.
@@ -80,11 +85,11 @@ class ResolveResult:
 
 
 def resolve(
-    profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, upgrade: Upgrade, files: Mapping[str, str]
+    profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, upgrade: Upgrade, files: Mapping[str, Path]
 ) -> ResolveResult:
     """The lock of ``every`` profile, with ``profiles`` brought up to date. An input that fails is in ``problems``.
 
-    ``files``: path in the container that resolves packages -> file or folder of this machine.
+    ``files``: those of this machine, by the key that names them.
     """
     out = ResolveResult(old)
     engine = _engine(out)
@@ -192,7 +197,7 @@ def _packages(
     lock: Lock,
     upgrade: Upgrade,
     engine: Engine | None,
-    files: Mapping[str, str],
+    files: Mapping[str, Path],
     out: ResolveResult,
 ) -> dict[str, Mapping[str, PythonLock]]:
     """One container per base image, interpreter and package indexes, in this thread, which always removes it."""
@@ -259,7 +264,7 @@ def _ask_inside(
     engine: Engine,
     profiles: Sequence[Profile],
     kept: Mapping[str, Mapping[str, Mapping[str, str]]],
-    files: Mapping[str, str],
+    files: Mapping[str, Path],
 ) -> dict[str, Any]:
     """Resolve for profiles that share a base image, its Python and the package indexes.
 
@@ -273,7 +278,7 @@ def _ask_inside(
     inside = run.in_image(
         engine,
         str(base.image),
-        mounts=[ContainerMount(path, target, read_only=True) for target, path in files.items()],
+        mounts=[ContainerMount(str(path), PLACES[key], read_only=True) for key, path in files.items()],
         env={**{name: os.environ[name] for name in proxies()}, **pip.index_variables},
         user="0:0",
         network="bridge",

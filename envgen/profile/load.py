@@ -52,6 +52,7 @@ class Loaded:
     before: YamlNode | None = None
     chosen: str = ""  # the profile in use
     chains: Mapping[str, list[str]] = field(default_factory=dict)  # see layers.chains
+    personal: bool = False  # the local file or a variable may have changed it
 
     def place_of(self, profile: str, key: str) -> Place | None:
         """The place of a key of a profile in the project file; None for a default."""
@@ -146,7 +147,8 @@ def load_project(
     if problems:
         _raise(problems)
     project = Project(written.name, written.default, bound, file=path, root=path.parent)
-    return Loaded(project, trees, tuple(overrides), before, chosen, chains)
+    personal = len(written.sections) > 1 or any(one.from_environment for one in overrides)
+    return Loaded(project, trees, tuple(overrides), before, chosen, chains, personal)
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,13 @@ def render_profile(
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
-        # This machine's CA and folder of wheels aren't inputs of an image.
-        inputs_only = replace(profile, network=Network(), build=replace(profile.build, wheelhouse=None))
-        shared = ImagePlan(inputs_only, lock, series) if plan.ca or plan.wheelhouse else plan
-        shared_text = dockerfile(shared)
-        read_files = _files(shared, used(shared_text, docker_files(shared)), root, own)
+        shared, shared_text, shared_programs = plan, text, programs
+        if plan.ca or plan.wheelhouse:  # of this machine, so no inputs of an image
+            inputs_only = replace(profile, network=Network(), build=replace(profile.build, wheelhouse=None))
+            shared = ImagePlan(inputs_only, lock, series)
+            shared_text = dockerfile(shared)
+            shared_programs = used(shared_text, docker_files(shared))
+        read_files = _files(shared, shared_programs, root, own)
         digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
         labels = docker_pairs((*plan.labels, Pair(RENDER_LABEL, digest)))
         composed = compose_files(profile, namespace(profile, lock, series), is_locked=lock is not None)

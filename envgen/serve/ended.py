@@ -10,19 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import BY_ITSELF, Container
-from envgen.explain import Circumstances
-from envgen.explain.first import is_consequence
-from envgen.explain.read import read_lines
-from envgen.explain.unknown import in_words
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.redact import redact_secrets
 from envgen.text import GIB, counted, instant, plain_text, shorten, visible
+
+if TYPE_CHECKING:  # what explains an end is imported when there is one
+    from envgen.explain import Circumstances
 
 LINES = 5000  # of the log, for the cause: it is often printed long before the last lines
 SHOWN = 300  # characters of the line that proves a cause
@@ -90,6 +89,10 @@ class Cause:
 
 def judged(lines: Sequence[str], about: Circumstances) -> Cause:
     """The cause of a service's end or failure. ``about``: what is known beside its log."""
+    from envgen.explain.first import is_consequence
+    from envgen.explain.read import read_lines
+    from envgen.explain.unknown import in_words
+
     report = read_lines(lines, replace(about, failed=True), kind="serve")
     known, first = report.cause, report.first
     if known is None:
@@ -220,6 +223,8 @@ def circumstances(
 
     ``profile`` and ``lock``: of the service; without them its settings and packages are unknown.
     """
+    from envgen.explain import Circumstances
+
     locked = {name: lock.version(package) for name, package in LOCKED.items()} if lock else {}
     facts = {name: version for name, version in locked.items() if version}
     tags = frozenset(["mounted" if profile.mounted_sources else "installed"] if profile else ())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from envgen.app.cluster.machines import machine_of
@@ -33,13 +31,7 @@ def command(
       envgen exec dev python3 -c 'import flashinfer; print(flashinfer.__file__)'
       envgen exec -u 65534 -w /tmp -e LEVEL=2 dev env
     """
-    return attach_to(session, service, node, command_of(argv), inside, tty)
-
-
-def attach_to(
-    session: Session, service: str, node: str | None, argv: Sequence[str], inside: Sequence[str], tty: bool
-) -> int:
-    """`docker exec` in the container of ``service``. Returns the exit code of the command."""
+    words = with_start_up(command_of(argv))
     deployment = machine_of(session.deployment(), service, node)
     container = deployment.running(service)
-    return attach(deployment.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)
+    return attach(deployment.endpoint, container.id, words, options=inside, tty=tty)

@@ -37,7 +37,8 @@ def command(session: Session, everything: bool) -> int:
         mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
         rows += rows_of(deployment, mine)
         if hidden := len(there) - len(ours(there, deployment.root)):
-            progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {deployment.other_folder()}")
+            folder = deployment.other_folder(there)
+            progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {folder}")
         if deployment.node and not mine:
             progress(f"note: {deployment.named('no containers')}")
     lines = [*listing(rows), *endings(rows, profile.chosen)]

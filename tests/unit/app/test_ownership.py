@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.engine.owner import WORKING_DIR
 from envgen.engine.values import Container, EngineInfo
 from envgen.errors import ProjectError, RefusedError
 from envgen.profile.load import as_name, load_project
-from envgen.profile.model import Profile
+from envgen.profile.model import GpuMode, Profile
 
 FILE = """\
 version: 1
@@ -91,14 +92,19 @@ def test_another_folder_is_refused_with_both_named(root: Path, profile: Profile)
     assert "no longer exists" not in str(refused.value)
 
 
-def test_a_copy_has_the_name_of_its_local_file(root: Path) -> None:
+def test_committed_files_have_neither_the_local_name_nor_variables(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "envgen.local.yaml").write_text("name: lab-2\n")
-    found = load_project(file=root / "envgen.yaml", environ={}).project
+    session = Session(root / "envgen.yaml")
+    found = session.loaded().project
     own = found.profiles["dev"]
     assert (found.name, own.compose_name, own.image_name) == ("lab-2", "lab-2-dev", "lab-2:dev")
     on(Containers(container(root.with_name("there"))), own, root).require_name()
-    committed = load_project(file=root / "envgen.yaml", local=False).project
-    assert committed.profiles["dev"].compose_name == "lab-dev"
+    assert session.loaded(local=False).project.profiles["dev"].compose_name == "lab-dev"
+    (root / "envgen.local.yaml").unlink()
+    monkeypatch.setenv("ENVGEN_GPU", "all")
+    session = Session(root / "envgen.yaml")
+    mine, committed = (session.loaded(local=local).project.profiles["dev"].gpu for local in (True, False))
+    assert (mine, committed) == (GpuMode.ALL, GpuMode.NONE)
 
 
 @pytest.mark.parametrize("text", ["Bob", "a--b", "-a", "[a]", "a/b", '""'])

@@ -96,15 +96,16 @@ def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
     assert change in rows
 
 
-def test_an_image_that_is_gone_below_a_running_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_is_gone_below_a_running_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = load_project(file=Path("envgen.yaml")).project
     digest = render_profile(deployment.profiles["dev"], root=deployment.root).digest
     engine = StubEngine()
     monkeypatch.setattr(engine, "image", lambda _name: None)
     assert "unit:dev is not built" in ask(monkeypatch, engine)
-    running = replace(container("web"), labels={"dev.envgen.render": digest})
+    running = replace(container("web"), labels={"dev.envgen.render": digest, "dev.envgen.variant": "small"})
     monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
-    assert "unit:dev was removed, but containers still run it" in ask(monkeypatch, engine)
+    screen = ask(monkeypatch, engine)
+    assert "unit:dev was removed, but containers still run it" in screen and "web (small)" in screen
 
 
 def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +114,6 @@ def test_files_that_are_not_what_is_built(project: Path, monkeypatch: pytest.Mon
     (project / "envgen.yaml").write_text(FILE.replace("[web]", "[web, --more]"))
     assert "files       out of date: compose/dev.yaml; update" in ask(monkeypatch, StubEngine())
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["drift"] == ["compose/dev.yaml"]
-
-
-def test_the_variant_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = replace(container("web"), labels={"dev.envgen.variant": "small"})
-    engine = StubEngine()
-    monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
-    assert "web (small)" in ask(monkeypatch, engine)
 
 
 def test_the_time_is_of_the_build_not_of_its_inputs() -> None:
@@ -135,17 +129,12 @@ def test_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["lock"] == {"state": "missing", "stale": []}
 
 
-def test_without_an_engine_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = ask(monkeypatch, None)
-    assert "engine      the Docker Engine is not running" in screen and "no envgen.lock" in screen
-    assert json.loads(ask(monkeypatch, None, "--json"))["engine"]["ok"] is False
-
-
-def test_no_compose_is_named_beside_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_and_compose_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "SYSTEM_PLUGINS", ())
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    engine = json.loads(ask(monkeypatch, None, "--json"))["engine"]["error"]
-    assert engine.startswith("the Docker Engine is not running; ") and "plugin compose is not installed" in engine
+    screen, engine = ask(monkeypatch, None), json.loads(ask(monkeypatch, None, "--json"))["engine"]
+    assert "engine      the Docker Engine is not running; " in screen and "no envgen.lock" in screen
+    assert engine["ok"] is False and "plugin compose is not installed" in engine["error"]
 
 
 def test_a_lock_that_cannot_be_read_is_no_trouble_of_the_engine(
