@@ -74,8 +74,8 @@ def _name_comparison(checked: Checked) -> None:
 
 def _checked(session: Session, names: Sequence[str], *, yes: bool, predict: bool) -> tuple[Checked, ...]:
     """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
-    deployment = session.deployment()
     with moving("checking"):
+        deployment = session.deployment()
         try:
             return check_all(deployment, names, predict=predict)
         except PreflightError as error:
