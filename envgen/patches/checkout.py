@@ -8,17 +8,17 @@ from pathlib import Path
 from envgen import files
 from envgen.engine.git import WorkTree
 from envgen.errors import EnvgenError, RefusedError, UsageError
-from envgen.patches.dry_run import APPLY
-from envgen.patches.series import Patch, Series, load_series, strip, version_of_ref
-from envgen.patches.source import GitTree, nearest_release
+from envgen.patches.dry_run import APPLY, apply
+from envgen.patches.series import Patch, Series, load_series, version_of_ref
+from envgen.patches.source import GitTree, nearest_release, put
+from envgen.patches.wheel import File
 from envgen.profile.model import Profile
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
     """Mounted source -> the patches of its series that its checkout lacks (`envgen patch apply` adds them).
 
-    Decided by the files, without patches that are not for the checkout's nearest release. Of several patches to one
-    file only the last one counts, since it may have changed the lines of the others.
+    Patches that are not for the checkout's nearest release don't count.
     """
     lacked = {}
     for name, source in profile.mounted_sources.items():
@@ -33,18 +33,16 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _missing(folder: Path, series: Series) -> tuple[str, ...]:
-    last: dict[str, tuple[str, list[str]]] = {}
-    for patch in series.patches:
-        last |= {strip(file.target): (patch.name, file.added) for file in patch.diffs}
-    missing = set()
-    for file, (name, blocks) in last.items():
-        try:
-            text = files.read(folder / file, limit=8 << 20, follow=False).decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        if not all(block in text for block in blocks):
-            missing.add(name)
-    return tuple(patch.name for patch in series.patches if patch.name in missing)
+    """The patches that git can't take back, the last first, from a copy of their files."""
+    there = {}
+    for name in {name for patch in series.patches for name in patch.touches}:
+        with contextlib.suppress(OSError):
+            there[name] = File(files.read(folder / name, limit=8 << 20, follow=False))
+    with files.Scratch("patches") as scratch:
+        put(Path(scratch), there)
+        # One line of context is enough: the others may have edits.
+        missing = [p.name for p in reversed(series.patches) if apply(Path(scratch), p.content, "-R", "-C1").code]
+    return tuple(reversed(missing))
 
 
 class Checkout:

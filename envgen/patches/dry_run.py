@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
-from envgen.engine.git import git
+from envgen.engine.git import GitOutput, git
 from envgen.patches.series import Patch, Series
 from envgen.patches.source import Tree, put
 from envgen.patches.wheel import File, WheelTree
@@ -89,17 +89,17 @@ def _tried(code: Mapping[str, File], series: Series) -> dict[str, tuple[State, t
 
 
 def _state(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
-    code, messages = _apply(folder, patch.content)
-    if code == 0:
+    applied = apply(folder, patch.content)
+    if applied.code == 0:
         return State.FITS, ()
-    if _apply(folder, patch.content, "--check", "-R")[0] == 0:
+    if apply(folder, patch.content, "--check", "-R").code == 0:
         return State.ALREADY, ()
-    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in messages.splitlines() if line.strip())
+    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in applied.stderr.splitlines() if line.strip())
 
 
-def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
-    answer = git([*APPLY, *options, "-"], cwd=folder, stdin=content, check=False)
-    return answer.code, answer.stderr
+def apply(folder: Path, content: bytes, *options: str) -> GitOutput:
+    """Run ``git apply`` in a temporary folder."""
+    return git([*APPLY, *options, "-"], cwd=folder, stdin=content, check=False)
 
 
 # --- verdicts as text and as JSON -----------------------------------------------------------

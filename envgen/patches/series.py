@@ -6,7 +6,6 @@ diff below fields as in DEP-3; ``Applies-To`` is the range of its versions.
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,22 +107,16 @@ _HEADER = re.compile(
 
 @dataclass
 class FileDiff:
-    """The changes of a patch to one file: its old and new name with a/ and b/, the line that names it, its hunks."""
+    """A file that a patch changes: its old and new name with a/ and b/, and the line that names it."""
 
     source: str
     target: str
     line: int
-    hunks: list[list[str]] = field(default_factory=list)
-
-    @property
-    def added(self) -> list[str]:
-        """The blocks of consecutive lines that it adds."""
-        hunks = (itertools.groupby(hunk, key=lambda line: line[:1]) for hunk in self.hunks)
-        return ["\n".join(line[1:] for line in run) for runs in hunks for mark, run in runs if mark == "+"]
+    in_header: bool = True  # no hunk of it has come yet
 
 
 def read_patch(content: bytes, file: str) -> list[FileDiff]:
-    """The files that a patch touches, and the lines that it adds. `git apply` judges everything else.
+    """The files that a patch touches. `git apply` judges everything else.
 
     Raises ProjectError if it changes anything but plain files of the source, or has a changed line after the end of a
     hunk, which git would ignore.
@@ -133,10 +126,9 @@ def read_patch(content: bytes, file: str) -> list[FileDiff]:
     old = new = 0  # lines that the hunk still has
     for number, line in enumerate(lines, 1):
         place = Place(file, number, 1, text=masked(line[:160]))
-        in_header = bool(diffs) and not diffs[-1].hunks
+        in_header = bool(diffs) and diffs[-1].in_header
         if old > 0 or new > 0:
             old, new = old - (line[:1] not in ("+", "\\")), new - (line[:1] not in ("-", "\\"))
-            diffs[-1].hunks[-1].append(line)
         elif line.startswith("diff --git "):
             names = line.split(" ")[2:]
             diffs.append(FileDiff(names[0], names[-1], number))
@@ -148,7 +140,7 @@ def read_patch(content: bytes, file: str) -> list[FileDiff]:
             if not diffs:
                 raise _refusal("is not a unified diff: this hunk belongs to no file", place)
             old, new = (int(count or 1) for count in match.groups())
-            diffs[-1].hunks.append([])
+            diffs[-1].in_header = False
         elif in_header and (match := _HEADER.match(line)):
             if (match["mode"] or "100644") not in ("100644", "100755"):
                 raise _refusal(f"touches a file of mode {match['mode']}; a patch may change plain files only", place)

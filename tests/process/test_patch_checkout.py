@@ -202,6 +202,31 @@ def test_every_verb_works_where_every_source_is_mounted(tmp_path: Path) -> None:
     assert "ok  0001-two.patch: already applied" in made.envgen("patch", "check").out
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "edited"),
+    [
+        ("a\nb\nc\n", "a\nc\n", "a\nc\nmine\n"),  # it adds nothing
+        ("a\nb\nc\n", "a\nb\nc\na\n", "mine\na\nb\nc\na\n"),  # it adds what stands elsewhere, too
+        ("a\nb\nc\nd\ne\n", "a\nb\nX\nd\ne\n", "mine\nb\nX\nd\nmine\n"),
+    ],
+)
+def test_a_checkout_lacks_a_patch_until_it_is_applied(tmp_path: Path, before: str, after: str, edited: str) -> None:
+    """Also with edits of one's own beside it."""
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(
+        FIRST.replace("mount: /code/tool\n", "mount: /code/tool\n        patches: tool\n")
+    )
+    (tool / "__init__.py").write_text(before)
+    git(["commit", "-qam", "before"], cwd=tool.parent)
+    told = []
+    for text in (after, edited, before):
+        (tool / "__init__.py").write_text(text)
+        if text == after:
+            made.envgen("patch", "new", "two", "tool")
+        told.append(lacking(load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"], tmp_path))
+    assert told == [{}, {}, {"tool": ("0001-two.patch",)}]
+
+
 def test_the_first_patch_names_its_series_and_no_second_time_gives_the_same(tmp_path: Path) -> None:
     made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
     (tmp_path / "envgen.yaml").write_text(FIRST)

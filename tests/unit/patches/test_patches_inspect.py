@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.errors import EnvgenError, Place, ProjectError
-from envgen.patches.series import LARGEST, Patch, make_patch, read_patch
+from envgen.patches.series import LARGEST, Patch, make_patch
 
 SERIES = Place("patches/x/series", 3, 1)
 HUNK = "@@ -1,1 +1,1 @@\n-old\n+new\n"
@@ -103,23 +100,3 @@ def test_whatever_it_is_it_is_read_or_refused(text: str) -> None:
     for name in found.touches:
         assert not name.startswith("/")
         assert not {"..", ".git", ""}.intersection(name.split("/"))
-
-
-CHARACTERS = st.characters(codec="utf-8", exclude_characters="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
-SIDES = st.lists(st.text(CHARACTERS, max_size=6), max_size=12)
-
-
-@given(SIDES, SIDES)
-def test_blocks_of_any_diff_stand_in_its_new_side(before: list[str], after: list[str]) -> None:
-    diff = difflib.unified_diff(before, after, "a/vllm/x.py", "b/vllm/x.py", lineterm="")
-    text = "\n".join(after)
-    for file in read_patch("\n".join([*diff, ""]).encode(), "x.patch"):
-        assert file.target == "b/vllm/x.py"
-        assert all(block in text for block in file.added)
-
-
-def test_the_patches_of_this_project() -> None:
-    for path in sorted(Path(__file__).parents[3].glob("patches/*/*.patch")):
-        lines = [line[1:] for line in path.read_text().splitlines() if line.startswith("+") and line[:4] != "+++ "]
-        blocks = [block for file in read_patch(path.read_bytes(), path.name) for block in file.added]
-        assert [line for block in blocks for line in block.split("\n")] == lines
