@@ -109,10 +109,7 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
         case ("cuda", "home") if profile.gpu is GpuMode.NONE and not profile.cuda.arch_list.archs:
             return "nothing is compiled for a GPU: cuda.arch_list is empty", ""
         case ("build", "ccache") if not any(source.origin.is_built for source in sources.values()):
-            return (
-                "no source of this profile is built in its image",
-                "a cache named `ccache` is for what services compile",
-            )
+            return "no source is built in the image", "a cache named `ccache` is for what services compile"
         case ("sources", name, "origin", "checkout") if above := _above_package(profile, sources[name]):
             why = f"in {above}, `import {sources[name].package}` may give an empty namespace package, the checkout"
             return why, f"add {sources[name].mount} to `python_path`"
@@ -133,9 +130,7 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
             return why, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
         case ("services", name, "health", "complete") if getattr(services[name].ready, "model", None) is None:
             return "no token is asked for without ready.model", "add ready.model: the name that /v1/models lists"
-        case ("services", name, "health", "complete") | ("services", name, "ready", "expect_text") if services[
-            name
-        ].is_vllm and takes_no_prompt(services[name].flag):
+        case ("services", name, "health" | "ready", "complete" | "expect_text") if takes_no_prompt(services[name].flag):
             return "a model that embeds, ranks or classifies completes no text", ""
         case ("services", name, "ready", "prompt") if services[name].http_port is None:
             return "nothing is asked: no port is known to answer HTTP (ready.port)", ""
