@@ -143,9 +143,10 @@ def collect(
         "variant": profile.variant,
     }
     try:
-        engine, info = deployment.engine, or_none(deployment.engine.info)
-        about |= {"engine": info and vars(info), "image": or_none(lambda: deployment.image and vars(deployment.image))}
+        engine = deployment.engine
         container = next(iter(engine.containers(profile.compose_name, service, all=True)), None) if service else None
+        info = or_none(engine.info)  # if it answers at all: a machine that is off costs its time limit once
+        about |= {"engine": info and vars(info), "image": or_none(lambda: deployment.image and vars(deployment.image))}
         asked["server.log"] = lambda: "not available: there was no container"
         asked |= _of_machine() if info and info.local else {}
         asked |= _of_container(engine, container, profile.secrets) if container else {}
