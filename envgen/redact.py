@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from urllib.parse import quote
 
 SHORTEST = 6  # characters of a known value; a shorter one would match too much
@@ -187,6 +187,7 @@ def secret_like(name: str) -> bool:
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?::?[-?+][^}]*)?\})")
 
 
+@lru_cache(4096)  # profiles share most of their values
 def secret_in(text: str, *, prose: bool = False) -> str:
     """The kind of secret in ``text`` ("login", "token", ...), by the rules of ``redact``; "" for none.
 

@@ -32,8 +32,7 @@ class Session:
     sets: tuple[str, ...] = ()
     variant: str = ""
     _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _dotenv: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # variables read from .env
+    _dotenv: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)  # once it was read
 
     def __post_init__(self) -> None:
         self.profile_name = called(self.profile_name or "") or None
@@ -100,8 +99,8 @@ class Session:
         """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are read from `.env`."""
         profile, root = self.profile(), self.loaded().project.root
         lacking = [name for name in profile.secrets if name not in os.environ]
-        if lacking and not self._read:
-            self._read.update(lacking)
+        if lacking and self._dotenv is None:
+            self._dotenv = {}
             try:
                 self._dotenv.update(read_dotenv(root / DOTENV, lacking))
             except EngineError:
@@ -109,7 +108,7 @@ class Session:
             except RefusedError as error:
                 progress(f"warning: {error}")
             hide(hidden_values(self._dotenv, profile.secrets))
-        return Deployment(profile, root, dotenv=self._dotenv)
+        return Deployment(profile, root, dotenv=self._dotenv or {})
 
 
 def with_running_variant(
