@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from envgen.explain import LONGEST, UNKNOWN, Circumstances, Explanation, classify, likeliest
 from envgen.explain.first import First, Tracker
-from envgen.explain.unknown import Clues, clues
+from envgen.explain.unknown import STARTED, Clues, clues
 from envgen.text import plain_text
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
@@ -41,15 +41,20 @@ def read_lines(
 ) -> LogReport:
     """The known causes in a log, and its first exception. ``kind``: build or serve; None: any.
 
-    ``known``: what is known beside the log; what it proves (its memory, its exit code) comes first.
+    ``known``: what is known beside the log; what it proves (its memory, its exit code) comes first. If that is no
+    failure, neither is what a server logged before it was up: vLLM goes on without a plug-in that can't be imported.
     """
-    tracker = Tracker()
+    tracker, since = Tracker(), 0
+    if not known.failed:
+        since = max((number for number, line in enumerate(lines, 1) if STARTED in line), default=0)
     for number, line in enumerate(lines, before + 1):
+        if number == before + since + 1:
+            tracker = Tracker(tracker.versions)
         if line:
             tracker.feed(line, number)
     first = tracker.first
     about = replace(known.beside(first.package if first else ""), failed=known.failed or tracker.raised)
-    matched = classify(lines, kind=kind, known=about, before=before)
+    matched = classify(lines, kind=kind, known=about, before=before, since=since)
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None
     proven = likeliest(matched, about, kind="build" if kind == "build" else "serve") if known.failed else None

@@ -101,6 +101,20 @@ def test_the_first_exception_behind_two_processes_names(header: bool) -> None:
     assert first.component == "flashinfer 0.7.0"
 
 
+def test_what_a_server_outlived_is_no_failure() -> None:
+    """A plug-in that can't be imported, in the log of a real server that then served; the next start lacks it again."""
+    plugin = [
+        "(EngineCore pid=9) ERROR 11-28 11:51:50 [__init__.py:72] Traceback (most recent call last):",
+        '(EngineCore pid=9) ERROR 11-28 11:51:50 [__init__.py:72]   File "/x/b12x/a.py", line 3, in f',
+        "(EngineCore pid=9) ERROR 11-28 11:51:50 [__init__.py:72] ModuleNotFoundError: No module named 'cutlass'",
+    ]
+    log = [*plugin, "INFO:     Application startup complete.", '"GET /health HTTP/1.1" 200 OK']
+    healthy, later = read_lines(log), read_lines([*log, *plugin], before=7)
+    assert healthy.first is None and not healthy.explanations
+    assert later.first and later.first.line == 15 and [one.line for one in later.explanations] == [15]
+    assert [one.line for one in read_lines(log, Circumstances(failed=True)).explanations] == [3]
+
+
 def test_the_root_of_a_chain_is_kept() -> None:
     lines = [
         "Traceback (most recent call last):", '  File "/x/dist-packages/triton/a.py", line 1', "OSError: no ptxas", "",
