@@ -14,6 +14,7 @@ from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.explain import Explanation
+from envgen.inside.jit.shapes import Module
 from envgen.profile.model import Profile
 from envgen.serve.ended import Ended
 from envgen.text import visible
@@ -120,6 +121,7 @@ class Context:
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder
+    modules: tuple[Module, ...] | None = None  # of the JIT cache, as the running container has it
     build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
     unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # source -> patches that its checkout lacks
     refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, besides an old image

@@ -12,7 +12,7 @@ from envgen.text import shell_line
 
 def envgen(context: Context, verb: str, *words: str) -> Remedy:
     """An envgen command for this profile."""
-    return Remedy(shell_line(["envgen", verb, "-p", context.profile.name, *context.profile.options, *words]))
+    return Remedy(shell_line(["envgen", *verb.split(), "-p", context.profile.name, *context.profile.options, *words]))
 
 
 def build(context: Context) -> Remedy:

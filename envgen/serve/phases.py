@@ -32,6 +32,7 @@ PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
     (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, r"\1 %"),
     (r"Loading weights took ([\d.]+) seconds|Model loading took", Phase.COMPILE, ""),
     (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, r"CUDA graphs \1 %"),
+    (r"DeepGEMM warmup:.*?(\d+)%", Phase.COMPILE, r"DeepGEMM \1 %"),
     (r"Graph capturing finished", Phase.COMPILE, ""),
     (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, "torch.compile"),
     # What follows this line is logged only when it has ended.

@@ -134,6 +134,7 @@ def test_from_two_checkouts_to_an_image_with_their_edits(made: Project) -> None:
         file.write("// mine\n")
     why = made.envgen("cache", "why", "page", "-p", "source_dev", code=1).out
     assert "page (0.5.3/121a): stale" in why and "/workspace/flashinfer/include/flashinfer/page.cuh" in why
+    assert "the compiled kernel page is stale" in made.envgen("doctor", "-p", "source_dev").out
 
     # Their patches are for `source` alone, which has the two series already.
     before = (made.root / "envgen.yaml").read_text()

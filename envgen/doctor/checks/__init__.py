@@ -21,6 +21,6 @@ CHECKS: tuple[Check, ...] = (
     packages.console_scripts, packages.metadata, versions.locked,
     versions.driver, packages.claimed, packages.shared,
     packages.binaries, packages.flashinfer_data,
-    packages.prebuilt, machine.caches,
+    packages.prebuilt, machine.caches, machine.modules,
     versions.cuda_versions, versions.compilers, versions.gpu_arch,
 )  # fmt: skip

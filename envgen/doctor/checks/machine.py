@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Findings, Remedy, Where, check, error, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
+from envgen.inside.jit.shapes import Module
 from envgen.text import counted, shell_line
 
 REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mountinfo
@@ -114,3 +116,14 @@ def caches(context: Context, probe: Probe) -> Findings:
             title, cure = f"the {name} cache is not writable", _own(context, folder, str(cache.host or ""))
             yield error(title, seen, "a writable folder", cure, case="not-writable", cache=name)
     return ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable") if named else None
+
+
+@check("caches.stale", Where.INSIDE, needs="modules")
+def modules(context: Context, listed: Sequence[Module]) -> Findings:
+    """No compiled kernel is of other files than those that are there now."""
+    for module in (module for module in listed if module.state == "stale"):
+        title = f"the compiled kernel {module.name} is {'perhaps ' if module.guess else ''}stale: its old code runs"
+        reasons = [" ".join([reason.message, *reason.files[:1]]) for reason in module.reasons if reason.stale]
+        cure, case = remedies.envgen(context, "cache clear", module.name), "guess" if module.guess else "stale"
+        yield warning(title, "; ".join(reasons), "the files that are there now", cure, case=case, module=module.name)
+    return ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None

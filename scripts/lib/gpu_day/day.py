@@ -24,6 +24,7 @@ from envgen.text import visible
 from gpu_day.models import INSIDE, MODELS, NAME, OURS, TOP, service_of
 
 MARKER = ".gpu-day"
+SMALL_MOE = "moe90.patch"
 # All that it writes into its folder, and all that `clean` removes from it.
 OWN = ("project", "huggingface", "logs", "steps", "gpu-day.json", "gpu-day.md", MARKER)
 
@@ -204,10 +205,16 @@ class Day:
         # The other profiles extend this one: what only this machine needs would reach them, too.
         only = {self.profile: shipped["profiles"][self.profile]}
         shipped |= {"name": NAME, "default_profile": self.profile, "profiles": only}
+        if self.options.small_moe:
+            only[self.profile]["sources"]["flashinfer"]["patches"] = "gpu_day_moe"
         (self.project / "envgen.yaml").write_text(yaml.safe_dump(shipped, sort_keys=False))
         for name in ("patches", "checks"):
             if not (self.project / name).exists():
                 shutil.copytree(TOP / name, self.project / name)
+        small = self.project / "patches/gpu_day_moe"
+        small.mkdir(exist_ok=True)
+        shutil.copyfile(Path(__file__).with_name(SMALL_MOE), small / SMALL_MOE)
+        (small / "series").write_text(f"{SMALL_MOE}\n")
         local = self.project / "envgen.local.yaml"
         if expect is None and local.exists():
             ready = yaml.safe_load(local.read_text())["profiles"][self.profile]["services"]["serve"].get("ready", {})

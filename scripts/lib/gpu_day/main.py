@@ -183,6 +183,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--models", type=names, default=[], metavar="NAME,...",
                         help=f"those of the step models (default: all): {', '.join(MODELS)}")  # fmt: skip
     parser.add_argument("--at-once", type=int, default=7, help="servers at once in the step models (default: 7)")
+    parser.add_argument("--small-moe", action="store_true",
+                        help="of fused_moe_90 compile what gpt-oss needs alone, by a patch of FlashInfer's wheel: "
+                             "minutes of 16 cores instead of more than an hour")  # fmt: skip
     parser.add_argument("--project", metavar="FOLDER", help="the day of a project of your own, built already")
     parser.add_argument("--profile", default="prod", help="its profile (default: prod)")
     parser.add_argument("--service", default="serve", help="its service (default: serve)")

@@ -71,6 +71,8 @@ def modules(day: Day) -> dict[str, str]:
 @step("moe", "MoE in CUTLASS: compiled under the gate, served, edited, cleared, compiled again, running")
 def moe(day: Day, rows: Rows) -> None:
     sets = ["--set", f"services.{day.service}.args.moe-backend=flashinfer_cutlass"]
+    if day.options.small_moe:  # trying out kernels would call those that it lacks
+        sets += ["--set", f"services.{day.service}.args.kernel-config.enable_flashinfer_autotune=false"]
     if "moe" in day.settings.services[day.service].ready.expect:
         sets += ["--set", f"services.{day.service}.ready.expect.moe=null"]
     choice = day.envgen("predict", day.service, "--json", *sets).document

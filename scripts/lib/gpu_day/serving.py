@@ -133,7 +133,7 @@ def up(day: Day, rows: Rows) -> None:
     words = [{"role": "user", "content": "Capital of France?"}]
     for name, path, body in (
         ("completion", "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 12, "temperature": 0}),
-        ("chat", "/v1/chat/completions", {"messages": words, "max_tokens": 24}),
+        ("chat", "/v1/chat/completions", {"messages": words, "max_tokens": 24, "temperature": 0}),
     ):
         began = time.monotonic()
         try:

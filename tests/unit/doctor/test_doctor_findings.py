@@ -35,6 +35,7 @@ from envgen.engine.box import Box, BoxGpu
 from envgen.engine.values import ContainerMount
 from envgen.errors import Problem
 from envgen.explain import classify
+from envgen.inside.jit.shapes import Module, Reason
 from envgen.serve.ended import Ended
 
 GIB = 1 << 30
@@ -56,6 +57,12 @@ def with_driver(driver: str, toolkit: str, library_path: str = "") -> dict[str, 
     document["cuda"] = {"toolkit": {"version": toolkit, "path": "/usr/local/cuda/version.json"}}
     document["variables"]["LD_LIBRARY_PATH"] = library_path
     return document
+
+
+def compiled(state: str = "fresh", **facts: Any) -> Module:
+    """A module of FlashInfer's cache."""
+    why = Reason("files", "1 file: has other bytes than when it was compiled", True, ["/p/a.cuh"], 0)
+    return Module("0.7.2", "121a", "fused_moe_120", state=state, reasons=[why] * (state == "stale"), **facts)
 
 
 def with_binaries(compiled: str) -> dict[str, Any]:
@@ -144,6 +151,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("mounts.sources", "no-package"): given({**with_folder(), "roots": []}),
     ("mounts.sources", "owner"): given(with_folder(writable=False, uid=1000)),
     ("mounts.caches", "not-mounted"): given(with_folder(CACHE, mounted=False)),
+    ("caches.stale", "guess"): given(modules=(compiled(state="stale", guess=True),)),
     ("import.truth", "shadowed"): given(with_cells(kind="module", origin="/w/flashinfer.py", entry="")),
     ("import.running", "other"): given(running=programs(process={"mapped": [OLD]})),
     ("import.running", "older"): given(running=programs(ages=[EDITED])),
@@ -183,7 +191,7 @@ def right(make: Make) -> Context:
     sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
         document, sets=sets, weights={"dev": ()}, differing=(), stale=(), box=SPARK, running=programs(),
-        own_changes={"dev": ()},
+        own_changes={"dev": ()}, modules=(compiled(),),
     )  # fmt: skip
 
 
@@ -314,6 +322,8 @@ MOUNTS: list[Row] = [
     ("mounts.sources", moved("/src/before", 6, None), "ok", "is mounted", "", ""),
     ("mounts.sources", moved("/src/before", 6, 5), "moved", "was moved or removed", "/src/before", "envgen restart"),
     ("mounts.sources", moved("/src/before", 6, 0), "moved", "was moved or removed", "/src/before", "envgen restart"),
+    ("caches.stale", given(modules=(compiled(state="stale"), compiled())), "stale", "fused_moe_120", "/p/a.cuh",
+     "envgen cache clear -p dev fused_moe_120"),
     ("mounts.caches", unwritable(1000, True), "not-writable", "not writable", "65534",
      f"docker exec --user 0 lab-dev-dev-1 chown -R 1000:1000 {CACHE}"),
     ("mounts.caches", unwritable(1000, True, True), "not-writable", "", "", "sudo chown -R 1000:1000 /mine"),

@@ -10,36 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.profile.values import (
-    ByteSize,
-    ContainerPath,
-    CudaArch,
-    CudaArchList,
-    Duration,
-    HostPath,
-    ImageRef,
-    MaxJobs,
-    Pin,
-    PortMapping,
-    plain_text,
-)
+from envgen.profile import values
+from envgen.profile.values import ByteSize, CudaArchList, Duration, plain_text
 
 # The controls that reorder text, and the marks that do so unseen.
 BIDI = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
 MARKS = "\u061c\u200e\u200f"
 
-TYPES: list[Any] = [
-    ByteSize,
-    ContainerPath,
-    CudaArch,
-    CudaArchList,
-    Duration,
-    HostPath,
-    ImageRef,
-    MaxJobs,
-    Pin,
-    PortMapping,
-]
+TYPES: list[Any] = [kind for kind in vars(values).values() if hasattr(kind, "EXAMPLE")]
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
