@@ -50,7 +50,6 @@ class Rendered:
     dockerfile: str
     digest: str
     context_files: tuple[str, ...]  # files of the project that the build reads, besides the Dockerfile
-    context_paths: tuple[str, ...]  # the same with whole folders, for .dockerignore
     inputs: Mapping[str, str] = field(default_factory=dict)  # of the image, as in its label
 
 
@@ -85,12 +84,9 @@ def render_profile(
         }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
-    named = (*plan.context_files, *paths_of(profile))
-    files[IGNORE_FILE] = dockerignore(named)
+    files[IGNORE_FILE] = dockerignore(paths_of(profile))
     read = tuple(sorted({*plan.context_files, *own}))
-    return Rendered(
-        {path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named, inputs
-    )
+    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, inputs)
 
 
 def dockerfile(plan: ImagePlan) -> str:
@@ -121,10 +117,10 @@ def used(text: str, files: dict[str, str]) -> dict[str, str]:
     return {path: file for path, file in files.items() if any(path == t or path.startswith(f"{t}/") for t in tops)}
 
 
-def dockerignore(context_files: Sequence[str]) -> str:
-    """The .dockerignore: only files that the build reads are sent to the engine."""
+def dockerignore(copied: Iterable[str]) -> str:
+    """The .dockerignore: only what the build reads is sent to the engine. ``copied``: see ``paths_of``."""
     lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
-    lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
+    lines += [f"!{path}" for path in copied if not path.startswith("patches/")]
     return "\n".join(lines) + "\n"
 
 
@@ -193,20 +189,12 @@ def _below(root: Path, path: str) -> Iterator[str]:
 
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
-    """The files of all profiles, by path, with one .dockerignore for all.
-
-    ``only``: the files of this profile; all are rendered anyway, for .dockerignore.
-    """
-    lock = load(project.root)
-    wanted: dict[str, bytes] = {}
-    context: set[str] = set()
-    for profile in project.profiles.values():
-        rendered = render_profile(profile, locked(profile, lock) if lock else None, root=project.root)
-        context.update(rendered.context_paths)
-        if only in (None, profile.name):
-            wanted.update(rendered.files)
-    wanted[IGNORE_FILE] = dockerignore(sorted(context)).encode()
-    return wanted
+    """The files of all profiles (``only``: of one), by path, with one .dockerignore for all."""
+    lock, profiles, wanted = load(project.root), project.profiles, dict[str, bytes]()
+    for profile in [profiles[only]] if only else profiles.values():
+        wanted |= render_profile(profile, locked(profile, lock) if lock else None, root=project.root).files
+    copied = {path for profile in profiles.values() for path in paths_of(profile)}
+    return wanted | {IGNORE_FILE: dockerignore(sorted(copied)).encode()}
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
