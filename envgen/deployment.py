@@ -36,7 +36,6 @@ from envgen.errors import (
 from envgen.inside import run
 from envgen.lock.ask import locked
 from envgen.lock.model import LOCAL, InputChange, Lock, ProfileLock, load
-from envgen.patches.series import Series
 from envgen.profile.compose_file import changes, effective, own_file
 from envgen.profile.model import GpuMode, Machine, Mode, Profile
 from envgen.profile.service import Cluster
@@ -51,6 +50,7 @@ from envgen.render.outputs import RENDER_LABEL, Rendered, Workspace, lay_out, re
 from envgen.text import first_of
 
 if TYPE_CHECKING:
+    from envgen.patches.series import Series
     from envgen.patches.source import PatchedSource
 
 ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines may be in use at once

@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, ProfileLock, PythonLock, git_key, model_key
-from envgen.patches.series import version_of
 from envgen.profile.model import Profile
 from envgen.profile.service import ModelRef, draft_of
 from envgen.profile.tree import near
@@ -107,7 +106,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
             if source.install.requires:
                 steps.append(PythonSet(f"requires.{name}", source.install.requires))
             if source.install.dependencies:
-                words = (f"{source.distribution}=={version}",) if (version := version_of(source.origin)) else ()
+                words = (f"{source.distribution}=={version}",) if (version := source.origin.version) else ()
                 steps.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
         elif source.origin.wheel:
             wheel = (str(source.origin.wheel),)

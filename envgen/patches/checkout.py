@@ -9,10 +9,11 @@ from envgen import files
 from envgen.engine.git import WorkTree
 from envgen.errors import EnvgenError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY, apply
-from envgen.patches.series import Patch, Series, load_series, version_of_ref
+from envgen.patches.series import Patch, Series, load_series
 from envgen.patches.source import GitTree, nearest_release, put
 from envgen.patches.wheel import File
 from envgen.profile.model import Profile
+from envgen.profile.values import version_of_ref
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:

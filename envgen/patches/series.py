@@ -15,14 +15,11 @@ from packaging.version import InvalidVersion, Version
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
-from envgen.profile.model import Origin
 from envgen.text import masked, whole_number
 
 _FIELD = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
 _DIFF = ("diff --git ", "--- ", "Index: ")
 _LONGEST = 64 << 10
-# v0.14.0, 0.6.18.post1: a tag that is the number of a release.
-_RELEASE_TAG = re.compile(r"(?:refs/tags/)?v?([0-9]+(?:\.[0-9]+)+(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*)")
 
 
 @dataclass(frozen=True)
@@ -89,12 +86,6 @@ def in_range(applies_to: str, version: str) -> bool:
         return SpecifierSet(applies_to).contains(Version(version), prereleases=True)
     except InvalidVersion:
         return True
-
-
-def version_of_ref(ref: str) -> str:
-    """The version in a git tag (``v0.14.0`` -> ``0.14.0``); "" for a branch or commit."""
-    match = _RELEASE_TAG.fullmatch(ref)
-    return match[1] if match else ""
 
 
 LARGEST = 4 << 20  # bytes of a patch
@@ -225,11 +216,6 @@ class Series:
             tuple(patch for patch in self.patches if patch.name not in late),
             tuple(patch for patch in self.patches if patch.name in late),
         )
-
-
-def version_of(origin: Origin) -> str:
-    """The version of a source, where its origin names one: an exact release, or a tag named like one."""
-    return origin.wheel.version if origin.wheel is not None else version_of_ref(origin.ref or "")
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:

@@ -12,9 +12,10 @@ from packaging.utils import canonicalize_name
 
 from envgen.engine.git import GitRepository, Mirror, WorkTree
 from envgen.errors import EnvgenError, UsageError
-from envgen.patches.series import Series, load_series, version_of, version_of_ref
+from envgen.patches.series import Series, load_series
 from envgen.patches.wheel import File, WheelTree, released
 from envgen.profile.model import REPOSITORIES, Profile, Source
+from envgen.profile.values import version_of_ref
 from envgen.redact import without_login
 from envgen.text import progress
 
@@ -108,7 +109,7 @@ class PatchedSource:
         """The version that the profile builds or mounts; "" if it is not known."""
         if self.mounted is not None:
             return nearest_release(self.mounted) if self.mounted.is_dir() else ""
-        return version_of(self.source.origin) or self.locked
+        return self.source.origin.version or self.locked
 
     def series(self, *, begun: bool = True) -> Series:
         """Read its patches. ProjectError with everything that is wrong with them."""

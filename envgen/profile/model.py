@@ -27,6 +27,7 @@ from envgen.profile.values import (
     MaxJobs,
     Pin,
     own_path,
+    version_of_ref,
 )
 from envgen.text import shell_line
 
@@ -227,6 +228,11 @@ class Origin:
     def git_ref(self) -> str:
         """What ``git fetch`` is asked for; empty unless ``kind`` is ``git``."""
         return f"refs/pull/{self.pull}/head" if self.pull is not None else self.ref or ""
+
+    @property
+    def version(self) -> str:
+        """Its version, where it names one: an exact release, or a tag named like one."""
+        return self.wheel.version if self.wheel is not None else version_of_ref(self.ref or "")
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,16 @@ class Pin:
         return f"{self.name}{extras}" + (f"=={self.version}" if self.version else "")
 
 
+# v0.14.0, 0.6.18.post1: a tag that is the number of a release.
+_RELEASE_TAG = r"(?:refs/tags/)?v?([0-9]+(?:\.[0-9]+)+(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*)"
+
+
+def version_of_ref(ref: str) -> str:
+    """The version in a git tag (``v0.14.0`` -> ``0.14.0``); "" for a branch or commit."""
+    match = re.fullmatch(_RELEASE_TAG, ref)
+    return match[1] if match else ""
+
+
 @dataclass(frozen=True)
 class MaxJobs:
     """How many compilers run at once: a number, or ``auto`` (as many as cores and memory allow, moment by moment)."""

@@ -13,7 +13,6 @@ import yaml
 from packaging.version import Version
 
 from envgen.errors import RefusedError
-from envgen.patches.series import version_of
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.flags import takes_no_prompt
 from envgen.profile.model import Profile
@@ -29,7 +28,7 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
     """The parts of the recipe that its profile lacks. ``image``: the recipe's image is its base."""
     missing = list(recipe.left)
     source = parent.sources.get("vllm")
-    version = "" if image or source is None else version_of(source.origin)
+    version = "" if image or source is None else source.origin.version
     if recipe.image and not image:  # a name without a slash is one that its author builds
         has = f"installs vLLM {version}" if version else "has its own vLLM"
         missing.append(

@@ -13,16 +13,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envgen.errors import EnvgenError
 from envgen.lock.ask import locked, patched, python_sets
 from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load, with_version
-from envgen.patches.series import Series, load_series, version_of
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
 from envgen.render.environment import WRITTEN, cache_variable, cache_volume, compose_environment
+
+if TYPE_CHECKING:
+    from envgen.patches.series import Series
 
 LOCKED = "/run/envgen/locked.txt"  # a step's list of packages
 HASHED = ("--no-deps", "--require-hashes", "-r", LOCKED)
@@ -166,6 +169,8 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
         return {}
     if root is None:
         raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
+    from envgen.patches.series import load_series  # with `packaging`, for profiles with patches
+
     series = {name: load_series(root, folder) for name, folder in folders.items()}  # a mounted one's must be there, too
     return {name: series[name] for name in patched(profile)}
 
@@ -173,7 +178,7 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
 def built_version(source: Source, lock: ProfileLock | None) -> str:
     """The version that a build installs: of the origin, else of the lock; "" if it is not known."""
     wheel = source.origin.wheel
-    return with_version(wheel, lock).version if wheel is not None else version_of(source.origin)
+    return with_version(wheel, lock).version if wheel is not None else source.origin.version
 
 
 def applied(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, Series]:

@@ -10,9 +10,10 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from envgen import files as file_io
 from envgen.binding import digest_of
@@ -20,7 +21,6 @@ from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
 from envgen.files import data_dir, state_dir
 from envgen.lock.ask import locked
 from envgen.lock.model import ProfileLock, load
-from envgen.patches.series import Series
 from envgen.profile.model import Network, Profile, Project
 from envgen.render.compose import compose_files
 from envgen.render.environment import WRITTEN
@@ -28,6 +28,9 @@ from envgen.render.inputs import inputs_of
 from envgen.render.locking import applied, namespace, series_of
 from envgen.render.plan import ImagePlan
 from envgen.render.quote import Pair, Quoted, docker_pairs, render
+
+if TYPE_CHECKING:
+    from envgen.patches.series import Series
 
 BASE_STAGE = "base"  # of a Dockerfile: the base image with Python, pip and uv
 RENDER_LABEL = "dev.envgen.render"  # of an image and its containers: the digest of ``Rendered``
@@ -77,11 +80,7 @@ def render_profile(
         digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
         labels = docker_pairs((*plan.labels, Pair(RENDER_LABEL, digest)))
         composed = compose_files(profile, namespace(profile, lock, series), is_locked=lock is not None)
-        files = {
-            **programs,
-            profile.dockerfile: text.replace(LABELS_HERE, labels),
-            **composed,
-        }
+        files = {**programs, profile.dockerfile: text.replace(LABELS_HERE, labels), **composed}
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
     files[IGNORE_FILE] = dockerignore(paths_of(profile))

@@ -9,16 +9,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock, with_version
-from envgen.patches.series import Patch, Series
 from envgen.profile.model import Pip, Profile, Source, Tiktoken
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
 from envgen.render.quote import Pair
+
+if TYPE_CHECKING:
+    from envgen.patches.series import Patch, Series
 
 
 @dataclass(frozen=True)

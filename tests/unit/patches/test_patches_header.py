@@ -8,9 +8,9 @@ import pytest
 
 from envgen.errors import ProjectError, RefusedError, UsageError
 from envgen.patches import series as folder
-from envgen.patches.series import head_of, in_range, load_series, read_header, version_of, version_of_ref
+from envgen.patches.series import head_of, in_range, load_series, read_header
 from envgen.profile.model import Origin
-from envgen.profile.values import Pin
+from envgen.profile.values import Pin, version_of_ref
 
 HEAD = """\
 Description: One line
@@ -65,12 +65,12 @@ def test_ranges(spec: str, version: str, inside: bool) -> None:
 )
 def test_versions_of_refs(ref: str, version: str) -> None:
     assert version_of_ref(ref) == version
-    assert version_of(Origin(git="https://example.org/x.git", ref=ref)) == version
+    assert Origin(git="https://example.org/x.git", ref=ref).version == version
 
 
 def test_versions_of_other_origins() -> None:
-    assert version_of(Origin(wheel=Pin("vllm", "0.14.0"))) == "0.14.0"
-    assert version_of(Origin(git="https://example.org/x.git", pull=7)) == ""
+    assert Origin(wheel=Pin("vllm", "0.14.0")).version == "0.14.0"
+    assert Origin(git="https://example.org/x.git", pull=7).version == ""
 
 
 @pytest.mark.parametrize("name", ["vllm", "flashinfer"])
