@@ -310,6 +310,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
+        optimized=False,  # each template is printed once or twice: looking for constants costs more than they do
     )
     environment.filters.update(FILTERS)
     return environment
