@@ -94,7 +94,7 @@ def build(
     else:
         with live.paused():
             done = process.on_terminal([*argv, "--progress=tty"], env=env)
-        for line in _recorded(before):
+        for line in _recorded(request.context, before):
             on_output("", line)
     return result_of(output, done.code, time.monotonic() - started)
 
@@ -109,14 +109,17 @@ def _records() -> list[str] | None:
     return None if done.code else done.stdout.decode().split()
 
 
-def _recorded(before: Sequence[str]) -> list[bytes]:
-    """The output of our build, which has ended: its display was no log. It is the first that began after ``before``."""
-    new = [ref for ref in _records() or () if ref not in before]
+def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
+    """The output of our build of ``context``, which has ended: its display was no log. It began after ``before``."""
+    new = [ref for ref in reversed(_records() or ()) if ref not in before]
     if not new:
         return []
-    log = _history("logs", "--progress=plain", new[-1])
+    # Others may have begun beside it. The folder is told relative to the current one.
+    folders = ((ref, _history("inspect", "--format={{.Context}}", ref).stdout.decode().strip()) for ref in new)
+    ours = next((ref for ref, folder in folders if folder and Path(folder).resolve() == context.resolve()), new[0])
+    log = _history("logs", "--progress=plain", ours)
     # The log lacks an error that is of no step, such as a mistake in the Dockerfile.
-    error = _history("inspect", "--format={{with .Error}}ERROR: {{.Message}}{{end}}", new[-1])
+    error = _history("inspect", "--format={{with .Error}}ERROR: {{.Message}}{{end}}", ours)
     return (log.stdout + log.stderr + error.stdout).split(b"\n")
 
 
@@ -126,6 +129,7 @@ def proxies() -> tuple[str, ...]:
     return tuple(name for upper in names for name in (upper, upper.lower()) if os.environ.get(name))
 
 
+KEPT_LINES = 2000  # of the step that failed; compilers write their error long before they end
 _FAILED = re.compile(r"^#(\d+) ERROR: (?!.*(?:context canceled|code = Canceled))(.*)", re.MULTILINE)
 _FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
 
@@ -143,6 +147,6 @@ def result_of(output: Sequence[str], code: int, seconds: float) -> BuildResult:
     name = re.findall(rf"^#{step} (.*)", text, re.MULTILINE)[0]
     title = _FLAGS.sub(r"\1", " ".join(name.split()), count=1)
     # A progress bar rewrites its line: its last state.
-    written = re.findall(rf"^#{step} \d+\.\d+ (.*)", text, re.MULTILINE)
+    written = re.findall(rf"^#{step} \d+\.\d+ (.*)", text, re.MULTILINE)[-KEPT_LINES:]
     lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in written] or notes.splitlines()
     return BuildResult(code, seconds, notes, title, int(exit_code[1]) if exit_code else None, lines)
