@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -98,8 +99,8 @@ def _state(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
 
 
 def apply(folder: Path, content: bytes, *options: str) -> GitOutput:
-    """Run ``git apply`` in a temporary folder."""
-    return git([*APPLY, *options, "-"], cwd=folder, stdin=content, check=False)
+    """Run ``git apply`` in a temporary folder. In a repository around it, git would skip the files in silence."""
+    return git([*APPLY, *options, "-"], cwd=folder, env={"GIT_DIR": os.devnull}, stdin=content, check=False)
 
 
 # --- verdicts as text and as JSON -----------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -210,9 +211,14 @@ def test_every_verb_works_where_every_source_is_mounted(tmp_path: Path) -> None:
         ("a\nb\nc\nd\ne\n", "a\nb\nX\nd\ne\n", "mine\nb\nX\nd\nmine\n"),
     ],
 )
-def test_a_checkout_lacks_a_patch_until_it_is_applied(tmp_path: Path, before: str, after: str, edited: str) -> None:
-    """Also with edits of one's own beside it."""
-    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+def test_a_checkout_lacks_a_patch_until_it_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, edited: str
+) -> None:
+    """Also with edits of one's own beside it, and with temporary files in a repository."""
+    made, tool, temporary = Project(tmp_path, "envgenfirst"), tool_of(tmp_path), tmp_path / "a:b"
+    temporary.mkdir()  # no folder with a colon can be in GIT_CEILING_DIRECTORIES
+    git(["init", "-q"], cwd=tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (tmp_path / "envgen.yaml").write_text(
         FIRST.replace("mount: /code/tool\n", "mount: /code/tool\n        patches: tool\n")
     )
