@@ -64,9 +64,9 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, YamlNode]
     for name, profile in profiles.items():
         first = writers.setdefault(profile.dockerfile.lower(), name)  # the same file where case does not count
         if first != name:
-            node = trees[name].items["dockerfile"]
-            written = node.source.layer != DEFAULT
-            place = node.place("dockerfile") if written else trees[name].key_place(f"profiles.{name}")
+            node = trees[name].items.get("dockerfile")  # a null takes away the default, too
+            written = node is not None and node.source.layer != DEFAULT
+            place = node.place("dockerfile") if node and written else trees[name].key_place(f"profiles.{name}")
             message = f"profiles {first} and {name} both write {profile.dockerfile}"
             problems.append(Problem(message, place, f"give one of them another name, such as Dockerfile.{name}"))
     return problems

@@ -117,6 +117,11 @@ def test_null_of_a_key_that_is_not_there_removes_nothing(file: Path, key: str) -
     assert dev(file, f"{key}=null").services == dev(file).services
 
 
+def test_null_takes_away_a_name_that_only_a_default_can_replace(file: Path) -> None:
+    with pytest.raises(ProjectError, match="profiles dev and prod both write Dockerfile"):
+        load_project(file=file, profile="prod", sets=["dockerfile=null"])
+
+
 def test_the_switches_of_compile_gate_are_variables(file: Path) -> None:
     switches = {"ENVGEN_GATE": "off", "ENVGEN_GATE_MEMORY": "40", "ENVGEN_GATE_CORES": "8"}
     assert dev(file, *(f"env.gate.{name}={value}" for name, value in switches.items())).env["gate"] == switches
