@@ -207,10 +207,11 @@ def fits(rule: Rule, tags: Collection[str]) -> bool:
 class _Text:
     """A log that is searched as a whole, some hundred times faster than line by line."""
 
-    def __init__(self, lines: Iterable[str], since: int) -> None:
+    def __init__(self, lines: Iterable[str], outlived: Collection[int]) -> None:
         cut = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
         self.whole, self.low = "\n".join(cut), "\n".join(map(_lower, cut))
-        self.since = sum(len(line) + 1 for line in cut[:since])
+        blank = (" " * len(line) if number in outlived else _lower(line) for number, line in enumerate(cut))
+        self.failing = "\n".join(blank) if outlived else self.low  # each line where it stands in ``low``
         self.of_build = _OF_BUILD.search("\n".join(cut[:BEGINNING])) is not None
 
     def search(
@@ -218,9 +219,9 @@ class _Text:
     ) -> tuple[int, str, dict[str, str]] | None:
         """The first line that matches: where it begins, its text, and the named groups.
 
-        ``strict``: not one that was logged below an error, or before ``since``.
+        ``strict``: not one that was logged below an error, or that the program outlived.
         """
-        low, end = self.low, self.since if strict else 0
+        low, end = self.failing if strict else self.low, 0
         while (at := low.find(pattern.has, end)) >= 0:
             begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
             end = len(low) if end < 0 else end
@@ -248,14 +249,15 @@ def _lower(line: str) -> str:
 
 
 def classify(
-    lines: Iterable[str], *, kind: str | None = None, known: Circumstances = UNKNOWN, before: int = 0, since: int = 0
-) -> tuple[Explanation, ...]:
+    lines: Iterable[str], *, kind: str | None = None, known: Circumstances = UNKNOWN, before: int = 0,
+    outlived: Collection[int] = (),
+) -> tuple[Explanation, ...]:  # fmt: skip
     """The known causes in a log: failures before notices, then by rank. Each rule matches once, at its first line.
 
     ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which may have their ends.
-    ``since``: how many of these lines tell of no failure: the program went on after them.
+    ``outlived``: the indices of lines that tell of no failure: the program went on after them.
     """
-    log, rows = _Text(lines, since), list[tuple[Rule, str, int, dict[str, str]]]()
+    log, rows = _Text(lines, outlived), list[tuple[Rule, str, int, dict[str, str]]]()
     for rule in rules_for(kind or ("build" if log.of_build else None)):
         best, facts = None, dict[str, str]()
         for pattern in rule.patterns if fits(rule, known.tags) else ():

@@ -12,6 +12,7 @@ from envgen.explain.first import First, Tracker
 from envgen.explain.unknown import STARTED, Clues, clues
 from envgen.text import plain_text
 
+_BEGINS = re.compile("envgen: starting the server|API server version")  # a run of a server
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
 LAST = 20 << 20  # bytes that are read, from the end
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no cause.
@@ -44,22 +45,31 @@ def read_lines(
     ``known``: what is known beside the log; what it proves (its memory, its exit code) comes first. If that is no
     failure, neither is what a server logged before it was up: vLLM goes on without a plug-in that can't be imported.
     """
-    tracker, since = Tracker(), 0
-    if not known.failed:
-        since = max((number for number, line in enumerate(lines, 1) if STARTED in line), default=0)
-    for number, line in enumerate(lines, before + 1):
-        if number == before + since + 1:
-            tracker = Tracker(tracker.versions)
+    tracker, outlived = Tracker(), frozenset[int]() if known.failed else _outlived(lines)
+    of_starts = Tracker(tracker.versions)
+    for number, line in enumerate(lines):
         if line:
-            tracker.feed(line, number)
+            (of_starts if number in outlived else tracker).feed(line, before + number + 1)
     first = tracker.first
     about = replace(known.beside(first.package if first else ""), failed=known.failed or tracker.raised)
-    matched = classify(lines, kind=kind, known=about, before=before, since=since)
+    matched = classify(lines, kind=kind, known=about, before=before, outlived=outlived)
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None
     proven = likeliest(matched, about, kind="build" if kind == "build" else "serve") if known.failed else None
     matched = (proven, *matched) if proven and proven not in matched else matched
     return LogReport(before + len(lines), matched, proven, first, told)
+
+
+def _outlived(lines: Sequence[str]) -> frozenset[int]:
+    """The indices of the lines of each run of a server until it was up. A log has several runs if it was restarted."""
+    begin, is_up, indices = 0, False, set[int]()
+    for number, line in enumerate(lines):
+        if is_up and _BEGINS.search(line):
+            begin, is_up = number, False
+        if STARTED in line:
+            indices |= {*range(begin, number)}
+            begin, is_up = number, True
+    return frozenset(indices)
 
 
 def cause_of(lines: Sequence[str], known: Circumstances = UNKNOWN, *, service: bool = False) -> Explanation | None:
