@@ -82,7 +82,7 @@ def notes(deployment: Deployment, name: str, *, running: bool) -> Iterator[str]:
 
         for source, lacks in lacking(profile, deployment.root).items():
             apply = f"envgen patch apply {source} --profile {profile.name}"
-            yield f"the checkout of {source} lacks {', '.join(lacks)}: {apply}"
+            yield f"the checkout of {source} lacks {', '.join(lacks)}, or has edits in their lines: {apply}"
     yield from _exposure(deployment.effective, name)
     unset = [secret for secret in profile.secrets if secret not in deployment.shell]
     if unset and not running:

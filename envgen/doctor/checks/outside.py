@@ -123,7 +123,8 @@ def unpatched(context: Context) -> Findings:
         folder = context.checkouts.get(name, "")
         cure = Remedy(shell_line(["envgen", "patch", "apply", name, "--checkout", folder]))
         title = f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
-        yield warning(title, f"{folder} lacks {', '.join(lacks)}", "patches applied", cure, case="lacks")
+        seen = f"{folder} lacks {', '.join(lacks)}, or has edits in their lines"
+        yield warning(title, seen, "patches applied", cure, case="lacks")
     return None
 
 
