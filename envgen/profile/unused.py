@@ -50,8 +50,9 @@ def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
     for variable in sorted(name for name in environ if name.startswith(layers.PREFIX) and environ[name].strip()):
         if "__" in variable or variable.upper() in keys or variable in names or ELSEWHERE.fullmatch(variable):
             continue
-        similar = difflib.get_close_matches(variable, sorted(names), 1)
-        yield Problem("nothing reads this variable", Place(variable), f"did you mean {similar[0]}?" if similar else "")
+        similar = difflib.get_close_matches(variable.upper(), sorted(names), 1, 0.8)
+        hint = f"did you mean {similar[0]}?" if similar else "two underscores separate the parts of a key"
+        yield Problem("nothing reads this variable", Place(variable), hint)
 
 
 def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:

@@ -103,6 +103,7 @@ def test_a_checkout_that_hides_its_package(tmp_path: Path, mount: str, more: str
     [
         ("ENVGEN_BUILD_MAX_JOBS", "ENVGEN_BUILD__MAX_JOBS"),
         ("ENVGEN_PROFIL", "did you mean ENVGEN_PROFILE?"),
+        ("ENVGEN_CACHES_FLASHINFER_HOST", "two underscores separate the parts of a key"),
     ],
 )
 def test_a_variable_that_nothing_reads(tmp_path: Path, name: str, hint: str) -> None:
