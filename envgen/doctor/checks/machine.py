@@ -9,7 +9,7 @@ from envgen.doctor import remedies
 from envgen.doctor.model import Context, Findings, Remedy, Where, check, error, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
 from envgen.inside.jit.shapes import Module
-from envgen.text import counted, shell_line
+from envgen.text import counted, first_of, shell_line
 
 REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mountinfo
 
@@ -121,9 +121,19 @@ def caches(context: Context, probe: Probe) -> Findings:
 @check("caches.stale", Where.INSIDE, needs="modules")
 def modules(context: Context, listed: Sequence[Module]) -> Findings:
     """No compiled kernel is of other files than those that are there now."""
-    for module in (module for module in listed if module.state == "stale"):
-        title = f"the compiled kernel {module.name} is {'perhaps ' if module.guess else ''}stale: its old code runs"
-        reasons = [" ".join([reason.message, *reason.files[:1]]) for reason in module.reasons if reason.stale]
-        cure, case = remedies.envgen(context, "cache clear", module.name), "guess" if module.guess else "stale"
-        yield warning(title, "; ".join(reasons), "the files that are there now", cure, case=case, module=module.name)
+    for guess in (False, True):  # one edit of a header can be of all kernels
+        stale = [module for module in listed if module.state == "stale" and module.guess is guess]
+        names, several, perhaps = [module.name for module in stale], len(stale) > 1, "perhaps " * guess
+        if not stale:
+            continue
+        title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code runs"
+        reasons = (reason for module in stale for reason in module.reasons if reason.stale)
+        seen = first_of([*dict.fromkeys(" ".join([reason.message, *reason.files[:1]]) for reason in reasons)], 3)
+        cure = remedies.envgen(context, "cache clear", names[0])
+        if several:
+            title = f"{len(stale)} compiled kernels are {perhaps}stale: their old code runs"
+            seen = [", ".join(first_of(names, 5)), *seen]
+            cure = remedies.envgen(context, *(("cache list",) if guess else ("cache clear", "--stale")))
+        case = "guess" if guess else "stale"
+        yield warning(title, "; ".join(seen), "the files that are there now", cure, case=case, modules=names)
     return ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None

@@ -324,6 +324,8 @@ MOUNTS: list[Row] = [
     ("mounts.sources", moved("/src/before", 6, 0), "moved", "was moved or removed", "/src/before", "envgen restart"),
     ("caches.stale", given(modules=(compiled(state="stale"), compiled())), "stale", "fused_moe_120", "/p/a.cuh",
      "envgen cache clear -p dev fused_moe_120"),
+    ("caches.stale", given(modules=(compiled(state="stale"),) * 300), "stale", "300 compiled kernels are stale",
+     "fused_moe_120, and 296 more; 1 file: ", "envgen cache clear -p dev --stale"),
     ("mounts.caches", unwritable(1000, True), "not-writable", "not writable", "65534",
      f"docker exec --user 0 lab-dev-dev-1 chown -R 1000:1000 {CACHE}"),
     ("mounts.caches", unwritable(1000, True, True), "not-writable", "", "", "sudo chown -R 1000:1000 /mine"),
