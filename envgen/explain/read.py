@@ -12,7 +12,8 @@ from envgen.explain.first import First, Tracker
 from envgen.explain.unknown import STARTED, Clues, clues
 from envgen.text import plain_text
 
-_BEGINS = re.compile("envgen: starting the server|API server version")  # a run of a server
+# A run of a server: of any, of vLLM, of one of uvicorn.
+_BEGINS = re.compile("envgen: starting the server|API server version|Started server process")
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")  # Docker's, as of `docker logs -t`
 LAST = 20 << 20  # bytes that are read, from the end
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no cause.
