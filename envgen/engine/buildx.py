@@ -112,8 +112,8 @@ def _records() -> list[str] | None:
 def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
     """The output of our build of ``context``, which has ended: its display was no log. It began after ``before``."""
     new = [ref for ref in reversed(_records() or ()) if ref not in before]
-    if not new:
-        return []
+    if not new:  # the engine ended, or buildx before it asked
+        return [b"BuildKit has no record of this build: its output was on the terminal alone"]
     # Others may have begun beside it. The folder is told relative to the current one.
     folders = ((ref, _history("inspect", "--format={{.Context}}", ref).stdout.decode().strip()) for ref in new)
     ours = next((ref for ref, folder in folders if folder and Path(folder).resolve() == context.resolve()), new[0])

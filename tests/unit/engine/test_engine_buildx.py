@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import BuildRequest, argv_of
+from envgen.engine.buildx import BuildRequest, _recorded, argv_of
 
 
 def request(**more: object) -> BuildRequest:
@@ -53,3 +53,8 @@ def test_the_engine_s_own_builder_is_named(tmp_path: Path, monkeypatch: pytest.M
     plugin.touch(0o755)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     assert argv_of("build", "/p") == [str(plugin), "--builder", "default", "build", "/p"]
+
+
+def test_a_log_without_a_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgen.engine.buildx._records", lambda: None)
+    assert b"was on the terminal alone" in _recorded(Path(), [])[0]
