@@ -36,8 +36,8 @@ _BEGIN = (
     r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}"
     r"(?:\[rank\d{1,4}\]: {0,8})?(?:error: )?"
 )
-# Source code in a traceback: the line below it has the exception with its message. (in lower case)
-_SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )")
+# Source code: in a traceback (the line below it has the message), and a step's line of the Dockerfile. (in lower case)
+_SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )|^#\d{1,5} \[")
 # What vLLM, FlashInfer and NCCL log below an error: they go on after it. (in lower case)
 _MILD = re.compile(r"(?:^|[ )])(?:info|warning|debug) \d\d-\d\d \d\d:\d\d:\d\d \[| - (?:info|warning) - |\bnccl info ")
 _FACT = re.compile(r"\{([a-z_]+)\}")
@@ -226,8 +226,8 @@ class _Text:
             begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
             end = len(low) if end < 0 else end
             line, text = low[begin:end], self.whole[begin:end]
-            skipped = any(words in line for words in never) or ("raise " in line and _SOURCE.search(line))
-            skipped = skipped or (strict and _MILD.search(line))
+            skipped = any(words in line for words in never) or (strict and _MILD.search(line))
+            skipped = skipped or (("raise " in line or line[:1] == "#") and _SOURCE.search(line))
             place = -1 if skipped else pattern.find(line)
             if place >= 0:
                 first = max(0, min(place - 60, len(line) - SHOWN))  # of a long line, the part around the match

@@ -145,12 +145,12 @@ def test_a_line_that_names_an_error_without_a_traceback(line: str, text: str | N
     assert (first and first.text) == text and (first is None or first.line == 2)
 
 
-def test_the_source_line_of_an_exception_is_no_evidence() -> None:
-    """A traceback has `raise PackageNotFoundError(name)` above the exception, which names the package."""
+def test_source_code_is_no_evidence() -> None:
+    """A traceback has `raise PackageNotFoundError(name)` above the exception; a step of a build begins with its RUN."""
     trace = ['  File "/usr/lib/python3.12/importlib/metadata/__init__.py", line 889, in from_name',
              "    raise PackageNotFoundError(name)",
              "importlib.metadata.PackageNotFoundError: No package metadata was found for vllm"]  # fmt: skip
-    prefix = "(APIServer pid=1) ERROR 01-08 12:21:38 [a.py:218] "
-    for log in (trace, [prefix + line for line in trace]):
+    assert not classify(["#9 [2/3] RUN echo 'error: corrupt patch at line 12'", "#9 DONE 0.1s"])
+    for log in (trace, [f"(APIServer pid=1) ERROR 01-08 12:21:38 [a.py:218] {line}" for line in trace]):
         (found,) = classify(log, known=Circumstances(tags=frozenset({"installed"})))
         assert found.line == 3 and "'vllm'" in found.cause
