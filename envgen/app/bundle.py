@@ -50,9 +50,9 @@ Collected = tuple[dict[str, str], set[str]]  # the files of one machine, and sec
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`."""
     asks = {}
-    for one in diagnoses:
-        context, doctor = one.report.context, partial(report.as_data, one.report)
-        asks[one.deployment.node] = partial(collect, one.deployment, context.service, doctor, context.container)
+    for place, judged in ((diagnosis.deployment, diagnosis.report) for diagnosis in diagnoses):
+        doctor = partial(report.as_data, judged)
+        asks[place.node] = partial(collect, place, judged.context.service, doctor, judged.context.container)
     with time_budget(PATIENCE):
         count = counted(write(target, {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}, asks), "file")
     progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")

@@ -147,9 +147,9 @@ def _questions(profile: Profile, engine: Engine | None) -> Iterator[_Question]:
     """All images, refs and revisions of models of a profile."""
     image, name = str(profile.base.image), profile.name
     yield _Question("images", image, ("base", image), image, name, "base.image", partial(_ask_image, profile, engine))
-    for one in ask.repositories(profile):
-        what, key = f"{one.name} {one.ref}", f"sources.{one.source}.origin"
-        yield _Question("git", one.key, (one.name,), what, name, key, partial(resolve_git, one.url, one.ref))
+    for git in ask.repositories(profile):
+        what, key = f"{git.name} {git.ref}", f"sources.{git.source}.origin"
+        yield _Question("git", git.key, (git.name,), what, name, key, partial(resolve_git, git.url, git.ref))
     for service, model in ((service, one) for service, models in ask.models_of(profile).items() for one in models):
         entry, what, key = model_key(model.repo, model.revision), f"{model.repo} {model.revision}", "model.repo"
         names, ask_it = (service, model.repo), partial(_ask_model, model)
