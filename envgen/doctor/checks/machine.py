@@ -126,12 +126,12 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
         names, several, perhaps = [module.name for module in stale], len(stale) > 1, "perhaps " * guess
         if not stale:
             continue
-        title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code runs"
+        title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code may run"
         reasons = (reason for module in stale for reason in module.reasons if reason.stale)
         seen = first_of([*dict.fromkeys(" ".join([reason.message, *reason.files[:1]]) for reason in reasons)], 3)
-        cure = remedies.envgen(context, "cache clear", names[0])
+        cure = remedies.envgen(context, "cache why" if guess else "cache clear", names[0])
         if several:
-            title = f"{len(stale)} compiled kernels are {perhaps}stale: their old code runs"
+            title = f"{len(stale)} compiled kernels are {perhaps}stale: their old code may run"
             seen = [", ".join(first_of(names, 5)), *seen]
             cure = remedies.envgen(context, *(("cache list",) if guess else ("cache clear", "--stale")))
         case = "guess" if guess else "stale"
