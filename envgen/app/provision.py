@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -164,8 +164,7 @@ class Fetching:
         told = time.monotonic()
         with moving("weights"), doing("weights", "downloading"):
             while not self.future.done():
-                with suppress(TimeoutError):
-                    self.future.exception(timeout=1)
+                wait([self.future], 1)
                 line, share = self.status
                 now_doing("weights", line, share)
                 if line and not is_terminal() and time.monotonic() - told > EVERY:

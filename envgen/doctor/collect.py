@@ -6,7 +6,7 @@ The probe takes the longest, so it starts as soon as the container is known; the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,12 +141,13 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         inside, mounted = deployment.temporary_container(service)
         probe, trouble = ask(inside, python, _request(subject, service, [mount.target for mount in mounted]))
     # Where the engine went away, nothing is waited for.
-    running = tuple(_in_time(looking[one.id], one) for one in containers if one.id in looking and trouble is None)
+    late = {one.id: Running(one.service, one, trouble="no answer in time") for one in containers if one.id in looking}
+    running = tuple(_in_time(looking[key], late[key]) for key in late if trouble is None)
     tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
     return Context(
         profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
         is_temporary=is_alone, running=running, tried=tried,
-        modules=listing.result() if listing and trouble is None else None, **facts,
+        modules=_in_time(listing, None) if listing and trouble is None else None, **facts,
     ), []  # fmt: skip
 
 
@@ -175,11 +176,9 @@ def _after(first: Future[Facts], ask: Callable[[], Tried]) -> Tried:
     return ask()
 
 
-def _in_time(looking: Future[Running], container: Container) -> Running:
-    try:
-        return looking.result(TIMEOUT + run.GRACE)
-    except TimeoutError:
-        return Running(container.service, container, trouble="no answer in time")
+def _in_time(asked: Future[T], late: T) -> T:
+    """The answer, or ``late``: a cache on a disk that hangs must not hold all the rest."""
+    return asked.result() if wait([asked], TIMEOUT + run.GRACE).done else late
 
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:

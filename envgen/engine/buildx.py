@@ -114,7 +114,7 @@ def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
     new = [ref for ref in reversed(_records() or ()) if ref not in before]
     if not new:  # the engine ended, or buildx before it asked
         return [b"BuildKit has no record of this build: its output was on the terminal alone"]
-    # Others may have begun beside it. The folder is told relative to the current one.
+    # Others may have begun beside it. buildx prints the folder relative to the current one.
     folders = ((ref, _history("inspect", "--format={{.Context}}", ref).stdout.decode().strip()) for ref in new)
     ours = next((ref for ref, folder in folders if folder and Path(folder).resolve() == context.resolve()), new[0])
     log = _history("logs", "--progress=plain", ours)

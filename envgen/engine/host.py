@@ -34,7 +34,7 @@ def is_taken(port: int, address: str = "") -> bool:
 # Temporary containers that a killed run left behind. The engine removes each one when its program ends.
 
 THROWAWAY = "dev.envgen.throwaway"
-RUNS = 24 * 3600.0  # seconds, after which nobody waits for one that runs: as long as a download may take
+RUNS = 24 * 3600.0  # seconds, after which one that runs counts as left behind: as long as a download may take
 ENDED = 600.0  # and for another one: it may be about to start, or to be removed
 
 

@@ -157,7 +157,7 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
             os.killpg(child.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: end it now
             deadline = time.monotonic() + GRACE
-            for _ in _blocks(child):  # with a full pipe that nobody reads it would never end
+            for _ in _blocks(child):  # with a full pipe that is not read it would never end
                 if child.poll() is not None or time.monotonic() > deadline:
                     break
             child.wait(max(0.0, deadline - time.monotonic()))
