@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="d049feeb2ecbd99af5b15b0e09fc4ca1e80d305a9a6695cb6a96a14365e0fc77"
+    dev.envgen.render="eda1957adb1257b2583d8a697984ec8f620b4277463078090c2c221441102a44"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -1,7 +1,8 @@
 """What the small commands take, beside plain docker in turns: python benchmarks/budget.py [ROUNDS]
 
-Needs a Docker Engine and the base image. Prints a Markdown table of medians, by the clock and of CPU time, which a busy
-machine changes less; nothing is judged. The budget on two idle cores: `--help` under 0.3 s, the others under 1 s.
+Needs a Docker Engine and the base image. Prints a Markdown table of medians, by the clock and of
+CPU time, which a busy machine changes less; nothing is judged. The budget on two idle cores:
+`--help` under 0.3 s, the others under 1 s.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ profiles:
     services:
       dev: {{command: [sleep, infinity]}}
 """
-# Run in the container: a cache of 300 modules as FlashInfer 0.7.2 lays them out, and a spare copy of one.
+# Run in the container: a cache of 300 modules as FlashInfer 0.7.2 lays them out, and a spare copy
+# of one.
 LAY = f"""
 import os, shutil
 ops = {OPS!r}
@@ -60,22 +62,32 @@ PUT_BACK = f"rm -rf {OPS}/mod_0 && cp -a /root/spare {OPS}/mod_0"
 
 def run(argv: Sequence[str], cwd: Path, *, stdin: str = "") -> str:
     """Its output; a failure ends the benchmark."""
-    done = subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, cwd=cwd, env=USUAL)
+    done = subprocess.run(
+        argv, input=stdin, text=True, capture_output=True, check=False, cwd=cwd, env=USUAL
+    )
     if done.returncode:
-        raise SystemExit(f"{' '.join(argv)}: exit code {done.returncode}\n{(done.stderr or done.stdout)[-2000:]}")
+        raise SystemExit(
+            f"{' '.join(argv)}: exit code {done.returncode}\n{(done.stderr or done.stdout)[-2000:]}"
+        )
     return done.stdout.strip()
 
 
 @dataclass
 class Taken:
-    """Seconds of each run: by the clock, and of a core by the programs themselves (without the engine's)."""
+    """Seconds of each run: by the clock, and of a core by the programs themselves (without the
+    engine's).
+    """
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
-def measured(contenders: Sequence[Sequence[str]], cwd: Path, rounds: int, before: Sequence[str] = ()) -> list[Taken]:
-    """What each takes, run in turns after one warm-up. ``before``: what is run, untimed, before each."""
+def measured(
+    contenders: Sequence[Sequence[str]], cwd: Path, rounds: int, before: Sequence[str] = ()
+) -> list[Taken]:
+    """What each takes, run in turns after one warm-up. ``before``: what is run, untimed, before
+    each.
+    """
     times = [Taken() for _ in contenders]
     for number in range(rounds + 1):
         for argv, taken in zip(contenders, times, strict=True):
@@ -99,10 +111,23 @@ def main() -> None:
             run([ENVGEN, "render"], cwd)
             run([ENVGEN, "build"], cwd)
             run([ENVGEN, "up", "dev"], cwd)
-            container = run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={NAME}-demo"], cwd)
+            container = run(
+                ["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={NAME}-demo"],
+                cwd,
+            )
             execute = ["docker", "exec", container]
             run(["docker", "exec", "-i", container, "python3", "-"], cwd, stdin=LAY)
-            build = ["docker", "buildx", "build", "-q", "-f", "Dockerfile.demo", "-t", f"{NAME}:plain", "."]
+            build = [
+                "docker",
+                "buildx",
+                "build",
+                "-q",
+                "-f",
+                "Dockerfile.demo",
+                "-t",
+                f"{NAME}:plain",
+                ".",
+            ]
             compose = ["docker", "compose", "-f", "compose/demo.yaml"]
             rows = [
                 ("--help", [sys.executable, "-c", "import click"], ()),
@@ -113,23 +138,42 @@ def main() -> None:
                 ("ps", [*compose, "ps"], ()),
                 ("up dev", [*compose, "up", "-d", "dev"], ()),
                 ("doctor", [*execute, "python3", "-c", "pass"], ()),
-                ("cache clear mod_0", [*execute, "rm", "-rf", f"{OPS}/mod_0"], [*execute, "sh", "-c", PUT_BACK]),
+                (
+                    "cache clear mod_0",
+                    [*execute, "rm", "-rf", f"{OPS}/mod_0"],
+                    [*execute, "sh", "-c", PUT_BACK],
+                ),
             ]
-            print("| command | median, CPU | plain | median, CPU | ratio, CPU |\n| --- | --- | --- | --- | --- |")
+            print(
+                "| command | median, CPU | plain | median, CPU | ratio, CPU |\n| --- | --- | --- | --- | --- |"
+            )
             for words, plain, before in rows:
                 ours = [ENVGEN, *words.split()]
                 mine, theirs = measured([ours, plain], cwd, rounds, before)
                 label = " ".join(plain).replace(container, "C").replace(sys.executable, "python")
-                cells = [[statistics.median(one.wall), statistics.median(one.cpu)] for one in (mine, theirs)]
+                cells = [
+                    [statistics.median(one.wall), statistics.median(one.cpu)]
+                    for one in (mine, theirs)
+                ]
                 shown = [f"{wall * 1000:.0f}, {cpu * 1000:.0f} ms" for wall, cpu in cells]
                 ratio = ", ".join(f"{own / other:.1f}" for own, other in zip(*cells, strict=True))
-                print(f"| `envgen {words}` | {shown[0]} | `{label}` | {shown[1]} | {ratio} |", flush=True)
-            if container != run(["docker", "compose", "-f", "compose/demo.yaml", "ps", "-q", "dev"], cwd)[:12]:
+                print(
+                    f"| `envgen {words}` | {shown[0]} | `{label}` | {shown[1]} | {ratio} |",
+                    flush=True,
+                )
+            if (
+                container
+                != run(["docker", "compose", "-f", "compose/demo.yaml", "ps", "-q", "dev"], cwd)[
+                    :12
+                ]
+            ):
                 raise SystemExit("`up` has made another container: it had something to do")
         finally:
             subprocess.run([ENVGEN, "down", "--volumes"], cwd=cwd, check=False, capture_output=True)
             images = [f"{NAME}:demo", f"{NAME}:plain"]
-            subprocess.run(["docker", "image", "rm", "-f", *images], check=False, capture_output=True)
+            subprocess.run(
+                ["docker", "image", "rm", "-f", *images], check=False, capture_output=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What an edit re-runs, executed: python benchmarks/edits.py  (needs a Docker Engine and the base image)
+"""What an edit re-runs, executed: python benchmarks/edits.py  (needs a Docker Engine and the base
+image)
 
-The shipped Dockerfile.source is built with stub steps: every RUN keeps its mounts, and its command is replaced by
-one that writes a stamp of (that command, all stamps that it can see) where the real one leaves its output. So BuildKit
-decides what to re-run from real dependencies, and nothing is downloaded or compiled. The column "possible" is the best
-known order of steps, counted by hand: each of the two vocabulary files is a step, whose download BuildKit keeps.
+The shipped Dockerfile.source is built with stub steps: every RUN keeps its mounts, and its command
+is replaced by one that writes a stamp of (that command, all stamps that it can see) where the real
+one leaves its output. So BuildKit decides what to re-run from real dependencies, and nothing is
+downloaded or compiled. The column "possible" is the best known order of steps, counted by hand:
+each of the two vocabulary files is a step, whose download BuildKit keeps.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ STAMP = (
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit: its name, what makes it, how many steps are possible, and the stages that must not re-run."""
+    """One edit: its name, what makes it, how many steps are possible, and the stages that must not
+    re-run.
+    """
 
     what: str
     sets: tuple[str, ...]
@@ -53,8 +57,14 @@ EDITS = (
     Edit("MAX_JOBS", ("build.max_jobs=3",), 0),
     # It is copied late: what follows are files, a package and folders.
     Edit("a program of containers", (), 6, "wheel-", program="runtime/libexec/server"),
-    # "Its own stage, then copies": one step for the file, then at most the five behind the copy; no wheel.
-    Edit("a tiktoken file", ("tiktoken.encodings.o200k_base.url=http://127.0.0.1/o200k_base",), 6, "wheel-"),
+    # "Its own stage, then copies": one step for the file, then at most the five behind the copy; no
+    # wheel.
+    Edit(
+        "a tiktoken file",
+        ("tiktoken.encodings.o200k_base.url=http://127.0.0.1/o200k_base",),
+        6,
+        "wheel-",
+    ),
 )
 
 
@@ -64,10 +74,14 @@ def stub(dockerfile: str) -> str:
     def replace(match: re.Match[str]) -> str:
         command = json.dumps(match.group(2) + NONCE)
         digest = hashlib.sha256(command.encode()).hexdigest()
-        folders = "".join(f"mkdir -p {path}; " for path in re.findall(r"/src/inputs/\S+", match.group(2))[:1])
+        folders = "".join(
+            f"mkdir -p {path}; " for path in re.findall(r"/src/inputs/\S+", match.group(2))[:1]
+        )
         return f"RUN {match.group(1)}{folders}{STAMP.format(digest)}"
 
-    return RUN.sub(replace, re.sub(r"^ADD (?=--checksum)", "RUN : ", dockerfile, flags=re.MULTILINE))
+    return RUN.sub(
+        replace, re.sub(r"^ADD (?=--checksum)", "RUN : ", dockerfile, flags=re.MULTILINE)
+    )
 
 
 def context(folder: Path, edit: Edit | None) -> str:
@@ -76,11 +90,15 @@ def context(folder: Path, edit: Edit | None) -> str:
     shutil.copytree(TOP / "patches", folder / "patches")
     if edit and edit.patch:
         series = folder / "patches" / edit.patch
-        first = series / next(line for line in (series / "series").read_text().split() if line.endswith(".patch"))
+        first = series / next(
+            line for line in (series / "series").read_text().split() if line.endswith(".patch")
+        )
         first.write_text("Edited: yes\n" + first.read_text())  # other bytes, the same change
     project = folder / "envgen.yaml"
     project.write_text((TOP / "envgen.yaml").read_text())
-    profile = select(load_project(file=project, sets=sets, local=False, profile="source").project, "source")
+    profile = select(
+        load_project(file=project, sets=sets, local=False, profile="source").project, "source"
+    )
     files = render_profile(profile, root=folder).files
     for path, content in files.items():
         if path.startswith("docker/"):

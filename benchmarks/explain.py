@@ -1,17 +1,21 @@
-"""What `envgen explain` makes of public failures: python benchmarks/explain.py [--details] | split ENTRIES
+"""What `envgen explain` makes of public failures: python benchmarks/explain.py [--details] | split
+ENTRIES
 
-data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be written, and `measure.jsonl`, which is
-only measured here and never read for a rule. `split` cut them, once, by a fixed seed, before any rule was written for
-them; what the rules cited already, and what was given to learn from, went to the first half. `lines.jsonl` has further
-failures, whose deciding line is shown without any rule (tests/unit/explain).
+data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be written, and
+`measure.jsonl`, which is only measured here and never read for a rule. `split` cut them, once, by a
+fixed seed, before any rule was written for them; what the rules cited already, and what was given
+to learn from, went to the first half. `lines.jsonl` has further failures, whose deciding line is
+shown without any rule (tests/unit/explain).
 
-An entry has the address of its thread, an excerpt of the error's own lines (some shortened, personal details replaced),
-cause and fix as the thread has them, and how an answer is judged: `says` and `cure` are expressions for its cause and
-its fix, `line` is in the deciding line. They were written before the rules.
+An entry has the address of its thread, an excerpt of the error's own lines (some shortened,
+personal details replaced), cause and fix as the thread has them, and how an answer is judged:
+`says` and `cure` are expressions for its cause and its fix, `line` is in the deciding line. They
+were written before the rules.
 
-right: the first failure that is named has this cause and this fix. part: one of both, or a later one has them.
-wrong: failures are named, and none is that. none: no failure is named. For what is not right, whether the deciding line
-is shown is counted, too. --details names the entries of the first half.
+right: the first failure that is named has this cause and this fix. part: one of both, or a later
+one has them.
+wrong: failures are named, and none is that. none: no failure is named. For what is not right,
+whether the deciding line is shown is counted, too. --details names the entries of the first half.
 """
 
 from __future__ import annotations
@@ -61,13 +65,17 @@ class Entry:
 def entries(path: Path) -> list[Entry]:
     """The entries of a file."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return [Entry(**row | {name: tuple(row[name]) for name in ("says", "cure", "log")}) for row in rows]
+    return [
+        Entry(**row | {name: tuple(row[name]) for name in ("says", "cure", "log")}) for row in rows
+    ]
 
 
 def graded(entry: Entry) -> tuple[str, bool, str]:
     """The grade of the answer, whether the deciding line is shown, and the rules that answered."""
     text = "\n".join(entry.log) + "\n"
-    found = [one for one in read_log(BytesIO(text.encode())).explanations if one.failure or entry.notice]
+    found = [
+        one for one in read_log(BytesIO(text.encode())).explanations if one.failure or entry.notice
+    ]
     shown = CliRunner().invoke(command, ["-"], input=text.encode(), standalone_mode=False).stdout
     agreed = [entry.agrees(one) for one in found]
     grade = "none" if not found else "wrong"
@@ -85,8 +93,12 @@ def measure(path: Path, details: bool) -> str:
         rest += grade != "right"
         missing += grade != "right" and not line
         if details and grade != "right":
-            print(f"{grade:5} {'' if line else 'NO LINE '}{entry.address} [{rules}] {entry.cause} FIX {entry.fix}")
-    share = " | ".join(f"{counts[grade]} ({100 * counts[grade] / len(found):.0f} %)" for grade in GRADES)
+            print(
+                f"{grade:5} {'' if line else 'NO LINE '}{entry.address} [{rules}] {entry.cause} FIX {entry.fix}"
+            )
+    share = " | ".join(
+        f"{counts[grade]} ({100 * counts[grade] / len(found):.0f} %)" for grade in GRADES
+    )
     return f"| {path.stem} | {len(found)} | {share} | {rest - missing} of {rest} |"
 
 
@@ -95,12 +107,18 @@ def split(path: Path) -> None:
     rules = Path(__file__).resolve().parent.parent / "envgen/explain/rules"
     cited = "\n".join(one.read_text("utf-8") for one in rules.glob("*.yaml")).split()
     found = entries(path)
-    free = sorted((one for one in found if not one.learn and one.address not in cited), key=lambda one: one.address)
+    free = sorted(
+        (one for one in found if not one.learn and one.address not in cited),
+        key=lambda one: one.address,
+    )
     random.Random(SEED).shuffle(free)
     measured = {one.address for one in free[: len(found) // 2]}
     for name in ("measure", "learn"):
         half = [vars(one) for one in found if (one.address in measured) == (name == "measure")]
-        rows = [json.dumps({k: v for k, v in one.items() if v and k != "learn"}, ensure_ascii=False) for one in half]
+        rows = [
+            json.dumps({k: v for k, v in one.items() if v and k != "learn"}, ensure_ascii=False)
+            for one in half
+        ]
         (FOLDER / f"{name}.jsonl").write_text("\n".join(sorted(rows)) + "\n", "utf-8")
 
 
@@ -109,9 +127,12 @@ def main() -> None:
         split(Path(sys.argv[2]))
         return
     rows = [
-        measure(FOLDER / f"{name}.jsonl", name == "learn" and "--details" in sys.argv) for name in ("learn", "measure")
+        measure(FOLDER / f"{name}.jsonl", name == "learn" and "--details" in sys.argv)
+        for name in ("learn", "measure")
     ]
-    print(f"| half | logs | {' | '.join(GRADES)} | deciding line shown, of the rest |\n|---|---|---|---|---|---|---|")
+    print(
+        f"| half | logs | {' | '.join(GRADES)} | deciding line shown, of the rest |\n|---|---|---|---|---|---|---|"
+    )
     print("\n".join(rows))
 
 

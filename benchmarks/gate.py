@@ -2,9 +2,10 @@
 
 usage: python benchmarks/gate.py [--cores N] [--learned] [GIB...]
 
-data/fused_moe_120.csv has one line for each object: when it started, how long it took, its peak and its resident memory
-every 5 s (nvcc 13.0.88, 12.1a, 16 cores, 15 jobs). The gate's own decisions (docker/runtime/bin/compile-gate) are taken
-once a simulated second, on the memory that the trace shows at that moment. "fixed" is GIB / 8 jobs in ninja's order.
+data/fused_moe_120.csv has one line for each object: when it started, how long it took, its peak and
+its resident memory every 5 s (nvcc 13.0.88, 12.1a, 16 cores, 15 jobs). The gate's own decisions
+(docker/runtime/bin/compile-gate) are taken once a simulated second, on the memory that the trace
+shows at that moment. "fixed" is GIB / 8 jobs in ninja's order.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Running:
         return self.what.at(self.done)
 
 
-def simulate(objects: list[Compiled], choose: Choose, kind: Callable[[Compiled], str] = lambda _: "") -> Outcome:
+def simulate(
+    objects: list[Compiled], choose: Choose, kind: Callable[[Compiled], str] = lambda _: ""
+) -> Outcome:
     """Second by second: ``choose`` moves objects from the waiting to the running, and may pause."""
     step = 1.0
     waiting, running, outcome, now = list(objects), list[Running](), Outcome(), 0.0
@@ -135,13 +138,17 @@ def gated(gate: ModuleType, budget: int, cores: int, learned: bool = False) -> C
     def expected(one: Compiled) -> tuple[int, float]:
         if learned:
             return one.peak * MIB, one.seconds
-        found: tuple[int, float] = gate.expected(["nvcc", "-c", "x.cu", "-o", f"fused_moe_120/{one.name}.cuda.o"], [])
+        found: tuple[int, float] = gate.expected(
+            ["nvcc", "-c", "x.cu", "-o", f"fused_moe_120/{one.name}.cuda.o"], []
+        )
         return found
 
     def choose(running: list[Running], waiting: list[Compiled], now: float) -> None:
         started, new = {}, {gate.Entry(one.name, *expected(one)): one for one in waiting}
         for one in running:
-            made = gate.Entry(one.what.name, *expected(one.what), state="paused" if one.paused else "running")
+            made = gate.Entry(
+                one.what.name, *expected(one.what), state="paused" if one.paused else "running"
+            )
             made.current, made.top = one.memory * MIB, one.top * MIB
             made.started, made.paused = one.since, one.held
             started[made] = one
@@ -158,10 +165,16 @@ def gated(gate: ModuleType, budget: int, cores: int, learned: bool = False) -> C
 
 def main() -> None:
     """One row for each budget."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("gib", nargs="*", type=int, default=[16, 24, 32, 48, 64, 96, 120])
-    parser.add_argument("--cores", type=int, default=20, help="of the machine (default: 20, a GB10)")
-    parser.add_argument("--learned", action="store_true", help="peaks and durations of an earlier build are known")
+    parser.add_argument(
+        "--cores", type=int, default=20, help="of the machine (default: 20, a GB10)"
+    )
+    parser.add_argument(
+        "--learned", action="store_true", help="peaks and durations of an earlier build are known"
+    )
     options = parser.parse_args()
     gate, objects = load_gate(), trace()
     print("| GiB | fixed: jobs, seconds, peak | gate: seconds, peak | ratio |")

@@ -1,4 +1,5 @@
-"""docs/compiling.svg: the memory of all objects of fused_moe_120 over time, with a fixed number of jobs and gated.
+"""docs/compiling.svg: the memory of all objects of fused_moe_120 over time, with a fixed number of
+jobs and gated.
 
 usage: python benchmarks/gate_picture.py > docs/compiling.svg
 """
@@ -19,7 +20,13 @@ COLOURS = {"sm120": "#b5443a", "sm80": "#d99a3d", "other": "#6b8fb5"}
 
 def kind(one: Compiled) -> str:
     """The heavy kernels of two families, and all others."""
-    return "sm120" if "grouped_sm120" in one.name else "sm80" if "grouped_sm80" in one.name else "other"
+    return (
+        "sm120"
+        if "grouped_sm120" in one.name
+        else "sm80"
+        if "grouped_sm80" in one.name
+        else "other"
+    )
 
 
 def stacked(outcome: Outcome, seconds: float) -> list[str]:
@@ -46,7 +53,9 @@ def y(gib: float) -> float:
     return HEIGHT - BOTTOM - gib / SCALE * (HEIGHT - BOTTOM - 34)
 
 
-def text(left: float, top: float, words: str, size: int = 12, anchor: str = "start", fill: str = "#334") -> str:
+def text(
+    left: float, top: float, words: str, size: int = 12, anchor: str = "start", fill: str = "#334"
+) -> str:
     """One line of text."""
     place = f'x="{left:.0f}" y="{top:.0f}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
     return f"<text {place}>{escape(words)}</text>"
@@ -54,7 +63,11 @@ def text(left: float, top: float, words: str, size: int = 12, anchor: str = "sta
 
 def panel(title: str, outcome: Outcome, seconds: float) -> list[str]:
     """One build: title, axes, areas, the budget."""
-    lines = [text(LEFT, 20, f"{title}: {outcome.seconds:.0f} s, at most {outcome.peak / 1024:.1f} GiB", 14)]
+    lines = [
+        text(
+            LEFT, 20, f"{title}: {outcome.seconds:.0f} s, at most {outcome.peak / 1024:.1f} GiB", 14
+        )
+    ]
     lines += stacked(outcome, seconds)
     for gib in (0, 8, 16, 24):
         lines.append(text(LEFT - 6, y(gib) + 4, f"{gib} GiB", 11, "end"))
@@ -83,8 +96,14 @@ def main() -> None:
         "</g>",
     ]
     left = LEFT
-    for name, words in (("sm120", "5 objects of 7 to 10 GiB"), ("sm80", "9 of 5 to 7 GiB"), ("other", "all others")):
-        out.append(f'<rect x="{left}" y="{total - 24}" width="12" height="12" fill="{COLOURS[name]}"/>')
+    for name, words in (
+        ("sm120", "5 objects of 7 to 10 GiB"),
+        ("sm80", "9 of 5 to 7 GiB"),
+        ("other", "all others"),
+    ):
+        out.append(
+            f'<rect x="{left}" y="{total - 24}" width="12" height="12" fill="{COLOURS[name]}"/>'
+        )
         out.append(text(left + 18, total - 14, words))
         left += 220
     out.append("</svg>")

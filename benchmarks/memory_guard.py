@@ -1,10 +1,11 @@
-"""What eats memory, with and without docker/runtime/libexec/memory-guard: who ends it, and what a heartbeat of this
-machine loses meanwhile; and what the guard costs. Prints tables of Markdown.
+"""What eats memory, with and without docker/runtime/libexec/memory-guard: who ends it, and what a
+heartbeat of this machine loses meanwhile; and what the guard costs. Prints tables of Markdown.
 
     python benchmarks/memory_guard.py [IMAGE]
 
-IMAGE (default: the stand-in base) needs Python and runs on Docker's own engine. An eater stops at 6 GiB, and the floor
-is what is available less 2 GiB, so that this machine is in no danger; without the guard only rows with a limit are run:
+IMAGE (default: the stand-in base) needs Python and runs on Docker's own engine. An eater stops at 6
+GiB, and the floor is what is available less 2 GiB, so that this machine is in no danger; without
+the guard only rows with a limit are run:
 without both nothing ends an eater but the kernel's killer, after the machine has thrashed.
 """
 
@@ -29,13 +30,17 @@ START = 'exec python3 -I /opt/envgen/libexec/record-env "$@" 3>&1'
 
 
 def available() -> int:
-    found = re.search(r"^MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.M)
+    found = re.search(
+        r"^MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.M
+    )
     assert found is not None
     return int(found[1]) << 10
 
 
 class Heartbeat(threading.Thread):
-    """A program of this machine that wants its turn every 10 ms. ``lost``: the longest that it waited, in seconds."""
+    """A program of this machine that wants its turn every 10 ms. ``lost``: the longest that it
+    waited, in seconds.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -75,7 +80,9 @@ def row(image: str, rate: int, limit: str, guarded: bool) -> str:
     beat.over.set()
     log = docker("logs", container)
     by = "the guard" if "ending the service" in log else "the kernel"
-    left = re.search(r"memory guard: ([0-9.]+ GiB) of memory are left, the floor is ([0-9.]+ GiB)", log)
+    left = re.search(
+        r"memory guard: ([0-9.]+ GiB) of memory are left, the floor is ([0-9.]+ GiB)", log
+    )
     docker("rm", "-f", container)
     seen = f"{left[1]} at a floor of {left[2]}" if left else "-"
     speed = f"{rate / GIB:g} GiB/s" if rate >= GIB else f"{rate >> 20} MiB/s"
@@ -85,7 +92,8 @@ def row(image: str, rate: int, limit: str, guarded: bool) -> str:
 
 
 HELD = "import sys, time; kept = bytearray(b'x') * int(sys.argv[1]); time.sleep(1000)"
-# Reads what the guard reads, and then says that so much is left: the memory of a busy machine does not stand still.
+# Reads what the guard reads, and then says that so much is left: the memory of a busy machine does
+# not stand still.
 LEFT = (
     "import importlib.machinery, sys, types; sys.dont_write_bytecode = True; "
     "loader = importlib.machinery.SourceFileLoader('guard', '/opt/envgen/libexec/memory-guard'); "
@@ -96,10 +104,26 @@ LEFT = (
 )
 STATES = {  # where: floor, limit, command
     "far from its floor": (GIB, "", ["sleep", "1000"]),
-    "0.5 GiB above a floor of 6 GiB": (0, "", ["python3", "-I", "-S", "-c", LEFT, str(6 * GIB), str(GIB // 2)]),
-    "0.1 GiB above a floor of 6 GiB": (0, "", ["python3", "-I", "-S", "-c", LEFT, str(6 * GIB), str(GIB // 10)]),
-    "0.1 GiB above a floor of 0.5 GiB": (0, "", ["python3", "-I", "-S", "-c", LEFT, str(GIB // 2), str(GIB // 10)]),
-    "0.02 GiB above the floor of a limit of 1 GiB": (GIB, "1g", ["python3", "-c", HELD, str(935 << 20)]),
+    "0.5 GiB above a floor of 6 GiB": (
+        0,
+        "",
+        ["python3", "-I", "-S", "-c", LEFT, str(6 * GIB), str(GIB // 2)],
+    ),
+    "0.1 GiB above a floor of 6 GiB": (
+        0,
+        "",
+        ["python3", "-I", "-S", "-c", LEFT, str(6 * GIB), str(GIB // 10)],
+    ),
+    "0.1 GiB above a floor of 0.5 GiB": (
+        0,
+        "",
+        ["python3", "-I", "-S", "-c", LEFT, str(GIB // 2), str(GIB // 10)],
+    ),
+    "0.02 GiB above the floor of a limit of 1 GiB": (
+        GIB,
+        "1g",
+        ["python3", "-c", HELD, str(935 << 20)],
+    ),
 }
 
 
@@ -112,7 +136,8 @@ def cost(image: str, where: str, seconds: int = 60) -> str:
 
         def ticks() -> int:
             found = [
-                line.rpartition(")")[2].split() for line in docker("exec", container, "sh", "-c", script).splitlines()
+                line.rpartition(")")[2].split()
+                for line in docker("exec", container, "sh", "-c", script).splitlines()
             ]
             return sum(int(one[11]) + int(one[12]) for one in found)  # its two processes
 
@@ -128,7 +153,9 @@ def cost(image: str, where: str, seconds: int = 60) -> str:
 
 def main() -> None:
     image = sys.argv[1] if len(sys.argv) > 1 else "nvcr.io/nvidia/pytorch:25.12-py3"
-    print("| eats | limit | guard | ended by | left | a heartbeat lost |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| eats | limit | guard | ended by | left | a heartbeat lost |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for rate in (2 * GIB, 50 << 20):
         for limit, guarded in (("", True), ("1g", True), ("1g", False)):
             print(row(image, rate, limit, guarded), flush=True)

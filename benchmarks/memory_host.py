@@ -1,13 +1,15 @@
-"""What eats memory on a whole machine without a limit, with and without docker/runtime/libexec/memory-guard: an
-emulated machine, so that the real one is in no danger. Prints a table of Markdown.
+"""What eats memory on a whole machine without a limit, with and without
+docker/runtime/libexec/memory-guard: an emulated machine, so that the real one is in no danger.
+Prints a table of Markdown.
 
     apt-get install qemu-system-x86 e2fsprogs
     python benchmarks/memory_host.py
 
-The machine is QEMU's, emulated (TCG: slower than a real one, but it needs no KVM), with two cores, 2 GiB of memory
-and a disk; Debian 12's kernel, Python and busybox come by apt-get. No container engine runs in it: the entry point
-starts guard and eater in a PID namespace of their own. Two kinds of memory are eaten: a program's own, and a file in
-memory that no process has mapped (memfd), as a GPU's driver takes it: the kernel's killer does not see whose it is.
+The machine is QEMU's, emulated (TCG: slower than a real one, but it needs no KVM), with two cores,
+2 GiB of memory and a disk; Debian 12's kernel, Python and busybox come by apt-get. No container
+engine runs in it: the entry point starts guard and eater in a PID namespace of their own. Two kinds
+of memory are eaten: a program's own, and a file in memory that no process has mapped (memfd), as a
+GPU's driver takes it: the kernel's killer does not see whose it is.
 An eater stops at nothing. The heartbeat starts another program, from the disk, every 0.1 s.
 """
 
@@ -25,7 +27,14 @@ from pathlib import Path
 RUNTIME = Path(__file__).resolve().parents[1] / "docker/runtime"
 LIBRARIES = ["libc6", "zlib1g", "libexpat1", "libffi8", "libgcc-s1", "libcrypt1", "busybox-static"]
 PYTHON = ["python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib"]  # Debian 12
-MODULES = ["virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"]
+MODULES = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_blk",
+]
 PATIENCE = 120  # seconds for one machine
 INITRD = """#!/busybox sh
 /busybox mount -t proc proc /proc
@@ -99,10 +108,18 @@ def prepare(folder: Path) -> None:
     depends = subprocess.run(asked, check=True, capture_output=True, text=True)
     image = re.search(r"Depends: (linux-image-\S+)", depends.stdout)
     assert image is not None
-    subprocess.run(["apt-get", "download", image[1], *LIBRARIES, *PYTHON], cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        ["apt-get", "download", image[1], *LIBRARIES, *PYTHON],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
     root, kernel = folder / "root", folder / "linux"
     for package in folder.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", package, kernel if package.name.startswith("linux") else root], check=True)
+        subprocess.run(
+            ["dpkg-deb", "-x", package, kernel if package.name.startswith("linux") else root],
+            check=True,
+        )
     shutil.copy(next((kernel / "boot").glob("vmlinuz-*")), folder / "kernel")
     files = [(name, 0o040755, b"") for name in ("proc", "dev", "new")]
     files += [("busybox", 0o100755, (root / "bin/busybox").read_bytes())]
@@ -124,7 +141,9 @@ def boot(folder: Path, **words: object) -> tuple[str, bool]:
     (folder / "swap").write_bytes(b"")
     with (folder / "swap").open("r+b") as file:
         file.truncate(1 << 30)
-    text = "console=ttyS0 panic=-1 quiet no_timer_check " + " ".join(f"{name}={value}" for name, value in words.items())
+    text = "console=ttyS0 panic=-1 quiet no_timer_check " + " ".join(
+        f"{name}={value}" for name, value in words.items()
+    )
     drives = [f"file={folder}/{name},format=raw,if=virtio,snapshot=on" for name in ("disk", "swap")]
     command: list[str | Path]
     command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-m", "2048", "-smp", "2", "-nographic",
@@ -150,7 +169,11 @@ def row(folder: Path, kind: str, rate: int, swap: bool, floor: str) -> str:
     killed = dict(re.findall(r"Out of memory: Killed process (\d+) \(([^)]+)\)", log))
     panic = re.search(r"Kernel panic[^\r\n]*", log)
     code = re.search(r"code (\d+)", log)
-    by = "the guard" if "ending the service" in log else ("the kernel's killer" if killed else "nobody")
+    by = (
+        "the guard"
+        if "ending the service" in log
+        else ("the kernel's killer" if killed else "nobody")
+    )
     ended = f"{by}, exit code {code[1]}" if code else f"{by}; the eater lived"
     ended += f"; it killed {len(killed)}" if killed else ""
     ended += f"; {panic[0]}" if panic else "" if off else f"; switched off after {PATIENCE} s"
@@ -165,7 +188,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
-        print("| memory | rate | swap | floor | ended by | the heartbeat lost |\n| --- | --- | --- | --- | --- | --- |")
+        print(
+            "| memory | rate | swap | floor | ended by | the heartbeat lost |\n| --- | --- | --- | --- | --- | --- |"
+        )
         for kind, swap in (("memfd", False), ("own", False), ("own", True)):
             for rate in (2048, 50):
                 for floor in ("off", "256MiB"):

@@ -1,7 +1,9 @@
-"""A project for the benchmarks of starts: the real vLLM for CPUs, a tiny random model, and a stand-in for the hub.
+"""A project for the benchmarks of starts: the real vLLM for CPUs, a tiny random model, and a
+stand-in for the hub.
 
-The hub sends the model, and a file of zeros that stands for its size, at a limited rate. The package index is the
-machine's own, at its own speed. Needs a Docker Engine that is the benchmark's alone (`scripts/engine --dir DIR up`):
+The hub sends the model, and a file of zeros that stands for its size, at a limited rate. The
+package index is the machine's own, at its own speed. Needs a Docker Engine that is the benchmark's
+alone (`scripts/engine --dir DIR up`):
 its build cache is emptied.
 """
 
@@ -27,7 +29,11 @@ NAME, PORT = "envgenbench", 8127
 
 def docker(*words: str, stdin: bytes | None = None) -> str:
     """The output of a docker command. CalledProcessError if it fails."""
-    return subprocess.run(["docker", *words], check=True, capture_output=True, input=stdin).stdout.decode().strip()
+    return (
+        subprocess.run(["docker", *words], check=True, capture_output=True, input=stdin)
+        .stdout.decode()
+        .strip()
+    )
 
 
 @dataclass
@@ -46,12 +52,16 @@ class Lab:
         )  # fmt: skip
         if done.returncode:
             raise SystemExit(
-                f"envgen {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"[-6000:]
+                f"envgen {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"[
+                    -6000:
+                ]
             )
         return time.monotonic() - began
 
     def forget(self) -> None:
-        """As on a new machine: no container, image, build cache, lock or weights. The base image stays."""
+        """As on a new machine: no container, image, build cache, lock or weights. The base image
+        stays.
+        """
         self.envgen("down", "--volumes")
         docker("image", "rm", "-f", f"{NAME}:prod")
         docker("builder", "prune", "-a", "-f")
@@ -61,7 +71,8 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(weights: int, rate: int) -> Iterator[Lab]:
-    """A project whose model has ``weights`` bytes, at ``rate`` bytes per second. Everything is removed at the end.
+    """A project whose model has ``weights`` bytes, at ``rate`` bytes per second. Everything is
+    removed at the end.
 
     ``weights`` of 0: as many as take as long as the image's first build.
     """

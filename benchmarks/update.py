@@ -2,8 +2,8 @@
 
 usage: python benchmarks/update.py [PAIRS]
 
-Each pair starts the stopped server (`down`, `up`), then changes a package of the image and updates the running server,
-which a probe asks for a completion all the time. See benchmarks/start_lab.py.
+Each pair starts the stopped server (`down`, `up`), then changes a package of the image and updates
+the running server, which a probe asks for a completion all the time. See benchmarks/start_lab.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def answers() -> bool:
 
 
 class Probe(threading.Thread):
-    """Asks ten times a second until ``over`` is set; ``away``: the longest time without an answer in seconds."""
+    """Asks ten times a second until ``over`` is set; ``away``: the longest time without an answer
+    in seconds.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -81,7 +83,9 @@ def main(arguments: list[str]) -> None:
             starts.append(made.envgen("up", "serve"))
             print(f"  start: {starts[-1]:.1f} s", flush=True)
             away.append(update(made, VERSIONS[pair % 2]))
-    print(f"away during an update / a pure start = {median(away) / median(starts):.2f} ({pairs} pairs)")
+    print(
+        f"away during an update / a pure start = {median(away) / median(starts):.2f} ({pairs} pairs)"
+    )
 
 
 if __name__ == "__main__":

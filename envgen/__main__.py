@@ -1,6 +1,7 @@
 """The entry of the program. It imports next to nothing before it can be interrupted.
 
-Before it, while Python itself starts, Ctrl-C prints Python's own traceback, as for every Python program.
+Before it, while Python itself starts, Ctrl-C prints Python's own traceback, as for every Python
+program.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
     from types import FrameType
 
 INTERRUPTED = 130  # ExitCode.INTERRUPTED, which is not imported yet
-# New objects, after which Python looks for cycles among them. By its own 700, it does so 130 times in a short command.
+# New objects, after which Python looks for cycles among them. By its own 700, it does so 130 times
+# in a short command.
 FEW = 200_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code (docs/troubleshooting.md).
 
-    SIGTERM and SIGHUP act as Ctrl-C: clean up, one line on stderr, exit code 130. Under `nohup`, SIGHUP stays ignored.
+    SIGTERM and SIGHUP act as Ctrl-C: clean up, one line on stderr, exit code 130. Under `nohup`,
+    SIGHUP stays ignored.
     """
     before = {}
     gc.set_threshold(FEW)

@@ -102,5 +102,7 @@ def _number(kind: Any) -> Reader:
 
 def digest_of(format_: int, document: Mapping[str, Any]) -> str:
     """SHA-256 over canonical JSON, for labels. Raise ``format_`` to change all digests."""
-    text = json.dumps({**document, "format": format_}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(
+        {**document, "format": format_}, sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -7,16 +7,21 @@ import os
 import ssl
 from pathlib import Path
 
-# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter built elsewhere may look in other places.
-BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter built elsewhere may look in other
+# places.
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+)
 
 
 def certificates() -> str | bool:
     """The ``verify`` argument of requests: a file, or True for the list that requests finds.
 
-    requests uses certifi's list, which lacks a company's authority that was added to this machine. First come
-    REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, as in requests; then SSL_CERT_FILE or the interpreter's default, then
-    BUNDLES, then certifi.
+    requests uses certifi's list, which lacks a company's authority that was added to this machine.
+    First come REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE, as in requests; then SSL_CERT_FILE or the
+    interpreter's default, then BUNDLES, then certifi.
     """
     if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
         return True

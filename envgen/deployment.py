@@ -1,4 +1,6 @@
-"""A deployment: one profile, of one folder, on one engine. Whatever a use case asks about it is looked up once."""
+"""A deployment: one profile, of one folder, on one engine. Whatever a use case asks about it is
+looked up once.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +60,11 @@ ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines m
 
 @dataclass(frozen=True)
 class Deployment:
-    """``profile`` has the folders of its machine. ``node``: the machine's name; "" for Docker's current engine.
+    """``profile`` has the folders of its machine. ``node``: the machine's name; "" for Docker's
+    current engine.
 
-    ``dotenv``: secrets from the project's `.env` that are not set in this terminal. ``shared``: the profile before a
-    machine's folders were put in.
+    ``dotenv``: secrets from the project's `.env` that are not set in this terminal. ``shared``: the
+    profile before a machine's folders were put in.
     """
 
     profile: Profile
@@ -71,7 +74,9 @@ class Deployment:
     shared: Profile | None = None
 
     def with_cached(self, **values: Any) -> Deployment:
-        """A copy with ``values`` in place of what it would look up. What it has looked up already stays."""
+        """A copy with ``values`` in place of what it would look up. What it has looked up already
+        stays.
+        """
         made = copy.copy(self)
         made.__dict__.update(values)
         return made
@@ -82,7 +87,9 @@ class Deployment:
         return {**self.dotenv, **os.environ}
 
     def on(self, node: str) -> Deployment:
-        """The same profile on machine ``node``, with that machine's folders; "" for Docker's current engine."""
+        """The same profile on machine ``node``, with that machine's folders; "" for Docker's
+        current engine.
+        """
         shared = self.shared or self.profile
         return replace(self, profile=on_machine(shared, node), node=node, shared=shared)
 
@@ -101,9 +108,13 @@ class Deployment:
     def address(self) -> str:
         """Where the ports of the engine's machine are, as seen from this one.
 
-        The socket of a context of one's own may lead to another machine; its address in `nodes` is its own.
+        The socket of a context of one's own may lead to another machine; its address in `nodes` is
+        its own.
         """
-        machine, engine = self.profile.nodes[self.node] if self.node else None, urlsplit(self.endpoint.host)
+        machine, engine = (
+            self.profile.nodes[self.node] if self.node else None,
+            urlsplit(self.endpoint.host),
+        )
         if machine is not None and machine.context != "default" and engine.scheme == "unix":
             return machine.address
         return engine.hostname or "127.0.0.1"
@@ -164,7 +175,9 @@ class Deployment:
 
     @cached_property
     def lock(self) -> ProfileLock | None:
-        """The lock to compare the image by: that of the lock file, or none if the image was built without one."""
+        """The lock to compare the image by: that of the lock file, or none if the image was built
+        without one.
+        """
         return None if self.image and self.image.labels.get(LOCK_LABEL) == "" else self.locked
 
     @cached_property
@@ -175,12 +188,16 @@ class Deployment:
 
     @cached_property
     def base_moved(self) -> str:
-        """What is wrong with a base image that was locked as one of this engine: "is missing", ...; "": nothing."""
+        """What is wrong with a base image that was locked as one of this engine: "is missing", ...;
+        "": nothing.
+        """
         base = self.lock.base if self.lock else None
         if base is None or base.resolved != LOCAL:
             return ""
         image = self.engine.image(base.name)
-        return "is missing" if image is None else "has another ID" if image.id != base.digest else ""
+        return (
+            "is missing" if image is None else "has another ID" if image.id != base.digest else ""
+        )
 
     @cached_property
     def needs_lock(self) -> bool:
@@ -188,13 +205,17 @@ class Deployment:
         return self.profile.mode is Mode.PRODUCTION and self.locked is None
 
     def to_build(self, *, unlocked: bool = False) -> Deployment:
-        """The same with the current lock file, whatever the image was built with. ``unlocked``: with none."""
+        """The same with the current lock file, whatever the image was built with. ``unlocked``:
+        with none.
+        """
         made = replace(self)  # a fresh copy: nothing rendered with another lock
         return made.with_cached(lock=None if unlocked else made.locked)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
-        """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
+        """Source -> its patches, of the sources that a build patches. ProjectError with everything
+        wrong in them.
+        """
         return series_of(self.profile, self.root)
 
     @property
@@ -205,7 +226,12 @@ class Deployment:
         commits = {name: git.commit for name, git in self.lock.git.items()} if self.lock else {}
         return [
             PatchedSource(
-                name, self.profile, source, self.root, commits.get(name, ""), built_version(source, self.lock)
+                name,
+                self.profile,
+                source,
+                self.root,
+                commits.get(name, ""),
+                built_version(source, self.lock),
             )
             for name, source in self.profile.sources.items()
             if source.patches
@@ -219,7 +245,9 @@ class Deployment:
     @property
     def is_current(self) -> bool:
         """Whether the image was built from what is rendered now."""
-        return self.image is not None and self.image.labels.get(RENDER_LABEL) == self.rendered.digest
+        return (
+            self.image is not None and self.image.labels.get(RENDER_LABEL) == self.rendered.digest
+        )
 
     @property
     def outdated(self) -> list[InputChange]:
@@ -227,7 +255,9 @@ class Deployment:
         if self.image is None or self.is_current:
             return []
         changes = changed(self.image.labels.get(INPUTS_LABEL, ""), self.rendered.inputs)
-        return [one for one in changes if one.after or not (self.root / one.name).is_file()]  # `left_out` says that
+        return [
+            one for one in changes if one.after or not (self.root / one.name).is_file()
+        ]  # `left_out` says that
 
     @property
     def image_problems(self) -> tuple[Problem, ...]:
@@ -236,7 +266,11 @@ class Deployment:
             return ()
         what = "is not built"
         if self.image is not None:
-            what = "is older than the profile" if RENDER_LABEL in self.image.labels else "was not built by envgen"
+            what = (
+                "is older than the profile"
+                if RENDER_LABEL in self.image.labels
+                else "was not built by envgen"
+            )
             if changes := first_of([str(one) for one in self.outdated], 4):
                 what += f" ({'; '.join(changes)})"
         hint = f"envgen build {self.profile.chosen}"
@@ -256,14 +290,20 @@ class Deployment:
 
     @cached_property
     def own_files(self) -> dict[str, Path]:
-        """Key -> the file or folder of this machine that the profile names there for its builds. It may not exist."""
+        """Key -> the file or folder of this machine that the profile names there for its builds. It
+        may not exist.
+        """
         profile = self.profile
         named = {
             "pip.netrc": profile.pip.netrc,
             "network.ca_certificates": profile.network.ca_certificates,
             "build.wheelhouse": profile.build.wheelhouse,
         }
-        return {key: (self.root / Path(one.path).expanduser()).resolve() for key, one in named.items() if one}
+        return {
+            key: (self.root / Path(one.path).expanduser()).resolve()
+            for key, one in named.items()
+            if one
+        }
 
     @property
     def missing_files(self) -> tuple[Problem, ...]:
@@ -290,7 +330,9 @@ class Deployment:
         return self._compose(tuple(self.profile.services))
 
     def rendered_files(self) -> Deployment:
-        """The same, once its files are rendered: raises the errors of rendering before anything else is done."""
+        """The same, once its files are rendered: raises the errors of rendering before anything
+        else is done.
+        """
         _ = self.compose
         return self
 
@@ -318,12 +360,15 @@ class Deployment:
                 parts = ["head" if is_head else "worker", *(["rdma"] if rdma else [])]
                 chosen += [folder / cluster_file(profile, name, part) for part in parts]
                 env |= rank_environment(profile, root, cluster, self.node)
-        # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
+        # Relative paths in the rendered file start from compose/, wherever the copy that is used
+        # is.
         return Compose(endpoint, chosen, root / "compose", profile.compose_name, env)
 
     @property
     def by_name(self) -> Compose:
-        """The Compose project as the engine has it, without files: neither a broken one nor a full disk matters."""
+        """The Compose project as the engine has it, without files: neither a broken one nor a full
+        disk matters.
+        """
         return Compose(self.endpoint, (), self.root, self.profile.compose_name)
 
     @cached_property
@@ -343,13 +388,18 @@ class Deployment:
             why = (error.stderr.strip().splitlines() or [f"exit code {error.code}"])[-1]
             beside = re.search(rf"{re.escape(str(self.root))}/compose/(\S+) not found", why)
             hint = f"paths in it start at compose/: write ../{beside[1]}" if beside else ""
-            raise ProjectError([Problem(f"Compose refuses it: {why}", Place(label_of(own)), hint)]) from None
+            raise ProjectError(
+                [Problem(f"Compose refuses it: {why}", Place(label_of(own)), hint)]
+            ) from None
 
     def own_changes(self, service: str) -> list[str]:
         """What the profile's own Compose file changes of a service."""
         if self.profile.compose is None:
             return []
-        return changes(self.rendered_compose.service(service), (self.document.get("services") or {}).get(service) or {})
+        return changes(
+            self.rendered_compose.service(service),
+            (self.document.get("services") or {}).get(service) or {},
+        )
 
     @property
     def rendered_compose(self) -> Compose:
@@ -357,7 +407,9 @@ class Deployment:
         return self._compose(tuple(self.profile.services), own=False)
 
     def containers(self, services: Sequence[str] = (), *, all: bool) -> tuple[Container, ...]:
-        """The containers of ``services`` (default: of the whole profile). UsageError for an unknown name."""
+        """The containers of ``services`` (default: of the whole profile). UsageError for an unknown
+        name.
+        """
         for name in services:
             known_service(self.profile, name)
         containers = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
@@ -384,37 +436,57 @@ class Deployment:
     def caches(self) -> dict[str, ContainerMount]:
         """The caches by name, as `envgen up` mounts them. They may not exist yet."""
         places = places_of(self.profile, self.root, self.cache_key)
-        return {name: ContainerMount(*place) for name, place in zip(self.profile.caches, places, strict=True)}
+        return {
+            name: ContainerMount(*place)
+            for name, place in zip(self.profile.caches, places, strict=True)
+        }
 
     def mounts(self, service: str) -> list[ContainerMount]:
-        """What Compose would mount, without volumes that do not exist: a temporary container must not create them."""
+        """What Compose would mount, without volumes that do not exist: a temporary container must
+        not create them.
+        """
         profile, machine = self.profile, names.compose_environment(self.profile, self.root)
         mounts = []
         for name, source in profile.mounted_sources.items():
             mounts.append(ContainerMount(machine[names.checkout_variable(name)], str(source.mount)))
-        for name, mount in profile.services[service].mounts.items() if service in profile.services else ():
+        for name, mount in (
+            profile.services[service].mounts.items() if service in profile.services else ()
+        ):
             place = machine[names.mount_variable(service, name)]
             mounts.append(ContainerMount(place, str(mount.path), read_only=mount.read_only))
         mounts += self.caches.values()
         if profile.mounted_sources:
             mounts.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
-        return [one for one in mounts if one.kind != "volume" or self.engine.volume(one.source) is not None]
+        return [
+            one
+            for one in mounts
+            if one.kind != "volume" or self.engine.volume(one.source) is not None
+        ]
 
     def memory_floor(self, service: str) -> str:
-        """What memory-guard keeps free, as it gets it: the profile's, unless this terminal or `.env` sets another."""
+        """What memory-guard keeps free, as it gets it: the profile's, unless this terminal or
+        `.env` sets another.
+        """
         floor = names.memory_floor(self.profile, service)
         return floor and (self.shell.get(names.FLOOR_VARIABLE) or floor)
 
     def gpus_of(self, service: str) -> Sequence[Mapping[str, Any]]:
-        """The GPUs that `envgen up` would give the service, as Compose writes them; none if the engine has none."""
-        if self.profile.gpu is GpuMode.NONE or self.lacks_gpu is not None or service not in self.profile.services:
+        """The GPUs that `envgen up` would give the service, as Compose writes them; none if the
+        engine has none.
+        """
+        if (
+            self.profile.gpu is GpuMode.NONE
+            or self.lacks_gpu is not None
+            or service not in self.profile.services
+        ):
             return ()
         return gpu_devices(self.profile.services[service], self.gpu)
 
     def temporary_container(
         self, service: str, memory: int = run.MEMORY, *, gpu: bool = False
     ) -> tuple[run.Execute, list[ContainerMount]]:
-        """A temporary container with the mounts and variables of the service. Returns its runner and the mounts.
+        """A temporary container with the mounts and variables of the service. Returns its runner
+        and the mounts.
 
         Mounts that do not exist are left out. ``gpu``: with the service's GPUs, too.
         """
@@ -422,33 +494,52 @@ class Deployment:
         if self.is_local:
             mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
         inside = run.in_image(
-            self.engine, self.profile.image_name, mounts=mounted, env=names.compose_env(self.profile, service),
-            user=run_as(self.engine, self.profile, service), memory=memory, absent=[],
+            self.engine,
+            self.profile.image_name,
+            mounts=mounted,
+            env=names.compose_env(self.profile, service),
+            user=run_as(self.engine, self.profile, service),
+            memory=memory,
+            absent=[],
             gpus=self.gpus_of(service) if gpu else (),
-        )  # fmt: skip
+        )
         return inside, mounted
 
-    def create_volume(self, name: str, key: str, driver: str = "", options: Mapping[str, str] | None = None) -> None:
-        """Create a volume that knows this folder, unless there is one of that name. ``key``: its name in Compose files.
+    def create_volume(
+        self, name: str, key: str, driver: str = "", options: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a volume that knows this folder, unless there is one of that name. ``key``: its
+        name in Compose files.
 
         Compose would warn at each start of a volume without its labels.
         """
-        labels = {COMPOSE_PROJECT: self.profile.compose_name, COMPOSE_VOLUME: key, FOLDER: str(self.root)}
+        labels = {
+            COMPOSE_PROJECT: self.profile.compose_name,
+            COMPOSE_VOLUME: key,
+            FOLDER: str(self.root),
+        }
         self.engine.create_volume(name, labels, driver, options)
 
     def volume_elsewhere(self, name: str) -> Path | None:
-        """The other project folder that created a volume; None if it is this one, unknown, or no longer there."""
+        """The other project folder that created a volume; None if it is this one, unknown, or no
+        longer there.
+        """
         label = self.engine.volume_labels(name).get(FOLDER, "")
         if not label or same(Path(label), self.root):
             return None
         return Path(label) if not self.is_local or os.path.lexists(label) else None
 
-    # The name on the engine. Containers, image and overlay are called NAME-PROFILE, so folders with the same `name:`
-    # would use each other's. The name belongs to the folder that has containers under it.
+    # The name on the engine. Containers, image and overlay are called NAME-PROFILE, so folders with
+    # the same `name:` would use each other's. The name belongs to the folder that has containers
+    # under it.
 
     def other_folder(self, there: Sequence[Container] | None = None) -> Path | None:
-        """Another project folder that has containers under this name (``there``: all of them, where known), or None."""
-        there = self.engine.containers(self.profile.compose_name, all=True) if there is None else there
+        """Another project folder that has containers under this name (``there``: all of them, where
+        known), or None.
+        """
+        there = (
+            self.engine.containers(self.profile.compose_name, all=True) if there is None else there
+        )
         return next((folder for one in there if (folder := elsewhere(one, self.root))), None)
 
     def require_name(self) -> None:
@@ -473,13 +564,16 @@ def known_service(profile: Profile, name: str) -> None:
         )
 
 
-# --- one machine ------------------------------------------------------------------------------------------------------
+# --- one machine
+# ------------------------------------------------------------------------------------------------------
 
 
 def docker_environment(machine: Machine) -> dict[str, str]:
     """The environment that points Docker at ``machine``. The context `default` changes nothing."""
     context = {} if machine.context == "default" else {"DOCKER_CONTEXT": machine.context}
-    return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context} | context
+    return {
+        key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context
+    } | context
 
 
 def host_of(profile: Profile, node: str) -> str:
@@ -491,7 +585,9 @@ def host_of(profile: Profile, node: str) -> str:
 
 
 def require_described(profile: Profile, service: str) -> Cluster:
-    """The machines that a service with `cluster` runs on. UsageError if ``nodes`` does not describe one."""
+    """The machines that a service with `cluster` runs on. UsageError if ``nodes`` does not describe
+    one.
+    """
     cluster = profile.services[service].cluster
     assert cluster is not None
     missing = [node for node in cluster.nodes if node not in profile.nodes]
@@ -530,7 +626,8 @@ def rank_environment(profile: Profile, root: Path, cluster: Cluster, name: str) 
 
 
 def engine_file(profile: Profile, folder: Path, gpu: GpuMode) -> Path | None:
-    """The Compose file in ``folder`` that overrides what this engine can't use as rendered; None if none is needed.
+    """The Compose file in ``folder`` that overrides what this engine can't use as rendered; None if
+    none is needed.
 
     ``gpu``: how the engine gives containers GPUs.
     """
@@ -539,7 +636,9 @@ def engine_file(profile: Profile, folder: Path, gpu: GpuMode) -> Path | None:
         wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
         if profile.gpu.asks_engine and wanted != given:
             devices = f"!override {json.dumps(given)}" if given else "!reset []"
-            services[name] = f"  {name}: {{deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}}}\n"
+            services[name] = (
+                f"  {name}: {{deploy: {{resources: {{reservations: {{devices: {devices}}}}}}}}}\n"
+            )
     if not services:
         return None
     content = ("services:\n" + "".join(services.values())).encode()

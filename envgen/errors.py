@@ -27,7 +27,8 @@ class ExitCode(IntEnum):
     BUILD = 4  # an image build failed
     SERVICE = 5  # a service did not start or did not become ready
     REFUSED = 6  # a guard refused to act: held lock, path outside its root, port taken
-    LOCK = 7  # an input could not be resolved: envgen.lock is unchanged, or lacks only revisions of models
+    # an input could not be resolved: envgen.lock is unchanged, or lacks only revisions of models
+    LOCK = 7
     RESULTS = 8  # the record of a run could not be written or read
     INTERNAL = 70  # a defect of envgen itself (sysexits EX_SOFTWARE)
     INTERRUPTED = 130
@@ -64,9 +65,17 @@ class Problem:
         message = visible(self.message, lines=True)
         lines = [f"{self.place}: {message}" if self.place else message]
         # Not for a line with a secret, whatever is wrong with it.
-        if self.place and self.place.line and self.place.text and redact_secrets(self.place.text) == self.place.text:
-            # Tabs count as one column in YAML marks, so the caret line repeats them to stay aligned.
-            lead = "".join("\t" if c == "\t" else " " for c in self.place.text[: self.place.column - 1])
+        if (
+            self.place
+            and self.place.line
+            and self.place.text
+            and redact_secrets(self.place.text) == self.place.text
+        ):
+            # Tabs count as one column in YAML marks, so the caret line repeats them to stay
+            # aligned.
+            lead = "".join(
+                "\t" if c == "\t" else " " for c in self.place.text[: self.place.column - 1]
+            )
             lines += [f"    {masked(self.place.text)}", f"    {lead}^"]
         if self.hint:
             lines.append(f"    hint: {visible(self.hint, lines=True)}")
@@ -80,7 +89,12 @@ class EnvgenError(Exception):
     details: Mapping[str, Any] = MappingProxyType({})  # more keys for the document of `--json`
 
     def __init__(
-        self, message: str = "", *, hint: str = "", place: Place | None = None, problems: Sequence[Problem] = ()
+        self,
+        message: str = "",
+        *,
+        hint: str = "",
+        place: Place | None = None,
+        problems: Sequence[Problem] = (),
     ) -> None:
         """``problems``: instead of ``message``, ``hint`` and ``place``."""
         self.problems: tuple[Problem, ...] = tuple(problems) or (Problem(message, place, hint),)
@@ -120,7 +134,9 @@ class NotFoundError(EnvgenError):
 
 
 class EngineError(EnvgenError):
-    """Docker itself is the trouble: absent, stopped, too old, no permission. ``command`` fixes it, or shows more."""
+    """Docker itself is the trouble: absent, stopped, too old, no permission. ``command`` fixes it,
+    or shows more.
+    """
 
     exit_code = ExitCode.ENGINE
 
@@ -183,13 +199,17 @@ class OutputMode:
 
 
 def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
-    """A failure: ``error``, ``code`` (the exit code), ``hint`` or null, and all problems with their places."""
+    """A failure: ``error``, ``code`` (the exit code), ``hint`` or null, and all problems with their
+    places.
+    """
     if not isinstance(error, EnvgenError):
         return {"error": str(error), "code": int(code), "hint": None}
 
     return {
         **error.details,
-        "error": "\n".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems),
+        "error": "\n".join(
+            f"{one.place}: {one.message}" if one.place else one.message for one in error.problems
+        ),
         "code": int(code),
         "hint": next((problem.hint for problem in error.problems if problem.hint), None),
         "problems": [as_data(problem) for problem in error.problems],
@@ -199,6 +219,8 @@ def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
 def as_data(problem: Problem) -> dict[str, Any]:
     """A problem for `--json`."""
     place = problem.place or Place("")
-    where: dict[str, Any] = {key: redact_secrets(getattr(place, key)) or None for key in ("file", "key")}
+    where: dict[str, Any] = {
+        key: redact_secrets(getattr(place, key)) or None for key in ("file", "key")
+    }
     where |= {key: getattr(place, key) or None for key in ("line", "column")}
     return {"message": problem.message, "hint": problem.hint or None, **where}

@@ -1,7 +1,8 @@
-"""Bounded reads and atomic writes, which never wait for a FIFO, read a device, or follow a link out of a root.
+"""Bounded reads and atomic writes, which never wait for a FIFO, read a device, or follow a link out
+of a root.
 
-Files may come from another user (a cloned project, a container with a mounted checkout), and a write may be
-interrupted.
+Files may come from another user (a cloned project, a container with a mounted checkout), and a
+write may be interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotAFile(OSError):
-    """A path that is not a regular file, but a FIFO, a device, a folder, or a link where none is allowed."""
+    """A path that is not a regular file, but a FIFO, a device, a folder, or a link where none is
+    allowed.
+    """
 
     def __init__(self, path: Path | str, what: str) -> None:
         super().__init__(errno.EINVAL, what, str(path))
@@ -43,7 +46,9 @@ def trouble(error: OSError) -> RefusedError:
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     reason = reason_of(error).lower()
     hint = _HINTS.get(error.errno or 0, "")
-    return RefusedError(f"{where}: {reason}" if where else f"the file system refused: {reason}", hint=hint)
+    return RefusedError(
+        f"{where}: {reason}" if where else f"the file system refused: {reason}", hint=hint
+    )
 
 
 _HINTS = {
@@ -72,7 +77,9 @@ def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
 @contextlib.contextmanager
 def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     """A regular file for reading; OSError for anything else."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    flags = (
+        os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    )
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -90,12 +97,18 @@ def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
 
 
 def write(
-    path: Path, content: bytes, *, mode: int | None = None, within: Path | None = None, new: bool = False
+    path: Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    within: Path | None = None,
+    new: bool = False,
 ) -> None:
     """Write a file atomically: a temporary file beside it, synced to disk and renamed.
 
-    An existing file keeps its mode, unless ``mode`` is given. A link at ``path`` is replaced, never followed. With
-    ``within`` (a folder above ``path``) missing folders are created, and a link between the two is refused.
+    An existing file keeps its mode, unless ``mode`` is given. A link at ``path`` is replaced, never
+    followed. With ``within`` (a folder above ``path``) missing folders are created, and a link
+    between the two is refused.
     ``new``: FileExistsError where that name exists.
     """
     directory = folder(path.parent, within)
@@ -133,7 +146,8 @@ def _lock_file(path: Path, within: Path) -> int:
 
 @contextlib.contextmanager
 def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """One process at a time, by a lock of a file. ``on_wait`` is called before waiting, and may raise.
+    """One process at a time, by a lock of a file. ``on_wait`` is called before waiting, and may
+    raise.
 
     The lock of a killed process ends with it.
     """
@@ -149,7 +163,9 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator
         os.close(descriptor)
 
 
-_used: dict[Path, int] = {}  # of this process: lock files, and their descriptors, which close with it
+_used: dict[
+    Path, int
+] = {}  # of this process: lock files, and their descriptors, which close with it
 
 
 @contextlib.contextmanager
@@ -178,7 +194,9 @@ def inside(path: Path, root: Path) -> Path:
     """``path`` with its links resolved; RefusedError where they lead out of ``root``."""
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(Path(os.path.realpath(root))):
-        raise RefusedError(f"refusing to write {path}: a link leads it out of {root}", hint=f"rm {path}")
+        raise RefusedError(
+            f"refusing to write {path}: a link leads it out of {root}", hint=f"rm {path}"
+        )
     return target
 
 
@@ -186,7 +204,8 @@ STATE = ".envgen"  # of a project
 
 
 def state_dir(root: Path, *parts: str) -> Path:
-    """``<project>/.envgen``: logs, rendered files of builds, and state. Git-ignored; safe to delete.
+    """``<project>/.envgen``: logs, rendered files of builds, and state. Git-ignored; safe to
+    delete.
 
     RefusedError for a link of that name, as in a hostile project.
     """
@@ -211,7 +230,8 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def is_ours(path: Path, *, root: bool = False) -> bool:
-    """Whether a path belongs to the user, or under sudo to the user who called sudo: git's own rule.
+    """Whether a path belongs to the user, or under sudo to the user who called sudo: git's own
+    rule.
 
     ``root``: also where it belongs to root.
     """
@@ -229,7 +249,9 @@ def _mode_of(path: Path) -> int | None:
 
 
 def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Path:
-    """``path``. RefusedError for a link between ``within`` and it; ``create`` creates what is missing there."""
+    """``path``. RefusedError for a link between ``within`` and it; ``create`` creates what is
+    missing there.
+    """
     at = path if within is None else within
     for part in path.relative_to(at).parts:
         at = at / part
@@ -237,7 +259,9 @@ def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Pa
             raise RefusedError(f"{path} leads out of {within}")
         if at.is_symlink() or (at.exists() and not at.is_dir()):
             what = "a link" if at.is_symlink() else "not a folder"
-            raise RefusedError(f"{at} is {what}; envgen writes only below a real folder", hint=f"rm {at}")
+            raise RefusedError(
+                f"{at} is {what}; envgen writes only below a real folder", hint=f"rm {at}"
+            )
         if create and not at.exists():
             at.mkdir(exist_ok=True)
             if part == STATE:  # with a project file of one's own, no `init` has written one
@@ -245,13 +269,15 @@ def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Pa
     return path
 
 
-# --- temporary folders ------------------------------------------------------------------------------------------------
+# --- temporary folders
+# ------------------------------------------------------------------------------------------------
 
 SHORT = Path("/tmp")  # for sockets, whose paths are short; TMPDIR may be long
 
 
 class Scratch:
-    """A temporary folder, removed at the end of the block, of this object, or of the process. ``parent``: its folder.
+    """A temporary folder, removed at the end of the block, of this object, or of the process.
+    ``parent``: its folder.
 
     What a killed run leaves, the machine removes with its other temporary files.
     """
@@ -277,8 +303,12 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def data_dir(name: str) -> Path:
-    """The folder ``docker`` (programs for builds and containers) or ``templates``. FileNotFoundError: reinstall."""
+    """The folder ``docker`` (programs for builds and containers) or ``templates``.
+    FileNotFoundError: reinstall.
+    """
     for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder
-    raise FileNotFoundError(f"envgen is installed without its {name} (looked beside {_PACKAGE}); reinstall it")
+    raise FileNotFoundError(
+        f"envgen is installed without its {name} (looked beside {_PACKAGE}); reinstall it"
+    )

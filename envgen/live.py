@@ -1,6 +1,7 @@
 """A live line at the end of a terminal while a command waits: what it waits for, and for how long.
 
-Other output goes through ``SafeStream``, which removes the line first. Logs and pipes have no such line.
+Other output goes through ``SafeStream``, which removes the line first. Logs and pipes have no such
+line.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Patterns of a profile for a log (`ready.expect`, `ready.forbid`), matched in linear time.
 
-Python's ``re`` backtracks, and no time limit of ``up`` could end it: while it searches, no other thread of the process
-runs. ``(\\w+\\s?)+ready$``, as an owner may well write it, takes it 10 seconds for a line of 26 letters and four times
-as long for every two more; RE2, which has no backtracking, less than a millisecond for 64 kB (measured). RE2 has
-Python's syntax except look-around, back-references and ``\\Z``, which the project file may not use.
+Python's ``re`` backtracks, and no time limit of ``up`` could end it: while it searches, no other
+thread of the process runs. ``(\\w+\\s?)+ready$``, as an owner may well write it, takes it 10
+seconds for a line of 26 letters and four times as long for every two more; RE2, which has no
+backtracking, less than a millisecond for 64 kB (measured). RE2 has Python's syntax except
+look-around, back-references and ``\\Z``, which the project file may not use.
 """
 
 from __future__ import annotations

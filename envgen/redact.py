@@ -1,8 +1,10 @@
-"""Detects secrets: removes them from text that leaves the machine, and finds them in a project file.
+"""Detects secrets: removes them from text that leaves the machine, and finds them in a project
+file.
 
-It removes tokens and keys by their shape, values beside a secret-like name, credentials in URLs and headers, private
-keys, home folders, this machine's name and user, and all known secret values. A mark such as ``[redacted: token]``
-replaces each. It is idempotent, and linear in the length of the text.
+It removes tokens and keys by their shape, values beside a secret-like name, credentials in URLs and
+headers, private keys, home folders, this machine's name and user, and all known secret values. A
+mark such as ``[redacted: token]`` replaces each. It is idempotent, and linear in the length of the
+text.
 """
 
 from __future__ import annotations
@@ -17,10 +19,34 @@ from urllib.parse import quote
 
 SHORTEST = 6  # characters of a known value; a shorter one would match too much
 _COMMON = frozenset(
-    {"root", "user", "admin", "ubuntu", "nobody", "docker", "runner", "localhost", "vllm", "flashinfer"}
+    {
+        "root",
+        "user",
+        "admin",
+        "ubuntu",
+        "nobody",
+        "docker",
+        "runner",
+        "localhost",
+        "vllm",
+        "flashinfer",
+    }
 )
 _DULL = frozenset(
-    {"true", "false", "none", "null", "unset", "empty", "default", "[redacted:", "required", "auto", "yes", "no"}
+    {
+        "true",
+        "false",
+        "none",
+        "null",
+        "unset",
+        "empty",
+        "default",
+        "[redacted:",
+        "required",
+        "auto",
+        "yes",
+        "no",
+    }
 )
 
 # Part of a name of a secret. `tokens` (max_tokens), `tokenizer` and `key_cache` are not secrets.
@@ -43,7 +69,9 @@ _VOCABULARY = re.compile(
 
 
 def _beside_name(match: re.Match[str]) -> str:
-    """Redact `NAME=value`, unless the value is plainly not a secret (a number, a switch, a variable)."""
+    """Redact `NAME=value`, unless the value is plainly not a secret (a number, a switch, a
+    variable).
+    """
     value = match["value"]
     if _is_folder(match["name"], value):
         return match[0]
@@ -64,7 +92,11 @@ def _after_head(replacement: str, tail: str = "") -> Callable[[re.Match[str]], s
 
     def replace(match: re.Match[str]) -> str:
         rest = match[0][len(match["head"]) :].lstrip()
-        return match[0] if rest.startswith(("[redacted", "[user]")) else f"{match['head']}{replacement}{tail}"
+        return (
+            match[0]
+            if rest.startswith(("[redacted", "[user]"))
+            else f"{match['head']}{replacement}{tail}"
+        )
 
     return replace
 
@@ -73,13 +105,30 @@ _QUOTED = r"\\\"[^\"\r\n]{1,4000}\\\"|\"(?:[^\"\\\r\n]|\\.){1,4000}\"|'[^'\r\n]{
 _KEY_KIND = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?"
 # Tokens with a known prefix.
 _TOKENS = (
-    r"hf_[A-Za-z0-9]{16,}", r"api_org_[A-Za-z0-9]{16,}", r"gh[pousr]_[A-Za-z0-9]{16,}", r"github_pat_\w{16,}",
-    r"gl(?:pat|ptt|dt|rt|cbt|soat)-[\w.-]{16,}", r"xox[abeoprs]-[A-Za-z0-9-]{10,}", r"xapp-[A-Za-z0-9-]{10,}",
-    r"sk-[\w-]{16,}", r"[sr]k_(?:live|test)_[A-Za-z0-9]{10,}", r"nvapi-[\w-]{16,}", r"AIza[\w-]{30,}",
-    r"ya29\.[\w-]{16,}", r"(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}", r"pypi-[\w-]{16,}", r"npm_[A-Za-z0-9]{16,}",
-    r"dckr_(?:pat|oat)_[\w-]{10,}", r"dop_v1_[a-f0-9]{20,}", r"hvs\.[\w-]{16,}", r"gsk_[A-Za-z0-9]{16,}",
-    r"SG\.[\w-]{10,}\.[\w-]{10,}", r"tskey-[A-Za-z0-9-]{16,}", r"wandb_v1_\w{16,}", r"r8_[A-Za-z0-9]{16,}",
-)  # fmt: skip
+    r"hf_[A-Za-z0-9]{16,}",
+    r"api_org_[A-Za-z0-9]{16,}",
+    r"gh[pousr]_[A-Za-z0-9]{16,}",
+    r"github_pat_\w{16,}",
+    r"gl(?:pat|ptt|dt|rt|cbt|soat)-[\w.-]{16,}",
+    r"xox[abeoprs]-[A-Za-z0-9-]{10,}",
+    r"xapp-[A-Za-z0-9-]{10,}",
+    r"sk-[\w-]{16,}",
+    r"[sr]k_(?:live|test)_[A-Za-z0-9]{10,}",
+    r"nvapi-[\w-]{16,}",
+    r"AIza[\w-]{30,}",
+    r"ya29\.[\w-]{16,}",
+    r"(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}",
+    r"pypi-[\w-]{16,}",
+    r"npm_[A-Za-z0-9]{16,}",
+    r"dckr_(?:pat|oat)_[\w-]{10,}",
+    r"dop_v1_[a-f0-9]{20,}",
+    r"hvs\.[\w-]{16,}",
+    r"gsk_[A-Za-z0-9]{16,}",
+    r"SG\.[\w-]{10,}\.[\w-]{10,}",
+    r"tskey-[A-Za-z0-9-]{16,}",
+    r"wandb_v1_\w{16,}",
+    r"r8_[A-Za-z0-9]{16,}",
+)
 _SCHEMES = r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)"
 
 _Replace = str | Callable[["re.Match[str]"], str]
@@ -115,7 +164,10 @@ _SECRETS: tuple[tuple[str, _Replace], ...] = (
         _after_head("[redacted: secret value]"),
     ),
     (r"https://hooks\.slack\.com/[\w/-]{6,}", "[redacted: webhook]"),
-    (r"https://(?:[a-z]{1,10}\.)?discord(?:app)?\.com/api/webhooks/[\w/-]{6,}", "[redacted: webhook]"),
+    (
+        r"https://(?:[a-z]{1,10}\.)?discord(?:app)?\.com/api/webhooks/[\w/-]{6,}",
+        "[redacted: webhook]",
+    ),
     (rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS)})", "[redacted: token]"),
     # NAME=v, "NAME": "v", NAME: v, and the same inside a JSON text inside a JSON text.
     (
@@ -127,7 +179,10 @@ _SECRETS: tuple[tuple[str, _Replace], ...] = (
         rf"(?P<value>{_QUOTED}|[\"']?(?!-)[^\s\"',]{{3,}})",
         _beside_name,
     ),
-    (r"(?i)(?P<head>\blogin\s{1,4}\S{1,200}\s{1,4}password\s{1,4})\S{1,400}", _after_head("[redacted: secret value]")),
+    (
+        r"(?i)(?P<head>\blogin\s{1,4}\S{1,200}\s{1,4}password\s{1,4})\S{1,400}",
+        _after_head("[redacted: secret value]"),
+    ),
 )
 # People and their machines.
 _PERSONAL: tuple[tuple[str, _Replace], ...] = (
@@ -149,7 +204,9 @@ _PERSONAL: tuple[tuple[str, _Replace], ...] = (
 
 
 @cache
-def _compiled(patterns: tuple[tuple[str, _Replace], ...]) -> tuple[tuple[re.Pattern[str], _Replace], ...]:
+def _compiled(
+    patterns: tuple[tuple[str, _Replace], ...],
+) -> tuple[tuple[re.Pattern[str], _Replace], ...]:
     return tuple((re.compile(pattern), replacement) for pattern, replacement in patterns)
 
 
@@ -180,7 +237,9 @@ def without_login(text: str) -> str:
 
 
 def secret_like(name: str) -> bool:
-    """Whether a variable of this name holds a secret (``HF_TOKEN``: yes; ``MAX_TOKENS``, ``VLLM_USE_V1``: no)."""
+    """Whether a variable of this name holds a secret (``HF_TOKEN``: yes; ``MAX_TOKENS``,
+    ``VLLM_USE_V1``: no).
+    """
     return re.fullmatch(f"(?i){_NAME}", name) is not None and not _VOCABULARY.search(name)
 
 
@@ -189,20 +248,25 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?::?[-?+][^}]*)?\})")
 
 @lru_cache(4096)  # profiles share most of their values
 def secret_in(text: str, *, prose: bool = False) -> str:
-    """The kind of secret in ``text`` ("login", "token", ...), by the rules of ``redact``; "" for none.
+    """The kind of secret in ``text`` ("login", "token", ...), by the rules of ``redact``; "" for
+    none.
 
-    Shell variables are not secrets, as in ``--api-key "$VLLM_API_KEY"``. ``prose``: a sentence, in which a word after
-    ``password:`` is not a secret.
+    Shell variables are not secrets, as in ``--api-key "$VLLM_API_KEY"``. ``prose``: a sentence, in
+    which a word after ``password:`` is not a secret.
     """
     text = _VARIABLE.sub("$", text)
     for pattern, replacement in _compiled(_SECRETS):
         for match in pattern.finditer(text):
-            redacted = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            redacted = (
+                match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            )
             if redacted == match[0] or (prose and replacement is _beside_name):
                 continue
             head = match.groupdict().get("head") or ""
             rest = re.sub(rf"(?i)^{_SCHEMES}\s+", "", match[0][len(head) :]).strip("\"'\\ ")
-            is_ssh_user = match[0].lower().startswith(("ssh:", "git+ssh:", "ssh+git:")) and ":" not in rest
+            is_ssh_user = (
+                match[0].lower().startswith(("ssh:", "git+ssh:", "ssh+git:")) and ":" not in rest
+            )
             if rest in ("$", "$@", "$:$@") or (is_ssh_user and _label(redacted) == "login"):
                 continue
             return _label(redacted)
@@ -231,14 +295,22 @@ def secret_word(words: Sequence[str]) -> tuple[int, str] | None:
 
 
 def is_secret_value(value: str) -> bool:
-    """Whether ``value``, beside a secret-like name, may be a secret: no variable, number, switch or path."""
+    """Whether ``value``, beside a secret-like name, may be a secret: no variable, number, switch or
+    path.
+    """
     bare = _VARIABLE.sub("", value).strip("\"' ")
-    return not (bare.lower() in _DULL or re.fullmatch(r"[\d.]*|/[\w./-]*|~/[\w./-]*|<[^<>]*>", bare))
+    return not (
+        bare.lower() in _DULL or re.fullmatch(r"[\d.]*|/[\w./-]*|~/[\w./-]*|<[^<>]*>", bare)
+    )
 
 
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of all secret-like variables, for ``redact``'s ``known``."""
-    secrets = {name: value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST}
+    secrets = {
+        name: value
+        for name, value in environ.items()
+        if secret_like(name) and len(value) >= SHORTEST
+    }
     return tuple(value for name, value in secrets.items() if not _is_folder(name, value))
 
 
@@ -256,20 +328,25 @@ def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _spelled(values: Iterable[str]) -> dict[str, str]:
-    """Each of the ``values`` that is long enough, also as in a URL, in JSON and in base64 -> its replacement."""
+    """Each of the ``values`` that is long enough, also as in a URL, in JSON and in base64 -> its
+    replacement.
+    """
     spellings = set[str]()
     for value in values:
         if len(value) >= SHORTEST and value.lower() not in _DULL:
             plain = value.encode("utf-8", "surrogateescape")
             spellings |= {value, quote(plain, safe=""), json.dumps(value)[1:-1]}
             spellings.add(base64.b64encode(plain).decode().rstrip("="))
-    return dict.fromkeys(sorted(spellings, key=lambda text: (-len(text), text)), "[redacted: known secret]")
+    return dict.fromkeys(
+        sorted(spellings, key=lambda text: (-len(text), text)), "[redacted: known secret]"
+    )
 
 
 def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:
     """Text that must never be printed -> its replacement, the longest first.
 
-    The values of secret-like variables, and of those in ``names`` (a profile's ``secrets``), in each spelling.
+    The values of secret-like variables, and of those in ``names`` (a profile's ``secrets``), in
+    each spelling.
     """
     listed = [environ.get(name, "") for name in names]
     return _spelled([*filter(is_secret_value, secret_values(environ)), *listed])

@@ -1,7 +1,7 @@
 """Text for a terminal: makes text from others safe to print.
 
-File names, keys, source lines, log lines and engine answers come from others. Characters that could control a terminal,
-hide text or reorder it become escapes (``\\x1b``, ``\\u202e``).
+File names, keys, source lines, log lines and engine answers come from others. Characters that could
+control a terminal, hide text or reorder it become escapes (``\\x1b``, ``\\u202e``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, ClassVar, TextIO
 
 GIB = 1 << 30  # bytes
 
-# C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph separators (also NEL,
-# which is C1); annotation anchors; invisible tags and variation selectors; lone surrogates.
+# C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph
+# separators (also NEL, which is C1); annotation anchors; invisible tags and variation selectors;
+# lone surrogates.
 _UNSAFE = (
     "\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e"
     "\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb\\U000e0000-\\U000e0fff\\ud800-\\udfff"
@@ -25,9 +26,13 @@ _UNSAFE = (
 _IN_LINE = re.compile(f"[{_UNSAFE}]")
 _IN_LINES = re.compile(rf"(?![\n\t])[{_UNSAFE}]")
 # Not allowed in values of a project file: ends a line, or reorders the text around it.
-_NO_TEXT = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+_NO_TEXT = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
 # Colours, cursor movements and titles that a program writes for a terminal.
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])"
+)
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -36,7 +41,13 @@ def escaped(char: str) -> str:
     code = ord(char)
     if char in _SHORT:
         return _SHORT[char]
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -51,39 +62,50 @@ def visible(text: str, *, lines: bool = False) -> str:
 def shell_line(words: Iterable[str]) -> str:
     """``words`` as one printable line that a shell reads as just these words.
 
-    A name of a file may hold a line break or a control character: bash's and zsh's $'...' writes those as escapes.
+    A name of a file may hold a line break or a control character: bash's and zsh's $'...' writes
+    those as escapes.
     """
-    return " ".join(_dollar_quoted(word) if _IN_LINE.search(word) else shlex.quote(word) for word in words)
+    return " ".join(
+        _dollar_quoted(word) if _IN_LINE.search(word) else shlex.quote(word) for word in words
+    )
 
 
 def _dollar_quoted(word: str) -> str:
     def escape(match: re.Match[str]) -> str:
-        how = "surrogateescape" if "\udc80" <= match[0] <= "\udcff" else "surrogatepass"  # a byte; no text at all
+        how = (
+            "surrogateescape" if "\udc80" <= match[0] <= "\udcff" else "surrogatepass"
+        )  # a byte; no text at all
         return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", how))
 
     return "$'" + _IN_LINE.sub(escape, re.sub(r"(['\\])", r"\\\1", word)) + "'"
 
 
 def whole_number(text: str) -> int | None:
-    """The number of at most 15 ASCII digits, None for other text: `int` takes more signs, fewer than `str.isdigit`, and
+    """The number of at most 15 ASCII digits, None for other text: `int` takes more signs, fewer
+    than `str.isdigit`, and
     refuses thousands of digits."""
     return int(text) if len(text) <= 15 and text.isascii() and text.isdecimal() else None
 
 
 def plain_text(text: str) -> str:
-    """``text`` without terminal sequences: vLLM colours the names of its processes even without a terminal."""
+    """``text`` without terminal sequences: vLLM colours the names of its processes even without a
+    terminal.
+    """
     return _SEQUENCE.sub("", text) if "\x1b" in text else text
 
 
 def masked(text: str) -> str:
-    """``text`` with ``?`` for each unsafe character but tabs: as wide as it was, for a line above a caret."""
+    """``text`` with ``?`` for each unsafe character but tabs: as wide as it was, for a line above a
+    caret.
+    """
     return _IN_LINE.sub(lambda match: "\t" if match[0] == "\t" else "?", text)
 
 
 def forbidden_character(text: str) -> str:
     """The first character that no value of a project file may hold; "" without one.
 
-    Control characters (NEL among them), line and paragraph separators, bidi controls and lone surrogates.
+    Control characters (NEL among them), line and paragraph separators, bidi controls and lone
+    surrogates.
     """
     if text.isascii() and text.isprintable():
         return ""
@@ -92,7 +114,9 @@ def forbidden_character(text: str) -> str:
 
 
 def instant(text: str) -> str:
-    """An instant of the engine (``2026-01-02T03:04:05.6Z``) in seconds, as its API takes them; "" for anything else."""
+    """An instant of the engine (``2026-01-02T03:04:05.6Z``) in seconds, as its API takes them; ""
+    for anything else.
+    """
     match = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$", text)
     if not match:
         return ""
@@ -112,13 +136,17 @@ def shorten(text: str, limit: int) -> str:
 
 
 def counted(number: int, one: str, several: str = "") -> str:
-    """``1 package``, ``2 packages``; ``several`` where it is not just an s more: ``counted(n, "entry", "entries")``."""
+    """``1 package``, ``2 packages``; ``several`` where it is not just an s more: ``counted(n,
+    "entry", "entries")``.
+    """
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
 def first_of(lines: Sequence[str], most: int) -> list[str]:
     """At most ``most`` lines; the last one then counts the others."""
-    shown = lines if len(lines) <= most else [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
+    shown = (
+        lines if len(lines) <= most else [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
+    )
     return list(shown)
 
 
@@ -135,8 +163,11 @@ def reason_of(error: BaseException) -> str:
 def network_reason(error: BaseException | str) -> str:
     """Why a server was not reached, out of the texts that urllib3 puts around it."""
     text = str(getattr(error, "__cause__", None) or error)
-    reasons = re.findall(r"(?:Failed to resolve '[^']*'|Connection refused|Network is unreachable|No route to host"
-                       r"|Name or service not known|certificate verify failed|[Tt]imed out)", text)  # fmt: skip
+    reasons = re.findall(
+        r"(?:Failed to resolve '[^']*'|Connection refused|Network is unreachable|No route to host"
+        r"|Name or service not known|certificate verify failed|[Tt]imed out)",
+        text,
+    )
     return reasons[0] if reasons else shorten(text, 200)
 
 
@@ -147,11 +178,17 @@ def last_printed(printed: bytes | str, code: int, lines: int = 1) -> str:
     """The last lines of a program's output; without any, how it ended."""
     text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
     kept = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
-    return "\n".join(kept) or (KILLED if code in (137, -9) else f"exit code {code}, and it printed nothing")
+    return "\n".join(kept) or (
+        KILLED if code in (137, -9) else f"exit code {code}, and it printed nothing"
+    )
 
 
-def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
-    """Aligned columns, one line per row, each cell made visible. ``right``: columns aligned to the right."""
+def table(
+    rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = ""
+) -> list[str]:
+    """Aligned columns, one line per row, each cell made visible. ``right``: columns aligned to the
+    right.
+    """
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     to_the_right = frozenset(right)
@@ -203,7 +240,9 @@ def step_line(name: str, seconds: float, what: str = "") -> Styled:
 
 
 def with_own_colours(line: str) -> Styled:
-    """A line of a program's output with its colours, which end with it; of a progress bar the last state."""
+    """A line of a program's output with its colours, which end with it; of a progress bar the last
+    state.
+    """
     last = line.removesuffix("\r").rsplit("\r", 1)[-1]
     return Styled(last + "\x1b[0m" if "\x1b[" in last else last)
 
@@ -256,10 +295,13 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 
 def _styled(text: str, environ: Mapping[str, str]) -> str:
     """Colours stay, unless NO_COLOR is set or the terminal is dumb."""
-    plain = environ.get("NO_COLOR") or (environ.get("TERM") == "dumb" and not environ.get("FORCE_COLOR"))
+    plain = environ.get("NO_COLOR") or (
+        environ.get("TERM") == "dumb" and not environ.get("FORCE_COLOR")
+    )
     parts = _COLOUR.split(text)
     return "".join(
-        ("" if plain else part) if number % 2 else visible(part, lines=True) for number, part in enumerate(parts)
+        ("" if plain else part) if number % 2 else visible(part, lines=True)
+        for number, part in enumerate(parts)
     )
 
 

@@ -1,1 +1,3 @@
-"""Use cases: what a command does, put together from the packages below. Parsing and printing are in ``cli``."""
+"""Use cases: what a command does, put together from the packages below. Parsing and printing are in
+``cli``.
+"""

@@ -1,4 +1,6 @@
-"""AGENTS.md for a profile: what an assistant who works in the project needs to know. Pure: no file is read here."""
+"""AGENTS.md for a profile: what an assistant who works in the project needs to know. Pure: no file
+is read here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ END = "<!-- The end of what `envgen export agents` writes. -->"
 
 
 def renewed(before: str, text: str) -> str:
-    """A file with its generated part replaced by ``text``; ValueError where the file has no such part."""
+    """A file with its generated part replaced by ``text``; ValueError where the file has no such
+    part.
+    """
     head, begin, rest = before.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if before.strip() and not (begin and end):
@@ -25,12 +29,26 @@ def renewed(before: str, text: str) -> str:
 def agents(profile: Profile, file: str, versions: Mapping[str, str]) -> str:
     """The generated part. ``file``: the project file; ``versions``: distribution -> locked version."""
     parts = [
-        BEGIN, f"## The environment: profile {profile.name}", "",
+        BEGIN,
+        f"## The environment: profile {profile.name}",
+        "",
         f"The file `{file}` describes everything here; envgen builds and runs it with Docker. This part is written by"
         f" `envgen export agents {profile.chosen} -o AGENTS.md`: run that again after a change of `{file}`.",
-        "", *_stack(profile, versions), "", *_mounts(profile), "", *_commands(profile), "", *_caches(profile), "",
-        *_flags(profile), "", *_untouched(profile, file), END, "",
-    ]  # fmt: skip
+        "",
+        *_stack(profile, versions),
+        "",
+        *_mounts(profile),
+        "",
+        *_commands(profile),
+        "",
+        *_caches(profile),
+        "",
+        *_flags(profile),
+        "",
+        *_untouched(profile, file),
+        END,
+        "",
+    ]
     return "\n".join(parts)
 
 
@@ -41,7 +59,9 @@ def _stack(profile: Profile, versions: Mapping[str, str]) -> Iterator[str]:
     if profile.cuda.arch_list:
         yield f"- GPU code is compiled for `{profile.cuda.arch_list}`. A kernel without it does not run there."
     for name, source in profile.sources.items():
-        version = f", locked {versions[source.distribution]}" if versions.get(source.distribution) else ""
+        version = (
+            f", locked {versions[source.distribution]}" if versions.get(source.distribution) else ""
+        )
         yield f"- `{name}` (imported as `{source.package}`): {_origin(source)}{version}."
     for name, service in profile.services.items():
         yield f"- Service `{name}`: {_service(service)}."
@@ -52,7 +72,11 @@ def _origin(source: Source) -> str:
     if origin.kind == "git":
         return f"built from `{origin.git}` at `{origin.git_ref}`"
     if origin.kind == "checkout":
-        compiled = f"; what is compiled comes from the wheel `{source.binaries}`" if source.binaries else ""
+        compiled = (
+            f"; what is compiled comes from the wheel `{source.binaries}`"
+            if source.binaries
+            else ""
+        )
         return f"the checkout `{origin.checkout}` of this machine, mounted{compiled}"
     return f"{origin.kind} `{getattr(origin, origin.kind)}`"
 
@@ -77,7 +101,9 @@ def _mounts(profile: Profile) -> Iterator[str]:
 
 def _commands(profile: Profile) -> Iterator[str]:
     names, chosen = list(profile.services), profile.chosen
-    service = next(iter([name for name in names if profile.services[name].serves] + names), "SERVICE")
+    service = next(
+        iter([name for name in names if profile.services[name].serves] + names), "SERVICE"
+    )
     rows = {
         "what runs, and what is out of date": f"envgen status {chosen}",
         "check everything, and which file is imported": f"envgen doctor {chosen}",

@@ -1,4 +1,6 @@
-"""`envgen answers`: ask a server the committed questions, record its answers, and compare them with a reference's."""
+"""`envgen answers`: ask a server the committed questions, record its answers, and compare them with
+a reference's.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False
     summary: dict[str, Any] = {"verdict": verdict, "rows": [row.plain() for row in (*other, *own)]}
     if reference:
         now = replace(reference, environment=trial.environment)
-        summary["reference"] = {"id": reference.id, "title": reference.title, "file": str(reference.path)}
+        summary["reference"] = {
+            "id": reference.id,
+            "title": reference.title,
+            "file": str(reference.path),
+        }
         summary["differing"] = differing(reference, now, ("reference", "here"))
     return verdict, summary
 
@@ -50,7 +56,10 @@ def answered(
     asked: Asked, reference: RunRecord | None = None, *, quick: bool = False
 ) -> tuple[str, dict[str, Any], Path]:
     """Ask a running server. Returns the verdict, the summary, and the record's path."""
-    parameters: dict[str, Any] = {"quick": quick, **({"reference": reference.id} if reference else {})}
+    parameters: dict[str, Any] = {
+        "quick": quick,
+        **({"reference": reference.id} if reference else {}),
+    }
     (verdict, summary), path = measure(
         asked, "answers", parameters, lambda trial, run: ask(trial, run, reference, quick)
     )
@@ -58,7 +67,8 @@ def answered(
 
 
 def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) -> RunRecord:
-    """The answers to compare with: a record's, those of the server at a URL, or those of a variant or profile, which is
+    """The answers to compare with: a record's, those of the server at a URL, or those of a variant
+    or profile, which is
     started for it after ``agree``, in place of what runs."""
     if name.startswith(("http://", "https://")):
         elsewhere = replace(asked, service=None, url=name, model=None)
@@ -70,7 +80,9 @@ def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) 
     assert running is not None  # without --url
     service = running.name
     stage = Stage(asked.session, service)
-    if not agree(f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"):
+    if not agree(
+        f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"
+    ):
         raise UsageError(f"--against {name} stops {service} for a while", hint="add --yes")
     with stage:
         stage.show(other)

@@ -28,8 +28,14 @@ from envgen.text import first_of, progress
 
 
 def request_of(deployment: Deployment, *, no_cache: bool = False) -> BuildRequest:
-    """The request for buildx, its files written. RefusedError if a file that the profile names does not exist."""
-    profile, own, folder = deployment.profile, deployment.require_own_files(), deployment.workspace.folder
+    """The request for buildx, its files written. RefusedError if a file that the profile names does
+    not exist.
+    """
+    profile, own, folder = (
+        deployment.profile,
+        deployment.require_own_files(),
+        deployment.workspace.folder,
+    )
     jobs = profile.build.max_jobs.count
     secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
     for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
@@ -38,7 +44,8 @@ def request_of(deployment: Deployment, *, no_cache: bool = False) -> BuildReques
         folder / deployment.rendered.dockerfile,
         folder,
         tags=(profile.image_name,),
-        # Files in layers have this time anyway; the argument also sets `created` in the image's metadata.
+        # Files in layers have this time anyway; the argument also sets `created` in the image's
+        # metadata.
         args={"SOURCE_DATE_EPOCH": str(deployment.lock.epoch)} if deployment.lock else {},
         secrets=secrets,
         contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
@@ -50,7 +57,9 @@ def request_of(deployment: Deployment, *, no_cache: bool = False) -> BuildReques
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """How a build ended, by the lock of ``deployment``. ``result`` is None if the image was up to date."""
+    """How a build ended, by the lock of ``deployment``. ``result`` is None if the image was up to
+    date.
+    """
 
     deployment: Deployment
     image_id: str
@@ -61,8 +70,12 @@ class BuildOutcome:
     changed: tuple[InputChange, ...] = ()  # since the existing image was built
 
 
-def build(deployment: Deployment, *, show: bool, no_cache: bool = False, unlocked: bool = False) -> BuildOutcome:
-    """Try the patches, check the lock, and build the image if it is out of date. ``show``: as in ``buildx.build``."""
+def build(
+    deployment: Deployment, *, show: bool, no_cache: bool = False, unlocked: bool = False
+) -> BuildOutcome:
+    """Try the patches, check the lock, and build the image if it is out of date. ``show``: as in
+    ``buildx.build``.
+    """
     deployment = deployment.to_build(unlocked=unlocked)
     image_name = deployment.profile.image_name
     try_patches(deployment)  # before Docker is asked for anything
@@ -70,7 +83,8 @@ def build(deployment: Deployment, *, show: bool, no_cache: bool = False, unlocke
         require_lock(deployment)
     deployment.require_name()
     existing = deployment.image
-    # BuildKit alone knows whether a base image that no lock names, or a folder of wheels, has changed.
+    # BuildKit alone knows whether a base image that no lock names, or a folder of wheels, has
+    # changed.
     known = deployment.lock and deployment.lock.base and not deployment.profile.build.wheelhouse
     if existing and known and deployment.is_current and not no_cache:
         return BuildOutcome(deployment, existing.id)
@@ -86,7 +100,8 @@ def build(deployment: Deployment, *, show: bool, no_cache: bool = False, unlocke
     return BuildOutcome(deployment, image.id if image else "", result, cause, log, show, changed)
 
 
-# --- what is checked first --------------------------------------------------------------------------------------------
+# --- what is checked first
+# --------------------------------------------------------------------------------------------
 
 
 def try_patches(deployment: Deployment) -> None:
@@ -102,7 +117,9 @@ def try_patches(deployment: Deployment) -> None:
             progress(f"{series.folder} is not tried: {error}")
     for line in (line for run in runs if not run.ok for line in report_lines(run)):
         progress(line)
-    if bad := [f"{one.path} ({one.state.value})" for run in runs for one in run.verdicts if not one.ok]:
+    if bad := [
+        f"{one.path} ({one.state.value})" for run in runs for one in run.verdicts if not one.ok
+    ]:
         message = f"patches do not fit, so nothing was built: {', '.join(bad)}"
         raise BuildError(message, hint="`envgen patch check` shows it again")
     if runs:
@@ -110,7 +127,8 @@ def try_patches(deployment: Deployment) -> None:
 
 
 def require_lock(deployment: Deployment) -> None:
-    """RefusedError when a production build would differ from the lock, or that is for another platform.
+    """RefusedError when a production build would differ from the lock, or that is for another
+    platform.
 
     A development build prints what differs.
     """
@@ -119,11 +137,19 @@ def require_lock(deployment: Deployment) -> None:
     foreign = lock is not None and bool(lock.python) and deployment.platform not in lock.python
     if problems and (foreign or profile.mode is Mode.PRODUCTION):
         # The committed files have the lock's versions, too.
-        rendered = [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
+        rendered = (
+            [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
+        )
         # Without it, a lock keeps the base that it has.
-        lock_again = f"{profile.lock_command} --upgrade base" if deployment.base_moved else profile.lock_command
+        lock_again = (
+            f"{profile.lock_command} --upgrade base"
+            if deployment.base_moved
+            else profile.lock_command
+        )
         chain = " && ".join([lock_again, *rendered, f"envgen build {profile.chosen}"])
-        head = Problem(f"{profile.name} is a {profile.mode.value} profile, and the lock lacks some of its inputs:")
+        head = Problem(
+            f"{profile.name} is a {profile.mode.value} profile, and the lock lacks some of its inputs:"
+        )
         hint = f"{chain}; `envgen build {profile.chosen} --unlocked` builds without a lock"
         raise RefusedError(problems=(head, *problems, Problem("nothing was built", hint=hint)))
     if lock is None:
@@ -141,15 +167,25 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
     problems = [Problem(str(item)) for item in stale(profile, lock, deployment.platform)]
     if lock.base and deployment.base_moved:
         message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
-        problems.append(Problem(message, hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine"))
+        problems.append(
+            Problem(
+                message,
+                hint=f"`{profile.lock_command} --upgrade base` locks the one on this engine",
+            )
+        )
     return problems
 
 
-# --- the build itself -------------------------------------------------------------------------------------------------
+# --- the build itself
+# -------------------------------------------------------------------------------------------------
 
 
-def _run(deployment: Deployment, request: BuildRequest, show: bool) -> tuple[BuildResult, Explanation | None, str]:
-    """Run buildx and log all of its output. Returns its result, the cause of a failure, and the log's path."""
+def _run(
+    deployment: Deployment, request: BuildRequest, show: bool
+) -> tuple[BuildResult, Explanation | None, str]:
+    """Run buildx and log all of its output. Returns its result, the cause of a failure, and the
+    log's path.
+    """
     root, now = deployment.root, datetime.now()
     # Two builds may start in one second.
     path = state_dir(root, "logs") / f"build-{deployment.profile.name}-{now:%Y%m%dT%H%M%S.%f}.log"

@@ -1,6 +1,8 @@
-"""The bundle: what `up` keeps of a service that failed, and what `doctor --bundle` writes. One list of files.
+"""The bundle: what `up` keeps of a service that failed, and what `doctor --bundle` writes. One list
+of files.
 
-What can't be had stops nothing: its file then has the reason. Secrets and names are taken out when the archive is
+What can't be had stops nothing: its file then has the reason. Secrets and names are taken out when
+the archive is
 written: every file redacted, equal bytes for equal files, whole or not at all.
 """
 
@@ -38,13 +40,19 @@ from envgen.text import counted, plain_text, progress, reason_of, table
 FOLDER = "crash"  # below the state folder, which git ignores
 PATIENCE = 60.0  # seconds for all questions of `doctor --bundle` to one engine together
 STUCK = 20.0  # seconds for one question to a container that may be stuck
-RECORD = "/run/envgen-memory"  # of docker/runtime/libexec/memory-guard: two minutes, a line a second
-LOG_LINES = 100_000  # of a server's log: as many as LOG_LIMIT holds, with lines as servers write them
+RECORD = (
+    "/run/envgen-memory"  # of docker/runtime/libexec/memory-guard: two minutes, a line a second
+)
+LOG_LINES = (
+    100_000  # of a server's log: as many as LOG_LIMIT holds, with lines as servers write them
+)
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
 
 Ask = Callable[[], str]
-Collected = tuple[dict[str, str], set[str]]  # the files of one machine, and secrets to remove everywhere
+Collected = tuple[
+    dict[str, str], set[str]
+]  # the files of one machine, and secrets to remove everywhere
 
 
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
@@ -52,19 +60,31 @@ def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     asks = {}
     for place, judged in ((diagnosis.deployment, diagnosis.report) for diagnosis in diagnoses):
         doctor = partial(report.as_data, judged)
-        asks[place.node] = partial(collect, place, judged.context.service, doctor, judged.context.container)
+        asks[place.node] = partial(
+            collect, place, judged.context.service, doctor, judged.context.container
+        )
     with time_budget(PATIENCE):
-        count = counted(write(target, {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}, asks), "file")
-    progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")
+        count = counted(
+            write(target, {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}, asks), "file"
+        )
+    progress(
+        f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it"
+    )
 
 
 def save(
-    machines: Sequence[Deployment], service: str, failure: StartFailure, cause: str, culprit: str = ""
-) -> str:  # fmt: skip
-    """Write what ``service`` left behind, the log's cause and doctor's report to .envgen/crash/. Returns the path.
+    machines: Sequence[Deployment],
+    service: str,
+    failure: StartFailure,
+    cause: str,
+    culprit: str = "",
+) -> str:
+    """Write what ``service`` left behind, the log's cause and doctor's report to .envgen/crash/.
+    Returns the path.
 
-    ``machines``: those of the service, the head first. ``culprit``: the one that failed first. If the bundle can't be
-    written, that is printed and the path is "": the failure itself matters more.
+    ``machines``: those of the service, the head first. ``culprit``: the one that failed first. If
+    the bundle can't be written, that is printed and the path is "": the failure itself matters
+    more.
     """
     root, profile = machines[0].root, machines[0].profile.name
     facts = {name: value for name, value in vars(failure).items() if name != "container"}
@@ -75,7 +95,10 @@ def save(
             return {"not asked": f"{culprit} failed first"}
         return report.as_data(report.examine(*gather(Subject(deployment, service))))
 
-    asks = {one.node: partial(collect, one, service, partial(doctor, one), failure.container) for one in machines}
+    asks = {
+        one.node: partial(collect, one, service, partial(doctor, one), failure.container)
+        for one in machines
+    }
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     target = state_dir(root, FOLDER) / f"{stamp}-{service}.tar.gz"
     try:
@@ -86,20 +109,30 @@ def save(
     return str(target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target)
 
 
-# --- the archive ------------------------------------------------------------------------------------------------------
+# --- the archive
+# ------------------------------------------------------------------------------------------------------
 
 
 def write(
-    target: Path, members: dict[str, str], machines: Mapping[str, Callable[[], Collected]], within: Path | None = None
-) -> int:  # fmt: skip
-    """Write ``members`` (name -> text) and what each machine has, in its own folder if there are several.
+    target: Path,
+    members: dict[str, str],
+    machines: Mapping[str, Callable[[], Collected]],
+    within: Path | None = None,
+) -> int:
+    """Write ``members`` (name -> text) and what each machine has, in its own folder if there are
+    several.
 
     Returns the number of files. UsageError if it can't be written there.
     """
     known = set[str]()
     with ThreadPoolExecutor(len(machines)) as pool:
-        for node, (texts, secrets) in zip(machines, pool.map(lambda ask: ask(), machines.values()), strict=True):
-            members |= {f"{node}/{name}" if len(machines) > 1 else name: text for name, text in texts.items()}
+        for node, (texts, secrets) in zip(
+            machines, pool.map(lambda ask: ask(), machines.values()), strict=True
+        ):
+            members |= {
+                f"{node}/{name}" if len(machines) > 1 else name: text
+                for name, text in texts.items()
+            }
             known |= secrets
     try:
         files.write(target, archive(members, known), mode=0o600, within=within)
@@ -110,7 +143,9 @@ def write(
 
 
 def archive(members: Mapping[str, str], known: set[str] = frozenset()) -> bytes:  # type: ignore[assignment]
-    """A .tar.gz without times and owners; names and texts redacted. ``known``: further secret values."""
+    """A .tar.gz without times and owners; names and texts redacted. ``known``: further secret
+    values.
+    """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, text in sorted(members.items()):
@@ -126,11 +161,15 @@ def as_json(document: Any) -> str:
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
 
-# --- one machine ------------------------------------------------------------------------------------------------------
+# --- one machine
+# ------------------------------------------------------------------------------------------------------
 
 
 def collect(
-    deployment: Deployment, service: str, doctor: Callable[[], Any], container: Container | None = None
+    deployment: Deployment,
+    service: str,
+    doctor: Callable[[], Any],
+    container: Container | None = None,
 ) -> Collected:
     """The files about a service on one machine. ``container``: the service's, as it was known last."""
     profile, asked = deployment.profile, _project(deployment)
@@ -144,9 +183,18 @@ def collect(
     }
     try:
         engine = deployment.engine
-        container = next(iter(engine.containers(profile.compose_name, service, all=True)), None) if service else None
-        info = or_none(engine.info)  # if it answers at all: a machine that is off costs its time limit once
-        about |= {"engine": info and vars(info), "image": or_none(lambda: deployment.image and vars(deployment.image))}
+        container = (
+            next(iter(engine.containers(profile.compose_name, service, all=True)), None)
+            if service
+            else None
+        )
+        info = or_none(
+            engine.info
+        )  # if it answers at all: a machine that is off costs its time limit once
+        about |= {
+            "engine": info and vars(info),
+            "image": or_none(lambda: deployment.image and vars(deployment.image)),
+        }
         asked["server.log"] = lambda: "not available: there was no container"
         asked |= _of_machine() if info and info.local else {}
         asked |= _of_container(engine, container, profile.secrets) if container else {}
@@ -154,8 +202,13 @@ def collect(
         asked["no-engine.txt"] = partial(reason_of, error)
     asked["versions.json"] = partial(as_json, about)
     inside = dict(container.env) if container else {}
-    places = [place.get(name, "") for name in profile.secrets for place in (deployment.shell, inside)]
-    secrets = {*secret_values(inside), *filter(None, places)}  # besides those of this shell, which redact knows
+    places = [
+        place.get(name, "") for name in profile.secrets for place in (deployment.shell, inside)
+    ]
+    secrets = {
+        *secret_values(inside),
+        *filter(None, places),
+    }  # besides those of this shell, which redact knows
     return {name: _text(ask) for name, ask in asked.items()}, secrets
 
 
@@ -182,7 +235,9 @@ def _of_container(engine: Engine, container: Container, secrets: Sequence[str]) 
     return {
         "server.log": lambda: engine.logs(container.id, tail=LOG_LINES, timestamps=True),
         "container.json": lambda: _inspected(engine, container, secrets),
-        "container-gpu.txt": lambda: _printed(engine.exec(container.id, ["nvidia-smi", "-q"], timeout=STUCK)),
+        "container-gpu.txt": lambda: _printed(
+            engine.exec(container.id, ["nvidia-smi", "-q"], timeout=STUCK)
+        ),
         "memory-guard.txt": lambda: engine.read_file(container.id, RECORD).decode(errors="replace"),
         "processes.txt": lambda: _processes(engine, container),
     }
@@ -196,24 +251,38 @@ def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> 
     document = dict(engine.inspect(container.id) or {})
     config = dict(document.get("Config") or {})
     pairs = (pair.partition("=") for pair in config.get("Env") or ())
-    config["Env"] = [f"{name}={'(secret)' if name in secrets and value else value}" for name, _, value in pairs]
+    config["Env"] = [
+        f"{name}={'(secret)' if name in secrets and value else value}" for name, _, value in pairs
+    ]
     return as_json({**document, "Config": config})
 
 
 def _processes(engine: Engine, container: Container) -> str:
     processes = engine.processes(container.id)
-    rows = [(str(one.pid), str(one.parent), one.state, f"{one.memory >> 20}M", one.command) for one in processes]
-    return "\n".join(table([("PID", "PARENT", "STATE", "MEMORY", "COMMAND"), *rows], right=(0, 1, 3)))
+    rows = [
+        (str(one.pid), str(one.parent), one.state, f"{one.memory >> 20}M", one.command)
+        for one in processes
+    ]
+    return "\n".join(
+        table([("PID", "PARENT", "STATE", "MEMORY", "COMMAND"), *rows], right=(0, 1, 3))
+    )
 
 
 def _project(deployment: Deployment) -> dict[str, Ask]:
     """The files of the project that decide what runs, and the newest build logs."""
     names = ("envgen.yaml", "envgen.local.yaml", "envgen.lock", deployment.profile.dockerfile)
-    compose = or_none(lambda: deployment.compose.files) or [deployment.root / str(deployment.profile.compose_file)]
+    compose = or_none(lambda: deployment.compose.files) or [
+        deployment.root / str(deployment.profile.compose_file)
+    ]
     there = {f"project/{name}": deployment.root / str(name) for name in names}
     there |= {f"project/compose/{path.name}": path for path in compose}
-    logs = [path for path in state_dir(deployment.root, "logs").glob("*.log") if not path.is_symlink()]
-    there |= {f"logs/{path.name}": path for path in sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]}
+    logs = [
+        path for path in state_dir(deployment.root, "logs").glob("*.log") if not path.is_symlink()
+    ]
+    there |= {
+        f"logs/{path.name}": path
+        for path in sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
+    }
     return {name: partial(_end, path) for name, path in there.items() if os.path.lexists(path)}
 
 

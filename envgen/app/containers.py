@@ -17,8 +17,12 @@ from envgen.text import progress
 
 
 def changed(deployment: Deployment, containers: Sequence[Container]) -> dict[str, bool]:
-    """Container ID -> whether its settings differ from the profile's. Nothing is rendered if none runs."""
-    comparable = [one for one in containers if one.running and not one.one_off and CONFIG_HASH in one.labels]
+    """Container ID -> whether its settings differ from the profile's. Nothing is rendered if none
+    runs.
+    """
+    comparable = [
+        one for one in containers if one.running and not one.one_off and CONFIG_HASH in one.labels
+    ]
     try:
         answers = settings_differ(deployment, comparable) if comparable else {}
         if comparable and not answers and deployment.profile.compose is not None:
@@ -36,12 +40,17 @@ def changed(deployment: Deployment, containers: Sequence[Container]) -> dict[str
 def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[dict[str, Any]]:
     """The rows of containers on one machine."""
     differ = changed(deployment, containers)
-    ends = last_ends(deployment.engine, [one for one in containers if one.service in deployment.profile.services])
+    ends = last_ends(
+        deployment.engine, [one for one in containers if one.service in deployment.profile.services]
+    )
     return [as_data(deployment, one, differ.get(one.id), ends.get(one.id)) for one in containers]
 
 
-def as_data(deployment: Deployment, container: Container, differs: bool | None, end: Ended | None) -> dict[str, Any]:
-    """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's (None: unknown).
+def as_data(
+    deployment: Deployment, container: Container, differs: bool | None, end: Ended | None
+) -> dict[str, Any]:
+    """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's
+    (None: unknown).
 
     ``end``: how its program ended last.
     """
@@ -50,7 +59,9 @@ def as_data(deployment: Deployment, container: Container, differs: bool | None, 
     return {
         "container": container.name,
         "ended": end and end.data(),
-        "exit_code": None if container.running or container.state == "created" else container.own_code,
+        "exit_code": None
+        if container.running or container.state == "created"
+        else container.own_code,
         "health": container.health or None,
         "id": container.id,
         "image": "current" if current else "older",

@@ -44,9 +44,12 @@ class Diagnosis:
 
 
 def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
-    """A diagnosis of each machine of the service, the head's first, which also has the comparison of the machines."""
+    """A diagnosis of each machine of the service, the head's first, which also has the comparison
+    of the machines.
+    """
     subjects = [
-        replace(subject, deployment=deployment) for deployment in all_machines(subject.deployment, subject.service)
+        replace(subject, deployment=deployment)
+        for deployment in all_machines(subject.deployment, subject.service)
     ]
     first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
     between = _machines(subject)
@@ -54,7 +57,9 @@ def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
 
 
 def this_machine(session: Session) -> Report:
-    """What is wrong with the machine itself. Needs no engine and no project; a profile's share of the memory counts."""
+    """What is wrong with the machine itself. Needs no engine and no project; a profile's share of
+    the memory counts.
+    """
     try:
         profile = session.profile()
     except UsageError:  # no project here
@@ -69,25 +74,37 @@ def joined(diagnoses: Sequence[Diagnosis]) -> Report:
 
 
 def _diagnose(subject: Subject, deep: bool) -> Report:
-    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the packages."""
+    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the
+    packages.
+    """
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
     deployment, service = subject.deployment, context.service
     if service in deployment.profile.services:
-        running = context.container is not None and context.container.running and not context.is_temporary
+        running = (
+            context.container is not None and context.container.running and not context.is_temporary
+        )
         refused = or_none(lambda: _refused(deployment, service, running))
         lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})
     ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
-    told = or_none(lambda: of_all(deployment.engine, () if context.is_temporary else _described(context)))
+    told = or_none(
+        lambda: of_all(deployment.engine, () if context.is_temporary else _described(context))
+    )
     context = replace(context, ended=ended or {}, notices=told or {})
     judged = report.examine(context, extra)
-    judged = report.with_more(judged, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine))
+    judged = report.with_more(
+        judged, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine)
+    )
     if deep:
-        progress(f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}")
+        progress(
+            f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}"
+        )
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        answers += scripts.from_folder(context, deployment.root, deployment.engine, scripts.DEEP, progress)
+        answers += scripts.from_folder(
+            context, deployment.root, deployment.engine, scripts.DEEP, progress
+        )
         judged = report.with_more(judged, Where.INSIDE, answers)
     return judged
 
@@ -118,4 +135,8 @@ def _machines(subject: Subject) -> list[Finding]:
 def _described(context: Context) -> list[Container]:
     """The containers of the profile's services."""
     services = context.profile.services
-    return [one for one in (context.container, *context.others) if one is not None and one.service in services]
+    return [
+        one
+        for one in (context.container, *context.others)
+        if one is not None and one.service in services
+    ]

@@ -1,4 +1,6 @@
-"""What `envgen explain` reads: a log, a crash bundle, or the newest failure of a build, a start or a service."""
+"""What `envgen explain` reads: a log, a crash bundle, or the newest failure of a build, a start or
+a service.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from envgen.files import NotAFile, state_dir
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
 
-PATIENCE = 20.0  # seconds for all questions to the engine: a frozen one must not hide what the files say
+PATIENCE = (
+    20.0  # seconds for all questions to the engine: a frozen one must not hide what the files say
+)
 LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
 _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
@@ -33,7 +37,8 @@ _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Log:
-    """An open log. ``known``: what is known beside it; ``kind``: build, serve or None; ``about``: a crash bundle's
+    """An open log. ``known``: what is known beside it; ``kind``: build, serve or None; ``about``: a
+    crash bundle's
     findings."""
 
     name: str
@@ -45,7 +50,9 @@ class Log:
 
 @dataclass(frozen=True)
 class PastFailure:
-    """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a sentence about it."""
+    """A failure that is over. ``kind``: build, start or service; ``when``: seconds; ``text``: a
+    sentence about it.
+    """
 
     kind: str
     when: float
@@ -54,8 +61,11 @@ class PastFailure:
     service: str = ""
 
 
-def newest(root: Path, deployment: Deployment | None = None, service: str | None = None) -> PastFailure | None:
-    """The newest failure in a project's state folder and, of a deployment, of its services; of one service.
+def newest(
+    root: Path, deployment: Deployment | None = None, service: str | None = None
+) -> PastFailure | None:
+    """The newest failure in a project's state folder and, of a deployment, of its services; of one
+    service.
 
     Without an engine, only files are looked at.
     """
@@ -75,7 +85,9 @@ def builds(root: Path) -> Iterator[PastFailure]:
             codes = _ENDED.findall(end)
             if not end.endswith(b"\ncancelled\n") and (not codes or int(codes[-1])):
                 how = f"failed with {int(codes[-1])}" if codes else "has not ended"
-                yield PastFailure("build", seen.st_mtime, f"the build {how}", partial(open_log, path, "build"))
+                yield PastFailure(
+                    "build", seen.st_mtime, f"the build {how}", partial(open_log, path, "build")
+                )
 
 
 def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
@@ -101,7 +113,10 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
         for container in deployment.containers((service,) if service else (), all=True):
             end = last_end(deployment.engine, container)
             if end is not None and not end.asked:
-                when, opens = float(instant(end.at) or 0), partial(of_container, deployment, container)
+                when, opens = (
+                    float(instant(end.at) or 0),
+                    partial(of_container, deployment, container),
+                )
                 yield PastFailure("service", when, str(end), opens, container.service)
 
 
@@ -120,12 +135,18 @@ def of_container(deployment: Deployment, container: Container) -> Log:
 
 
 def open_log(path: Path, kind: str | None = None) -> Log:
-    """Open a log, a crash bundle, or a pipe (``explain <(docker logs serve)``). UsageError if it can't be read."""
+    """Open a log, a crash bundle, or a pipe (``explain <(docker logs serve)``). UsageError if it
+    can't be read.
+    """
     try:
         if path.exists() and not (path.is_file() or path.is_fifo()):
             raise NotAFile(path, "is not a log file")
         file = path.open("rb")
-        return _of_bundle(path, file) if path.name.endswith(".tar.gz") else Log(str(path), file, kind=kind)
+        return (
+            _of_bundle(path, file)
+            if path.name.endswith(".tar.gz")
+            else Log(str(path), file, kind=kind)
+        )
     except (OSError, EOFError, tarfile.TarError, zlib.error) as problem:
         why = reason_of(problem) if isinstance(problem, OSError) else str(problem)
         hint = "name a log file, a crash bundle or a service, or `-` for stdin"
@@ -133,16 +154,22 @@ def open_log(path: Path, kind: str | None = None) -> Log:
 
 
 def _of_bundle(path: Path, file: BinaryIO) -> Log:
-    """The server's log in a crash bundle, of the machine that failed first, and what the bundle knows beside it."""
+    """The server's log in a crash bundle, of the machine that failed first, and what the bundle
+    knows beside it.
+    """
     members, left = dict[str, bytes](), LARGEST
     with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
         for member in bundle:
-            if member.name.endswith(("server.log", ".json")) and (content := bundle.extractfile(member)):
+            if member.name.endswith(("server.log", ".json")) and (
+                content := bundle.extractfile(member)
+            ):
                 members[member.name] = content.read(left)
                 left -= len(members[member.name])
     logs = [name for name in sorted(members) if name.endswith("server.log")]
     if not logs:
-        raise UsageError(f"{path} has no server.log", hint="name a crash bundle of `envgen up`, or a log file")
+        raise UsageError(
+            f"{path} has no server.log", hint="name a crash bundle of `envgen up`, or a log file"
+        )
     findings = _document(members, "findings.json")
     own = f"{findings.get('culprit') or ''}/server.log"
     log = own if own in logs else logs[0]

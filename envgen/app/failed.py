@@ -18,12 +18,19 @@ LONGEST_SHOWN = 2000  # characters of each
 
 
 def failed(
-    deployment: Deployment, service: str, failure: StartFailure, *, machines: Sequence[Deployment] = (),
-    verdict: str = "is not ready", hint: str = "", say: Say = progress,
-) -> ServiceError:  # fmt: skip
+    deployment: Deployment,
+    service: str,
+    failure: StartFailure,
+    *,
+    machines: Sequence[Deployment] = (),
+    verdict: str = "is not ready",
+    hint: str = "",
+    say: Say = progress,
+) -> ServiceError:
     """Save a crash bundle and return the error to raise. Call it before the container is removed.
 
-    ``machines``: all that the service runs on, if there are several. ``hint``: the fix if the log shows no cause.
+    ``machines``: all that the service runs on, if there are several. ``hint``: the fix if the log
+    shows no cause.
     """
     from envgen.app import bundle  # with doctor, and all of its checks
 
@@ -32,7 +39,9 @@ def failed(
 
     cause, lines = cause_in(deployment, failure)
     kept = bundle.save(machines or (deployment,), service, failure, cause.cause, deployment.node)
-    text = f"{service} {verdict}: {failure.reason}" + (f"; cause: {cause.cause}" if cause.rule else "")
+    text = f"{service} {verdict}: {failure.reason}" + (
+        f"; cause: {cause.cause}" if cause.rule else ""
+    )
     shown = [shorten(cause.evidence, SHOWN)] if cause.evidence else []
     if not shown:
         last = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
@@ -40,7 +49,9 @@ def failed(
     if kept:
         shown.append(f"crash bundle: {kept}")
         shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")
-    again = f"envgen up {service} {profile.chosen_variant} --no-wait keeps it running for a closer look"
+    again = (
+        f"envgen up {service} {profile.chosen_variant} --no-wait keeps it running for a closer look"
+    )
     if container is not None and not container.running:
         again = ""  # it would end again
     if container is not None and container.state == "paused":
@@ -50,7 +61,9 @@ def failed(
 
 
 def begin(launcher: Launcher, on_failure: Failed) -> Begun:
-    """Create the container. If that fails, or on Ctrl-C, everything that it has created is removed again."""
+    """Create the container. If that fails, or on Ctrl-C, everything that it has created is removed
+    again.
+    """
     with launcher.alone():
         before = frozenset(one.id for one in launcher.existing())
 
@@ -78,7 +91,9 @@ def cleaned_up(launcher: Launcher, begun: Begun, on_failure: Failed) -> Iterator
             with launcher.alone():
                 launcher.remove([begun.container.id])
 
-    with _steps(launcher, lambda failure: on_failure(launcher.unless_replaced(begun, failure)), clean_up):
+    with _steps(
+        launcher, lambda failure: on_failure(launcher.unless_replaced(begun, failure)), clean_up
+    ):
         yield
 
 

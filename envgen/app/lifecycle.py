@@ -27,9 +27,11 @@ from envgen.text import progress
 
 
 def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """`docker compose restart` for the container that a service has, running or not; wait until it answers.
+    """`docker compose restart` for the container that a service has, running or not; wait until it
+    answers.
 
-    On several machines, all ranks are stopped before the first is started. NotFoundError without a container.
+    On several machines, all ranks are stopped before the first is started. NotFoundError without a
+    container.
     """
     deployment = machine_of(session.deployment(), service, None)
     deployment.require_name()
@@ -55,7 +57,9 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
             raise refused
         reason = "".join(lines[-1:])
         if preflight.network_gone(lines):
-            reason = "its container belongs to a network that was removed (by `docker network prune`?)"
+            reason = (
+                "its container belongs to a network that was removed (by `docker network prune`?)"
+            )
             up = f"to create the container anew: {up}"
         raise ServiceError(f"{service} was not started: {reason}", hint=up)
     launcher = Launcher(deployment, service, progress)
@@ -63,11 +67,15 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
         awaited = launcher.wait(container.id, timeout)
     except StartFailure as failure:  # it is kept: it was there before
         raise failed(deployment, service, failure) from None
-    return deployment.profile, launcher.started(Begun(container, launcher.began, already=False, created=False), awaited)
+    return deployment.profile, launcher.started(
+        Begun(container, launcher.began, already=False, created=False), awaited
+    )
 
 
 def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
-    """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their names."""
+    """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their
+    names.
+    """
     deployment.require_name()
     running = deployment.containers(names, all=False)
     for container in running:
@@ -78,8 +86,12 @@ def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
     return [one.name for one in running]
 
 
-def _require_none(deployment: Deployment, asked: Sequence[Container], state: str, *, all: bool) -> None:
-    """ServiceError if the engine still shows one of the containers that Compose was asked to stop or remove."""
+def _require_none(
+    deployment: Deployment, asked: Sequence[Container], state: str, *, all: bool
+) -> None:
+    """ServiceError if the engine still shows one of the containers that Compose was asked to stop
+    or remove.
+    """
     there = {one.id for one in deployment.containers(all=all)}
     if left := [one.name for one in asked if one.id in there]:
         hint = " ".join(deployment.docker("rm", "--force", *left))
@@ -88,7 +100,9 @@ def _require_none(deployment: Deployment, asked: Sequence[Container], state: str
 
 @dataclass(frozen=True)
 class Removed:
-    """The containers and volumes that were removed, or would be. ``kept``: volume -> the folder that created it."""
+    """The containers and volumes that were removed, or would be. ``kept``: volume -> the folder
+    that created it.
+    """
 
     containers: tuple[str, ...]
     volumes: tuple[str, ...]
@@ -98,10 +112,13 @@ class Removed:
 _ASKING = threading.Lock()  # several machines are cleaned up at once, and the terminal is one
 
 
-def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree) -> Removed:
+def remove(
+    deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree
+) -> Removed:
     """Stop and remove the containers of ``names`` (default: everything of the profile).
 
-    ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder created.
+    ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder
+    created.
     """
     engine, compose = deployment.engine, deployment.by_name
     deployment.require_name()
@@ -112,7 +129,10 @@ def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_r
     doomed = sorted(name for name in there if engine.volume(name) is not None)
     kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
     if kept and not dry_run:
-        owners = [f"  volume {deployment.named(name)} was created by {folder}" for name, folder in kept.items()]
+        owners = [
+            f"  volume {deployment.named(name)} was created by {folder}"
+            for name, folder in kept.items()
+        ]
         with _ASKING:
             kept = {} if agree("\n".join([*owners, "Delete these, too?"])) else kept
     removed = Removed(names_there, tuple(name for name in doomed if name not in kept), kept)
@@ -139,8 +159,11 @@ def _volumes(deployment: Deployment) -> Mapping[str, Any]:
         return deployment.rendered_compose.document.get("volumes") or {}
 
 
-def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
-    """Run a command in a new container with the image, mounts and environment of a service. Returns its exit code.
+def one_off(
+    deployment: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool
+) -> int:
+    """Run a command in a new container with the image, mounts and environment of a service. Returns
+    its exit code.
 
     The container is removed afterwards, however the command ends.
     """
@@ -152,4 +175,6 @@ def one_off(deployment: Deployment, service: str, argv: Sequence[str], options: 
 
     with_kernels(deployment, partial(prepare, deployment, service))
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
-    return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
+    return compose.interactive(
+        "--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv
+    )

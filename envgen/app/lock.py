@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Updated:
-    """The result of `envgen lock`. ``first``: nothing was locked before. ``left``: models that were not pinned."""
+    """The result of `envgen lock`. ``first``: nothing was locked before. ``left``: models that were
+    not pinned.
+    """
 
     changes: Sequence[InputChange]
     notes: Sequence[str]
@@ -42,9 +44,11 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
 
 
 def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Updated:
-    """Resolve new inputs and those to upgrade, and write the lock file. LockError with all problems.
+    """Resolve new inputs and those to upgrade, and write the lock file. LockError with all
+    problems.
 
-    Models that the hub does not answer for are in ``left`` of the result: no image depends on a model's revision.
+    Models that the hub does not answer for are in ``left`` of the result: no image depends on a
+    model's revision.
     """
     from envgen.lock.resolve import resolve  # asks servers; a check asks none
 
@@ -55,7 +59,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
     own = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
     outcome = resolve(profiles, every, old, wanted, own.require_own_files())
-    left = [one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))]
+    left = [
+        one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))
+    ]
     left += [
         f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
         f"sources.{name}.install.requires locks them"
@@ -66,7 +72,11 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     for note in (*outcome.notes, *left):
         progress(f"note: {note}")
     if outcome.problems:
-        progress("envgen.lock is unchanged" if (root / FILE_NAME).exists() else "no envgen.lock was written")
+        progress(
+            "envgen.lock is unchanged"
+            if (root / FILE_NAME).exists()
+            else "no envgen.lock was written"
+        )
         raise LockError(problems=_problems_of(loaded, [*outcome.problems, *outcome.left]))
     differences = changes(facts(old), facts(outcome.lock))
     written, unpinned = save(root / FILE_NAME, outcome.lock), _problems_of(loaded, outcome.left)
@@ -75,7 +85,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     for problem in unpinned:
         progress(f"not pinned: {problem}")
     if unpinned:
-        progress("everything else is pinned, so builds work; run `envgen lock` again once the hub answers")
+        progress(
+            "everything else is pinned, so builds work; run `envgen lock` again once the hub answers"
+        )
     return Updated(differences, outcome.notes, written, not old.images, unpinned)
 
 

@@ -48,7 +48,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Trial:
-    """A server that is measured. ``service``: None with --url. ``environment``: as the record has it."""
+    """A server that is measured. ``service``: None with --url. ``environment``: as the record has
+    it.
+    """
 
     asked: Asked
     service: RunningService | None
@@ -61,20 +63,28 @@ class Trial:
         return tuple(self.environment.get("flags", ()))
 
     def tool(self, plan: Matrix, tokenizer: str | None = None) -> BenchTool:
-        """The plan's tool in the service's container, or for a server at --url in a new one of the profile's image."""
+        """The plan's tool in the service's container, or for a server at --url in a new one of the
+        profile's image.
+        """
         folder, service = tokenizer or self.target.root, self.service
         if not folder:
-            raise UsageError("the server does not report its model's folder", hint="name it: --tokenizer PATH")
+            raise UsageError(
+                "the server does not report its model's folder", hint="name it: --tokenizer PATH"
+            )
         if service is None:
             deployment = self.asked.session.deployment()
             image = deployment.profile.image_name
             execute = run.in_image(deployment.engine, image, network="host")
-            return find_tool(BenchTool(plan, self.target, execute, self.target.url, folder, f"image {image}"))
+            return find_tool(
+                BenchTool(plan, self.target, execute, self.target.url, folder, f"image {image}")
+            )
         outer, ready = urlsplit(self.target.url).port, service.service.ready
         published = (port.container for port in service.container.ports if port.host == outer)
         url = f"http://127.0.0.1:{next(published, ready.port if ready else None) or outer}"
         execute = run.in_container(service.engine, service.container.id)
-        return find_tool(BenchTool(plan, self.target, execute, url, folder, "the image of the service"))
+        return find_tool(
+            BenchTool(plan, self.target, execute, url, folder, "the image of the service")
+        )
 
 
 def service_of(asked: Asked) -> RunningService | None:
@@ -95,11 +105,13 @@ def service_of(asked: Asked) -> RunningService | None:
 Work = Callable[[Trial, Run], Outcome]
 
 
-def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> tuple[Outcome, Path]:
+def measure(
+    asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work
+) -> tuple[Outcome, Path]:
     """Find the server, do the ``work`` and record it. Returns the outcome and the record's path.
 
-    Ctrl-C leaves the record unfinished and the service running. If the server stops answering, the record says so, and
-    ServiceError has the reason.
+    Ctrl-C leaves the record unfinished and the service running. If the server stops answering, the
+    record says so, and ServiceError has the reason.
     """
     service = service_of(asked)
     if kind != "smoke" and service and takes_no_prompt(service.service.flag):
@@ -107,11 +119,20 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
         raise UsageError(what, hint=f"`envgen smoke {service.name}` asks it for its task")
     expected = service.service.served_name if service else None
     url = reachable_url(service.service, service.deployment) if service else str(asked.url)
-    target = find(url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected)
-    environment = {"envgen": __version__, "url": without_login(target.url), "model": target.model,
-                   **(service.environment() if service else {})}  # fmt: skip
+    target = find(
+        url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected
+    )
+    environment = {
+        "envgen": __version__,
+        "url": without_login(target.url),
+        "model": target.model,
+        **(service.environment() if service else {}),
+    }
     given = {**parameters, "max_len": target.max_len}
-    with terminable(), record.start(results_folder(asked.session.file), kind, environment, given) as run:
+    with (
+        terminable(),
+        record.start(results_folder(asked.session.file), kind, environment, given) as run,
+    ):
         try:
             with moving(kind):
                 outcome, summary = work(Trial(asked, service, target, environment), run)
@@ -123,12 +144,18 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             raise
         except EnvgenError as error:
             # A tool in its container ends before the engine knows of the container.
-            gone = isinstance(error, ServerGone) or (service is not None and not service.lives(SETTLED))
-            run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
+            gone = isinstance(error, ServerGone) or (
+                service is not None and not service.lives(SETTLED)
+            )
+            run.end(
+                "server gone" if gone else "error", {"error": str(error), "samples": run.samples}
+            )
             kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
             if gone:
-                raise _stop_error(f"the server stopped answering: {problem.message}", service, kept) from None
+                raise _stop_error(
+                    f"the server stopped answering: {problem.message}", service, kept
+                ) from None
             if kept and isinstance(error, ServiceError):
                 raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise
@@ -136,11 +163,17 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     return (outcome, summary), run.path
 
 
-def run_tool(trial: Trial, run: Run, plan: Matrix, tokenizer: str | None = None) -> tuple[str, list[CellResult]]:
-    """Run the plan, recording each cell before the next one begins. Returns the tool's name and its results."""
+def run_tool(
+    trial: Trial, run: Run, plan: Matrix, tokenizer: str | None = None
+) -> tuple[str, list[CellResult]]:
+    """Run the plan, recording each cell before the next one begins. Returns the tool's name and its
+    results.
+    """
     tool = trial.tool(plan, tokenizer)
     progress(f"  {tool.plan.tool} {tool.version} in {tool.where}")
-    run.sample({"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": tool.where})
+    run.sample(
+        {"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": tool.where}
+    )
 
     def keep(result: CellResult) -> None:
         name = str(result.cell).replace(" @ ", "-").replace(" ", "-")
@@ -168,7 +201,9 @@ def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
 
 
 def results_folder(file: Path | None = None) -> Path:
-    """The folder of the records: beside the project ``file``, or in the current folder without a project."""
+    """The folder of the records: beside the project ``file``, or in the current folder without a
+    project.
+    """
     try:
         return (file or find_project(Path.cwd())).absolute().parent / "results"
     except UsageError:
@@ -185,7 +220,9 @@ def _key(asked: Asked, service: RunningService | None) -> str:
 
 
 def _stop_error(reason: str, service: RunningService | None, kept: str) -> EnvgenError:
-    """The error for a server that stopped answering, with the end of its container, for which it waits some seconds."""
+    """The error for a server that stopped answering, with the end of its container, for which it
+    waits some seconds.
+    """
     if service is None:
         return ServiceError(f"{reason}; {kept}")
     deployment = service.deployment

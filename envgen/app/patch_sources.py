@@ -1,4 +1,6 @@
-"""The sources with patches that `envgen patch` works on, their checkouts, and which profiles apply them."""
+"""The sources with patches that `envgen patch` works on, their checkouts, and which profiles apply
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from envgen.text import progress
 
 
 def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSource]:
-    """The sources with patches of the chosen profile; if none was chosen, of all profiles, each origin once."""
+    """The sources with patches of the chosen profile; if none was chosen, of all profiles, each
+    origin once.
+    """
     project, profiles = session.loaded().project, session.profiles()
     targets: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
@@ -34,29 +38,41 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     known = sorted({target.name for target in targets.values()})
     if not known:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
-        raise UsageError(f"no source of {where} has patches", hint="`envgen patch new NAME SOURCE` makes the first one")
+        raise UsageError(
+            f"no source of {where} has patches",
+            hint="`envgen patch new NAME SOURCE` makes the first one",
+        )
     for name in names:
         if name not in known:
-            raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")
+            raise UsageError(
+                f"no source {name!r} with patches", hint=f"there is {', '.join(known)}"
+            )
     return [target for target in targets.values() if not names or target.name in names]
 
 
 def _checkouts(project: Project, name: str) -> tuple[Path, ...]:
     """The mounted checkouts of a source that are there and have a history."""
-    mounted = [p.mounted_sources[name] for p in project.profiles.values() if name in p.mounted_sources]
+    mounted = [
+        p.mounted_sources[name] for p in project.profiles.values() if name in p.mounted_sources
+    ]
     folders = [folder for source in mounted if (folder := mounted_at(source, project.root))]
     return tuple(folder for folder in dict.fromkeys(folders) if (folder / ".git").exists())
 
 
 def one_target(session: Session, name: str | None) -> PatchedSource:
-    """The source that a command works on: of several profiles the one whose checkout is there, else a mounted one.
+    """The source that a command works on: of several profiles the one whose checkout is there, else
+    a mounted one.
 
     UsageError if two are meant.
     """
     targets = find_targets(session, (name,) if name else ())
     if len({target.folder for target in targets}) > 1:
         names = ", ".join(dict.fromkeys(target.name for target in targets))
-        hint = f"name one: {names}" if name is None else "add -p PROFILE: the profiles name several series"
+        hint = (
+            f"name one: {names}"
+            if name is None
+            else "add -p PROFILE: the profiles name several series"
+        )
         raise UsageError("more than one source has patches", hint=hint)
     return min(targets, key=_distance)
 
@@ -78,11 +94,15 @@ class NewPatch:
     def _builders(self) -> dict[str, Profile]:
         """The profiles that build the source, or install its wheel."""
         name, profiles = self.target.name, self.project.profiles
-        return {k: p for k, p in profiles.items() if name in p.sources and name not in p.mounted_sources}
+        return {
+            k: p for k, p in profiles.items() if name in p.sources and name not in p.mounted_sources
+        }
 
     @cached_property
     def _chain(self) -> list[str]:
-        """The chosen profile, or the target's, and those that it extends, as the project file has it."""
+        """The chosen profile, or the target's, and those that it extends, as the project file has
+        it.
+        """
         raw = yaml.safe_load(text_of(self.project.file, self.project.file.name))["profiles"]
         chain = [self.wanted or self.target.profile.name]
         while parent := (raw[chain[-1]] or {}).get("extends"):
@@ -90,7 +110,9 @@ class NewPatch:
         return chain
 
     def takers(self, applies_to: str) -> list[str]:
-        """The profiles that build a release which a patch for ``applies_to`` is for, with this series."""
+        """The profiles that build a release which a patch for ``applies_to`` is for, with this
+        series.
+        """
         name, folder, lock = self.target.name, self.target.source.patches, self.project.root
         return [
             key
@@ -100,19 +122,29 @@ class NewPatch:
         ]
 
     def image_of(self) -> str:
-        """The profile whose image gets the edits: itself, or the one that it extends; "" if none is built."""
+        """The profile whose image gets the edits: itself, or the one that it extends; "" if none is
+        built.
+        """
         return next((name for name in self._chain if name in self._builders), "")
 
     def next_taker(self) -> str:
-        """The profile that should name the series: the image's, where it lacks it, or the only one; "" if unclear."""
-        without = [key for key, profile in self._builders.items() if not profile.sources[self.target.name].patches]
+        """The profile that should name the series: the image's, where it lacks it, or the only one;
+        "" if unclear.
+        """
+        without = [
+            key
+            for key, profile in self._builders.items()
+            if not profile.sources[self.target.name].patches
+        ]
         if image := self.image_of():
             lacking = [*takewhile(without.__contains__, self._chain[self._chain.index(image) :])]
             return lacking[-1] if lacking else ""
         return without[0] if len(without) == 1 else ""
 
     def name_series(self, profile: str) -> None:
-        """Write the line into the project file. UsageError, with nothing written, where its text is too special."""
+        """Write the line into the project file. UsageError, with nothing written, where its text is
+        too special.
+        """
         file, line = self.project.file, ("patches", self.target.source.patches or "")
         text = text_of(file, file.name)
         path = ("profiles", profile, "sources", self.target.name)
@@ -123,12 +155,16 @@ class NewPatch:
             at = at[key]
         at[line[0]] = line[1]
         if yaml.safe_load(after) != expected:
-            raise UsageError(f"{file.name} has anchors or merges there", hint="write the line by hand")
+            raise UsageError(
+                f"{file.name} has anchors or merges there", hint="write the line by hand"
+            )
         files.write(files.inside(file, file.parent), after.encode())
 
 
 def with_line(text: str, path: Sequence[str], line: tuple[str, str]) -> str:
-    """A project file with one more key in the mapping at ``path``, which is made where it is missing."""
+    """A project file with one more key in the mapping at ``path``, which is made where it is
+    missing.
+    """
     node: Any = yaml.compose(text, yaml.BaseLoader)
     key, value = line
     for count, name in enumerate(path):
@@ -154,28 +190,44 @@ def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     places = [(key, profile) for profile in session.profiles() for key in profile.sources]
     known = sorted({key for key, _ in places})
     if name is None and title in known:
-        raise UsageError(f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}")
+        raise UsageError(
+            f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}"
+        )
     if name is not None and name not in known:
         raise UsageError(f"no source {name!r}", hint=f"there is {', '.join(known) or 'none'}")
     series = {key for key, profile in places if profile.sources[key].patches}
     wanted = [name] if name else sorted(series) if len(series) == 1 else known
     if len(wanted) != 1:
-        raise UsageError("more than one source could be patched", hint=f"name one: {', '.join(known)}")
+        raise UsageError(
+            "more than one source could be patched", hint=f"name one: {', '.join(known)}"
+        )
     mine = [profile for key, profile in places if key == wanted[0]]
     folders = sorted({folder for profile in mine if (folder := profile.sources[wanted[0]].patches)})
     if len(folders) > 1:
-        raise UsageError(f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE")
-    sources = [(profile, replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0])) for profile in mine]
+        raise UsageError(
+            f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE"
+        )
+    sources = [
+        (profile, replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0]))
+        for profile in mine
+    ]
     checkouts = _checkouts(project, wanted[0])
-    targets = [PatchedSource(wanted[0], profile, s, project.root, checkouts=checkouts) for profile, s in sources]
+    targets = [
+        PatchedSource(wanted[0], profile, s, project.root, checkouts=checkouts)
+        for profile, s in sources
+    ]
     return NewPatch(min(targets, key=_distance), project, session.profile_name or "")
 
 
 def checkout_of(target: PatchedSource, given: Path | None) -> Path:
-    """The checkout of a source on this machine: the one of its profile, else the first that is there."""
+    """The checkout of a source on this machine: the one of its profile, else the first that is
+    there.
+    """
     folder = given or target.mounted or next(iter(target.checkouts), None)
     if folder is None:
-        raise UsageError(f"no profile mounts a checkout of {target.name}", hint="name one with --checkout DIR")
+        raise UsageError(
+            f"no profile mounts a checkout of {target.name}", hint="name one with --checkout DIR"
+        )
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="name another with --checkout DIR")
     return folder
@@ -188,11 +240,17 @@ def compiled_by(project: Project, name: str) -> str:
         for key, profile in project.profiles.items()
         if name in profile.sources and profile.sources[name].origin.is_built
     ]
-    return f"{' and '.join(names)} compiles {name}" if names else f"no profile compiles {name} (docs/coming-from.md)"
+    return (
+        f"{' and '.join(names)} compiles {name}"
+        if names
+        else f"no profile compiles {name} (docs/coming-from.md)"
+    )
 
 
 def tell(project: Project, profiles: Sequence[Profile]) -> None:
-    """Print which patches are left out. ProjectError for patches of files that a wheel lacks, where it can be read."""
+    """Print which patches are left out. ProjectError for patches of files that a wheel lacks, where
+    it can be read.
+    """
     problems = []
     for profile in profiles:
         lock, series = lock_of(profile, project.root), series_of(profile, project.root)
@@ -200,13 +258,19 @@ def tell(project: Project, profiles: Sequence[Profile]) -> None:
             progress(f"note: {line}")
         for name, listed in series.items():
             source, version = profile.sources[name], built_version(profile.sources[name], lock)
-            patches = [p for p in listed.for_version(version).patches if not p.is_python_only(source.package)]
+            patches = [
+                p
+                for p in listed.for_version(version).patches
+                if not p.is_python_only(source.package)
+            ]
             if source.origin.wheel is None or not patches:
                 continue
             try:
                 wheel = PatchedSource(name, profile, source, project.root, locked=version).wheel()
             except EnvgenError as error:
-                progress(f"note: {listed.folder}: not compared with the wheel; the build does: {error}")
+                progress(
+                    f"note: {listed.folder}: not compared with the wheel; the build does: {error}"
+                )
                 continue
             for patch in patches:
                 if lost := wheel.lacking(patch):

@@ -17,7 +17,15 @@ from envgen.inside import run
 from envgen.predict.answer import checked
 from envgen.predict.arguments import in_short, key_of
 from envgen.predict.gpus import Gpu, target
-from envgen.predict.judge import Contradiction, Judgement, Refusal, Verdict, backends, judge, unused_family
+from envgen.predict.judge import (
+    Contradiction,
+    Judgement,
+    Refusal,
+    Verdict,
+    backends,
+    judge,
+    unused_family,
+)
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Service
@@ -74,12 +82,16 @@ class Prediction:
 
     @property
     def ends_well(self) -> bool:
-        """Whether a script may go on: the release was asked, refused nothing and contradicts nothing."""
+        """Whether a script may go on: the release was asked, refused nothing and contradicts
+        nothing.
+        """
         return self.judgement.verdict is Verdict.FITS
 
     @property
     def chosen(self) -> str:
-        """``on NVIDIA GB10 vLLM would use attention FLASHINFER, moe MARLIN``; "" if no kernel is known."""
+        """``on NVIDIA GB10 vLLM would use attention FLASHINFER, moe MARLIN``; "" if no kernel is
+        known.
+        """
         names = ", ".join(f"{step} {name}" for step, name in backends(self.known).items())
         assumed = " (assumed: cuda.arch_list)" if self.assumed else ""
         return f"on {self.gpu.name}{assumed} vLLM would use {names}" if names and self.gpu else ""
@@ -99,17 +111,29 @@ def servers(profile: Profile) -> list[str]:
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: ``wanted``, or the only one that starts vLLM. UsageError otherwise."""
     names = servers(profile)
-    hint = f"envgen predict {names[0]} {profile.chosen_variant}" if names else "another profile? add --profile NAME"
-    return the_service(profile, wanted, names, "starts no `vllm serve`, so vLLM can't be asked", hint)
+    hint = (
+        f"envgen predict {names[0]} {profile.chosen_variant}"
+        if names
+        else "another profile? add --profile NAME"
+    )
+    return the_service(
+        profile, wanted, names, "starts no `vllm serve`, so vLLM can't be asked", hint
+    )
 
 
 def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = False) -> AskedRelease:
-    """The running container of the service, else a temporary container of the image. ``fresh``: always the latter."""
+    """The running container of the service, else a temporary container of the image. ``fresh``:
+    always the latter.
+    """
     profile, python = deployment.profile, run.shell_python(deployment.profile)
     for container in () if fresh else deployment.containers(all=False):
         if container.state == "running" and container.service == service:
-            execute = run.in_container(deployment.engine, container.id, workdir=str(profile.working_dir))
-            return AskedRelease(execute, python, f"container {container.name}", profile.gpu is not GpuMode.NONE)
+            execute = run.in_container(
+                deployment.engine, container.id, workdir=str(profile.working_dir)
+            )
+            return AskedRelease(
+                execute, python, f"container {container.name}", profile.gpu is not GpuMode.NONE
+            )
     if deployment.image is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built, so vLLM can't be asked",
@@ -119,28 +143,44 @@ def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = Fal
     if not deployment.gpus_of(service):
         return AskedRelease(without, python, f"image {profile.image_name}")
     gpu, _ = deployment.temporary_container(service, gpu=True)
-    return AskedRelease(run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True)
+    return AskedRelease(
+        run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True
+    )
 
 
 def release_on_host(profile: Profile, service: str, python: Path) -> AskedRelease:
     """A Python of this machine that has vLLM, with the variables that the service itself sets."""
     derived = service_env(profile)  # paths of the container
-    env = {name: value for name, value in compose_env(profile, service).items() if name not in derived}
+    env = {
+        name: value for name, value in compose_env(profile, service).items() if name not in derived
+    }
     return AskedRelease(run.on_host(env), str(python), str(python), has_gpu=True)
 
 
-def predict(profile: Profile, service: str, release: AskedRelease, gpu: Gpu | None, *, pretend: bool) -> Prediction:
-    """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real one; None: a CPU."""
+def predict(
+    profile: Profile, service: str, release: AskedRelease, gpu: Gpu | None, *, pretend: bool
+) -> Prediction:
+    """Ask the release and judge its answer. ``pretend``: report ``gpu`` even if there is a real
+    one; None: a CPU.
+    """
     described = profile.services[service]
     words = list(vllm_words(described))
     request = {
         "words": words,
         "gpu": gpu.request() if gpu else None,
         "real": release.has_gpu and not pretend,
-        "models": {repo: facts for repo, facts in known_models().items() if any(repo in word for word in words)},
+        "models": {
+            repo: facts
+            for repo, facts in known_models().items()
+            if any(repo in word for word in words)
+        },
     }
     answer = checked(run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT))
-    seen = pretend or isinstance(answer, run.NoAnswer) or (answer.get("platform") or {}).get("real", False)
+    seen = (
+        pretend
+        or isinstance(answer, run.NoAnswer)
+        or (answer.get("platform") or {}).get("real", False)
+    )
     return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
 
 
@@ -156,18 +196,24 @@ def ask_release(deployment: Deployment, service: str, *, replaced: bool = False)
     if service not in servers(profile):
         return []
     if profile.mounted_sources and deployment.engine.volume(overlay_volume(profile)) is None:
-        return ["the checkouts are installed first, so vLLM is queried (`predict`) from the next start on"]
+        return [
+            "the checkouts are installed first, so vLLM is queried (`predict`) from the next start on"
+        ]
     without_gpu = profile.gpu is GpuMode.NONE
     if without_gpu and not replaced:
         return []  # the server itself says what it does not accept, as soon
     try:
         release = release_in_engine(deployment, service, fresh=True)
-        prediction = predict(profile, service, release, None if without_gpu else target(profile), pretend=False)
+        prediction = predict(
+            profile, service, release, None if without_gpu else target(profile), pretend=False
+        )
     except EnvgenError as problem:
         return [f"vLLM could not be queried: {str(problem).splitlines()[0]}"]
     judged = prediction.judgement
     if judged.refusals:
-        raise PreflightError(service, tuple(_refused(one, profile, service) for one in judged.refusals))
+        raise PreflightError(
+            service, tuple(_refused(one, profile, service) for one in judged.refusals)
+        )
     if isinstance(prediction.answer, run.NoAnswer):
         return [f"vLLM could not be queried: {prediction.answer}"]
     if without_gpu:
@@ -223,7 +269,9 @@ def contradicted(judged: Judgement) -> list[str]:
 
 
 def examine(deployment: Deployment, context: Context) -> list[Finding]:
-    """What `doctor --deep` reports of each server: each refusal and each contradiction is a finding."""
+    """What `doctor --deep` reports of each server: each refusal and each contradiction is a
+    finding.
+    """
     profile, reported = context.profile, list[Finding]()
     if profile.gpu is GpuMode.NONE:
         return []
@@ -231,7 +279,9 @@ def examine(deployment: Deployment, context: Context) -> list[Finding]:
     for name in [context.service] if context.service in names else names:
         try:
             release = release_in_engine(deployment, name)
-            reported += findings(predict(profile, name, release, target(profile), pretend=False), context)
+            reported += findings(
+                predict(profile, name, release, target(profile), pretend=False), context
+            )
         except EnvgenError as problem:
             reported.append(_not_asked(name, str(problem).splitlines()[0], context))
     return [replace(one, check="deep.predict") for one in reported]
@@ -241,18 +291,28 @@ def findings(prediction: Prediction, context: Context) -> list[Finding]:
     """A prediction as findings of doctor."""
     judged, name = prediction.judgement, prediction.service
     reported = [
-        error(f"{name}: this vLLM refuses its settings ({one.step})", one.message[:600],
-              "kernels that the release has for this GPU", _again(name, context),
-              case="refused", reasons=list(one.reasons))
+        error(
+            f"{name}: this vLLM refuses its settings ({one.step})",
+            one.message[:600],
+            "kernels that the release has for this GPU",
+            _again(name, context),
+            case="refused",
+            reasons=list(one.reasons),
+        )
         for one in judged.refusals
-    ]  # fmt: skip
+    ]
     for odd in judged.contradictions:
         title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
         line = corrected(prediction, odd)
         remedy = remedies.line(line) if line else _again(name, context)
-        reported.append(error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts"))
+        reported.append(
+            error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts")
+        )
     if judged.verdict is Verdict.FITS:
-        facts = {"quantization": prediction.known.get("quantization"), "kv_cache": prediction.known.get("kv")}
+        facts = {
+            "quantization": prediction.known.get("quantization"),
+            "kv_cache": prediction.known.get("kv"),
+        }
         reported.append(ok(f"{name}: {prediction.chosen}", **facts))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
     reported += [info(f"{name}: {one}") for one in made_for_it(prediction)]
@@ -270,7 +330,13 @@ def _again(service: str, context: Context, *words: str) -> Remedy:
 
 
 def corrected(prediction: Prediction, odd: Contradiction) -> str:
-    """The line for a project file that replaces a pattern which the release contradicts; "" if none is known."""
+    """The line for a project file that replaces a pattern which the release contradicts; "" if none
+    is known.
+    """
     pattern = prediction.judgement.patterns.get(odd.name, "") if odd.kind == "expect" else ""
     quoted = pattern.replace("'", "''")
-    return f"services: {{{prediction.service}: {{ready: {{expect: {{{odd.name}: '{quoted}'}}}}}}}}" if pattern else ""
+    return (
+        f"services: {{{prediction.service}: {{ready: {{expect: {{{odd.name}: '{quoted}'}}}}}}}}"
+        if pattern
+        else ""
+    )

@@ -1,7 +1,8 @@
-"""What services lack before they can start (lock, image, weights): found, listed, and made side by side.
+"""What services lack before they can start (lock, image, weights): found, listed, and made side by
+side.
 
-The image needs the lock. Weights need neither: a small image, the first stage of the build, downloads them while the
-rest is built.
+The image needs the lock. Weights need neither: a small image, the first stage of the build,
+downloads them while the rest is built.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ EVERY = 30.0  # seconds between two lines about a download that nothing else is 
 
 @dataclass(frozen=True)
 class Download:
-    """A model or a draft that is not whole. ``total``, ``present``: bytes; ``total`` is 0 where no hub answered."""
+    """A model or a draft that is not whole. ``total``, ``present``: bytes; ``total`` is 0 where no
+    hub answered.
+    """
 
     model: ModelRef
     total: int
@@ -70,7 +73,9 @@ class Lacking:
         return bool(self.lock or self.image or self.downloads)
 
     def lines(self) -> Iterator[str]:
-        """For the user: what is made, how large it is, and how long it takes, as far as that is known."""
+        """For the user: what is made, how large it is, and how long it takes, as far as that is
+        known.
+        """
         if self.deployment.gpu is GpuMode.NONE and self.deployment.profile.gpu is GpuMode.AUTO:
             yield f"  no GPU    {NO_GPU}: what needs one will be made, and will not start here"
         if self.lock:
@@ -88,9 +93,15 @@ def look(deployment: Deployment, names: Sequence[str]) -> Lacking:
     Services with `cluster` are left out: their image and weights are copied from the first machine.
     """
     profile = deployment.profile
-    chosen = tuple(name for name in names or profile.services if profile.services[name].cluster is None)
+    chosen = tuple(
+        name for name in names or profile.services if profile.services[name].cluster is None
+    )
     image = next((problem.message for problem in deployment.image_problems), "")
-    lock = bool(image) and profile.mode is Mode.PRODUCTION and bool(builds.lock_problems(deployment.to_build()))
+    lock = (
+        bool(image)
+        and profile.mode is Mode.PRODUCTION
+        and bool(builds.lock_problems(deployment.to_build()))
+    )
     downloads = [one for name in chosen for one in _downloads(deployment, name)]
     return Lacking(deployment, lock, image, tuple(downloads))
 
@@ -121,7 +132,8 @@ def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
 
 
 def record_sources(deployment: Deployment) -> None:
-    """Record what fresh modules were compiled from, so that later answers of `envgen cache` are certain.
+    """Record what fresh modules were compiled from, so that later answers of `envgen cache` are
+    certain.
 
     A start that ended well has just compiled or loaded them.
     """
@@ -130,16 +142,21 @@ def record_sources(deployment: Deployment) -> None:
     with suppress(EnvgenError, OSError):
         cache = JitCache(deployment)
         modules = cache.inventory().modules
-        if new := tuple(module.name for module in modules if module.state == "fresh" and module.guess):
+        if new := tuple(
+            module.name for module in modules if module.state == "fresh" and module.guess
+        ):
             cache.baseline(make_query(new))
 
 
-# --- making it --------------------------------------------------------------------------------------------------------
+# --- making it
+# --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Fetching:
-    """Downloads in the background. ``status``: how far they are, and the share that is done, for a display."""
+    """Downloads in the background. ``status``: how far they are, and the share that is done, for a
+    display.
+    """
 
     status: tuple[str, float | None] = "", None
     future: Future[None] | None = None
@@ -158,7 +175,9 @@ class Fetching:
         self.future = in_background(work)
 
     def wait(self) -> None:
-        """Wait for the end; a terminal has a bar, everything else a line now and then. Raises what it raised."""
+        """Wait for the end; a terminal has a bar, everything else a line now and then. Raises what
+        it raised.
+        """
         if self.future is None:
             return
         told = time.monotonic()
@@ -175,9 +194,11 @@ class Fetching:
 
 @dataclass
 class Provision:
-    """Makes what is lacking, as named steps. ``shown`` prints how the build ended, and raises BuildError if it failed.
+    """Makes what is lacking, as named steps. ``shown`` prints how the build ended, and raises
+    BuildError if it failed.
 
-    An interrupted run leaves whole parts: the lock file, layers in the build cache, partial downloads that continue.
+    An interrupted run leaves whole parts: the lock file, layers in the build cache, partial
+    downloads that continue.
     """
 
     session: Session
@@ -209,7 +230,9 @@ class Provision:
 
     def lock(self) -> None:
         """Write envgen.lock for one profile. LockError with all problems."""
-        own = self.session.with_(profile_name=self.lacking.deployment.profile.name, sets=(), variant="")
+        own = self.session.with_(
+            profile_name=self.lacking.deployment.profile.name, sets=(), variant=""
+        )
         progress("resolving versions")
         locks.update(own, (), upgrade=False)
 
@@ -233,7 +256,8 @@ class Provision:
 
 
 def _fetcher(deployment: Deployment) -> str:
-    """Build the first stage, which has Python and pip, as an image that downloads weights; "" where that can't be.
+    """Build the first stage, which has Python and pip, as an image that downloads weights; "" where
+    that can't be.
 
     Its layers are those of the build itself.
     """
@@ -242,5 +266,7 @@ def _fetcher(deployment: Deployment) -> str:
         return ""
     progress(f"preparing the download of weights: the stage {BASE_STAGE}")
     tag = f"{deployment.profile.image_name}-{BASE_STAGE}"
-    result = buildx.build(replace(builds.request_of(deployment), tags=(tag,), target=BASE_STAGE, labels={}))
+    result = buildx.build(
+        replace(builds.request_of(deployment), tags=(tag,), target=BASE_STAGE, labels={})
+    )
     return tag if result.ok else ""  # the build itself says why

@@ -1,7 +1,7 @@
 """Leftovers of earlier runs, on the engine and in the project: find and remove them.
 
-Only things with envgen's labels or names and with this project's name; nothing of a profile whose name has containers
-of another folder.
+Only things with envgen's labels or names and with this project's name; nothing of a profile whose
+name has containers of another folder.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
 
 def held_elsewhere(engine: Engine, project: Project) -> dict[str, Path]:
     """Profile -> the other folder that has containers under its name."""
-    folders = {name: _at(engine, project, profile).other_folder() for name, profile in project.profiles.items()}
+    folders = {
+        name: _at(engine, project, profile).other_folder()
+        for name, profile in project.profiles.items()
+    }
     return {name: other for name, other in folders.items() if other is not None}
 
 
@@ -73,7 +76,9 @@ def _at(engine: Engine, project: Project, profile: Profile) -> Deployment:
 
 
 def remove(items: Sequence[Item]) -> list[str]:
-    """Remove items in order: containers first, as they hold images and volumes. Returns why each stayed, or ""."""
+    """Remove items in order: containers first, as they hold images and volumes. Returns why each
+    stayed, or "".
+    """
     reasons = []
     for item in items:
         try:
@@ -96,7 +101,9 @@ def _images(
         if image.id in used or profile in foreign:
             continue
         why = f"an earlier build of profile {profile}"
-        yield Item("image", short_id(image.id), image.size, why, partial(engine.remove_image, image.id))
+        yield Item(
+            "image", short_id(image.id), image.size, why, partial(engine.remove_image, image.id)
+        )
 
 
 def _overlays(
@@ -114,18 +121,27 @@ def _overlays(
             overlay = re.compile(f"{re.escape(profile.compose_name)}-env-[0-9a-f]{{12}}")
             volumes = engine.volumes(project=profile.compose_name)
             deployment = _at(engine, project, profile)
-            stale = [volume for volume in volumes if volume not in kept and overlay.fullmatch(volume)]
+            stale = [
+                volume for volume in volumes if volume not in kept and overlay.fullmatch(volume)
+            ]
             stale = [volume for volume in stale if deployment.volume_elsewhere(volume) is None]
             sizes = engine.volume_sizes() if stale else {}
             why = f"stale editable installs of profile {profile.name}"
             for volume in stale:
-                yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
+                yield Item(
+                    "overlay",
+                    volume,
+                    sizes.get(volume, 0),
+                    why,
+                    partial(engine.remove_volume, volume),
+                )
 
 
 def _caches(
     engine: Engine, project: Project, profiles: Sequence[Profile], foreign: Mapping[str, Path]
 ) -> Iterator[Item]:
-    """Namespaces that no profile and no container uses, unused for a month; and leftovers of killed clears.
+    """Namespaces that no profile and no container uses, unused for a month; and leftovers of killed
+    clears.
 
     Other projects may share a host folder: their uses count as well.
     """
@@ -143,9 +159,15 @@ def _caches(
             for place in space.spaces(cache):
                 unused = time.time() - place.used
                 ours = place.source in owned or place.kind == "bind"
-                if ours and unused >= UNUSED and not (place.current or place.users or place.key in keys):
+                if (
+                    ours
+                    and unused >= UNUSED
+                    and not (place.current or place.users or place.key in keys)
+                ):
                     why = f"unused for {int(unused / _DAY)} days"
-                    yield Item("cache", place.source, place.bytes, why, partial(space.remove, cache, place))
+                    yield Item(
+                        "cache", place.source, place.bytes, why, partial(space.remove, cache, place)
+                    )
 
 
 # In the project
@@ -163,9 +185,17 @@ def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
             ]
     except (OSError, RefusedError):
         return
-    for status, name in sorted(statuses, key=lambda entry: (entry[0].st_mtime_ns, entry[1]))[:-kept]:
+    for status, name in sorted(statuses, key=lambda entry: (entry[0].st_mtime_ns, entry[1]))[
+        :-kept
+    ]:
         why = f"not one of the newest {kept}"
-        yield Item(kind, "/".join((*parts, name)), status.st_size, why, partial(_remove_file, root, parts, name))
+        yield Item(
+            kind,
+            "/".join((*parts, name)),
+            status.st_size,
+            why,
+            partial(_remove_file, root, parts, name),
+        )
 
 
 def _remove_file(root: Path, parts: Sequence[str], name: str) -> str:

@@ -27,7 +27,9 @@ def find(name: str, variant: str = "") -> Recipe:
     if name.endswith(_YAML) or "/" in name:
         file = Path(name).expanduser()
         if not file.is_file():
-            raise UsageError(f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes")
+            raise UsageError(
+                f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes"
+            )
         recipe = read_recipe(text_of(file, name), name, variant=variant)
         today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
@@ -54,17 +56,26 @@ class Added:
     def diff(self) -> str:
         """The change as a unified diff."""
         old, new = (text.splitlines(keepends=True) for text in (self.before, self.after))
-        return "".join(difflib.unified_diff(old, new, self.file.name, self.file.name, n=2)).rstrip("\n")
+        return "".join(difflib.unified_diff(old, new, self.file.name, self.file.name, n=2)).rstrip(
+            "\n"
+        )
 
     def write(self) -> None:
-        """Write the file. RefusedError if it has changed since it was read, or is a link to elsewhere."""
+        """Write the file. RefusedError if it has changed since it was read, or is a link to
+        elsewhere.
+        """
         if text_of(self.file, self.file.name) != self.before:
-            raise RefusedError(f"{self.file.name} has changed meanwhile; nothing was written", hint="run it again")
+            raise RefusedError(
+                f"{self.file.name} has changed meanwhile; nothing was written", hint="run it again"
+            )
         files.write(files.inside(self.file, self.file.parent), self.after.encode())
 
 
-def add(session: Session, recipe: Recipe, name: str = "", extends: str = "", *, image: bool = False) -> Added:
-    """The change that adds the recipe as a profile; nothing is written. ProjectError if the result would not load.
+def add(
+    session: Session, recipe: Recipe, name: str = "", extends: str = "", *, image: bool = False
+) -> Added:
+    """The change that adds the recipe as a profile; nothing is written. ProjectError if the result
+    would not load.
 
     ``image``: the recipe's image is its base, with the vLLM in it.
     """
@@ -81,9 +92,13 @@ def add(session: Session, recipe: Recipe, name: str = "", extends: str = "", *, 
         )
     name = name or as_profile_name(recipe.name)
     if not matches(NAME, name):
-        raise UsageError(f"{name!r} is not a profile's name", hint=f"write --name {as_profile_name(name)}")
+        raise UsageError(
+            f"{name!r} is not a profile's name", hint=f"write --name {as_profile_name(name)}"
+        )
     if name in project.profiles:
-        raise RefusedError(f"profile {name} already exists", hint="choose another name: --name NAME")
+        raise RefusedError(
+            f"profile {name} already exists", hint="choose another name: --name NAME"
+        )
     path = project.file
     before = text_of(path, path.name)
     machines, tree = list(parent.nodes), loaded.trees[parent.name]

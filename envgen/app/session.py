@@ -25,14 +25,18 @@ VARIANT_LABEL = "dev.envgen.variant"
 
 @dataclass
 class Session:
-    """The choices of a command line: file, profile, overrides, variant. What was read for them is kept beside them."""
+    """The choices of a command line: file, profile, overrides, variant. What was read for them is
+    kept beside them.
+    """
 
     file: Path | None = None
     profile_name: str | None = None
     sets: tuple[str, ...] = ()
     variant: str = ""
     _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _dotenv: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)  # once it was read
+    _dotenv: dict[str, str] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )  # once it was read
 
     def __post_init__(self) -> None:
         self.profile_name = called(self.profile_name or "") or None
@@ -42,7 +46,8 @@ class Session:
         return replace(self, **choices)
 
     def loaded(self, *, local: bool = True) -> Loaded:
-        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables.
+        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_
+        variables.
 
         UsageError for an unknown profile or variant, whether a command goes on to use it or not.
         """
@@ -83,20 +88,34 @@ class Session:
 
         Not -f, which means --follow in `envgen logs`.
         """
-        shown = tuple(text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets)
+        shown = tuple(
+            text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets
+        )
         return self.with_(sets=shown).again(str(self.file))
 
     def again(self, file: str) -> tuple[str, ...]:
-        """--file and --set, for another command line with the same values. ``file``: the project file's name there."""
-        return (*(("--file", file) if self.file else ()), *(word for text in self.sets for word in ("--set", text)))
+        """--file and --set, for another command line with the same values. ``file``: the project
+        file's name there.
+        """
+        return (
+            *(("--file", file) if self.file else ()),
+            *(word for text in self.sets for word in ("--set", text)),
+        )
 
     def variables(self) -> dict[str, str]:
-        """The ENVGEN_... variables of this shell that change the profile or a start, for a program without them."""
+        """The ENVGEN_... variables of this shell that change the profile or a start, for a program
+        without them.
+        """
         given = {one.node.source.label for one in self.loaded().overrides if one.from_environment}
-        return {name: os.environ[name] for name in sorted((given | {FLOOR_VARIABLE}) & os.environ.keys())}
+        return {
+            name: os.environ[name]
+            for name in sorted((given | {FLOOR_VARIABLE}) & os.environ.keys())
+        }
 
     def deployment(self) -> Deployment:
-        """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are read from `.env`."""
+        """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are
+        read from `.env`.
+        """
         profile, root = self.profile(), self.loaded().project.root
         lacking = [name for name in profile.secrets if name not in os.environ]
         if lacking and self._dotenv is None:
@@ -113,8 +132,9 @@ class Session:
 
 def with_running_variant(
     session: Session, service: str | None, engine: Callable[[], Engine], *, stopped: bool = False
-) -> Session:  # fmt: skip
-    """``session`` with the variant of the running ``service`` (None: any of the profile); itself if none runs.
+) -> Session:
+    """``session`` with the variant of the running ``service`` (None: any of the profile); itself if
+    none runs.
 
     ``engine`` connects to its engine. ``stopped``: include stopped containers.
     """
@@ -123,19 +143,30 @@ def with_running_variant(
         containers = engine().containers(profile.compose_name, service, all=stopped)
     except EngineError:
         return session  # the caller will report it
-    names = {container.labels.get(VARIANT_LABEL, "") for container in ours(containers, session.loaded().project.root)}
+    names = {
+        container.labels.get(VARIANT_LABEL, "")
+        for container in ours(containers, session.loaded().project.root)
+    }
     variant = names.pop() if len(names) == 1 else ""
     if not set(variant.split("+")) <= set(profile.variants):
         return session
     return session.with_(variant=variant)
 
 
-def the_service(profile: Profile, wanted: str | None, fitting: Sequence[str], lacking: str, hint: str) -> str:
-    """The wanted service, or the only one in ``fitting``. UsageError; ``lacking``: the message for one not in it."""
+def the_service(
+    profile: Profile, wanted: str | None, fitting: Sequence[str], lacking: str, hint: str
+) -> str:
+    """The wanted service, or the only one in ``fitting``. UsageError; ``lacking``: the message for
+    one not in it.
+    """
     if wanted is not None:
         known_service(profile, wanted)
     if wanted in fitting or (wanted is None and len(fitting) == 1):
         return wanted or fitting[0]
     if wanted is None and fitting:
-        raise UsageError(f"profile {profile.name} has several: {', '.join(fitting)}", hint="name one")
-    raise UsageError(f"{f'service {wanted}' if wanted else f'profile {profile.name}'} {lacking}", hint=hint)
+        raise UsageError(
+            f"profile {profile.name} has several: {', '.join(fitting)}", hint="name one"
+        )
+    raise UsageError(
+        f"{f'service {wanted}' if wanted else f'profile {profile.name}'} {lacking}", hint=hint
+    )

@@ -18,29 +18,43 @@ PLAIN = "plain"  # the profile without a variant
 
 
 def sessions_of(session: Session, name: str) -> Session | None:
-    """The session of the variant (``a+b``: several; ``plain``: none) or profile ``name``; None where it is neither."""
+    """The session of the variant (``a+b``: several; ``plain``: none) or profile ``name``; None
+    where it is neither.
+    """
     profile = session.profile()
     if name not in profile.variants and name == PLAIN:
         return session.with_(variant="")
     if set(name.split("+")) <= set(profile.variants):
         return session.with_(variant=name)
-    return session.with_(profile_name=name, variant="") if name in session.loaded().project.profiles else None
+    return (
+        session.with_(profile_name=name, variant="")
+        if name in session.loaded().project.profiles
+        else None
+    )
 
 
 class Stage:
-    """Where the forms of a service are shown. At the end what ran before starts again, but not after Ctrl-C."""
+    """Where the forms of a service are shown. At the end what ran before starts again, but not
+    after Ctrl-C.
+    """
 
     def __init__(self, session: Session, service: str) -> None:
         self.service = service
         head = head_of(session.deployment(), service)
         running = ours(head.engine.containers(head.profile.compose_name, service), head.root)
-        self.before = with_running_variant(session, service, lambda: head.engine) if running else None
+        self.before = (
+            with_running_variant(session, service, lambda: head.engine) if running else None
+        )
         self.now = self.before
 
     def show(self, session: Session) -> float:
-        """Start the service as ``session`` says, in place of what runs. Returns the seconds until it was ready."""
+        """Start the service as ``session`` says, in place of what runs. Returns the seconds until
+        it was ready.
+        """
         self.clear()
-        self.now = session  # also where it fails on the way: then nothing, or a part of it, is there
+        self.now = (
+            session  # also where it fails on the way: then nothing, or a part of it, is there
+        )
         checked = check_all(session.deployment(), [self.service], predict=False)
         ((_, started),) = start_all(checked, lambda _question: True, StartOptions(recreate=True))
         return started.seconds
@@ -50,7 +64,11 @@ class Stage:
         if self.now is None:
             return
         remove = partial(
-            lifecycle.remove, names=[self.service], volumes=False, dry_run=False, agree=lambda _question: False
+            lifecycle.remove,
+            names=[self.service],
+            volumes=False,
+            dry_run=False,
+            agree=lambda _question: False,
         )
         _, left = on_all(machines_of(self.now.deployment(), [self.service]), remove)
         if left:
@@ -62,10 +80,14 @@ class Stage:
 
     def __exit__(
         self, kind: type[BaseException] | None, _error: object, _at: TracebackType | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.now is self.before:
             return
-        again = f"envgen up {self.service} {self.before.profile().chosen_variant}" if self.before else ""
+        again = (
+            f"envgen up {self.service} {self.before.profile().chosen_variant}"
+            if self.before
+            else ""
+        )
         if kind is KeyboardInterrupt:
             self.clear()
             if again:

@@ -1,4 +1,6 @@
-"""Start one service: check, launch, wait. This file is for one machine; `cluster/start.py` is for several."""
+"""Start one service: check, launch, wait. This file is for one machine; `cluster/start.py` is for
+several.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class StartOptions:
 class Checked:
     """A service that passed the checks before a start.
 
-    ``running``: the container that runs already. ``differing``: its settings that differ. ``notes``: for the user; they
-    stop nothing.
+    ``running``: the container that runs already. ``differing``: its settings that differ.
+    ``notes``: for the user; they stop nothing.
     """
 
     deployment: Deployment
@@ -57,12 +59,19 @@ class Checked:
         return not self.running or bool(self.differing) or options.recreate or options.again
 
     def start(self, agree: Agree, options: StartOptions) -> Started:
-        """Start it, and wait until it is ready. ``agree`` is asked before a running container is replaced."""
+        """Start it, and wait until it is ready. ``agree`` is asked before a running container is
+        replaced.
+        """
         profile, running = self.deployment.profile, self.running
         chosen = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
-        progress(f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.deployment.gpu.value}")
+        progress(
+            f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.deployment.gpu.value}"
+        )
         changes = self.deployment.own_changes(self.service) if self.starts(options) else []
-        for note in (*self.notes, *([f"{profile.compose} changes {', '.join(changes)}"] if changes else [])):
+        for note in (
+            *self.notes,
+            *([f"{profile.compose} changes {', '.join(changes)}"] if changes else []),
+        ):
             progress(f"  note: {note}")
         if running and self.differing and not options.recreate and not options.again:
             self._may_replace(running, agree)
@@ -88,8 +97,13 @@ class Checked:
         deployment, service = self.deployment, self.service
         launcher = Launcher(deployment, service, progress, options.recreate)
         on_failure = partial(failed.failed, deployment, service)
-        if self.running and not self.starts(options) and not preflight.is_development(deployment.profile):
-            # It runs as the profile says: Compose would find nothing to do, and takes its time for it.
+        if (
+            self.running
+            and not self.starts(options)
+            and not preflight.is_development(deployment.profile)
+        ):
+            # It runs as the profile says: Compose would find nothing to do, and takes its time for
+            # it.
             begun = Begun(self.running, launcher.began, already=True, created=False)
         else:
             begun = failed.begin(launcher, on_failure)
@@ -117,10 +131,13 @@ def check(deployment: Deployment, service: str) -> Checked:
         containers = deployment.engine.containers(deployment.profile.compose_name, service)
     except EngineError as error:
         raise with_plugin(error, "compose") from None
-    if not containers:  # a Compose that started it is new enough, and asking its version takes as long as all the rest
+    # a Compose that started it is new enough, and asking its version takes as long as all the rest
+    if not containers:
         require_plugin("compose")
     deployment.rendered_files().require_name()
-    notes = preflight.check(deployment, service, containers, partial(weights.preflight, deployment, service))
+    notes = preflight.check(
+        deployment, service, containers, partial(weights.preflight, deployment, service)
+    )
     running, differing = next(iter(containers), None), tuple[str, ...]()
     if running:
         deployment, differing = compared(deployment, service, running)

@@ -28,11 +28,19 @@ def look(session: Session) -> dict[str, Any]:
     project, profile = session.loaded().project, session.profile()
     trouble, reachable = None, True
     state: dict[str, Any] = {
-        "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
-        "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
-        "caches": [], "drift": drift(session), "left_out": [], "other_folder": None,
+        "profile": profile.name,
+        "others": [name for name in project.profiles if name != profile.name],
+        "mode": profile.mode.value,
+        "file": str(project.file),
+        "image": None,
+        "containers": [],
+        "lost": {},
+        "caches": [],
+        "drift": drift(session),
+        "left_out": [],
+        "other_folder": None,
         "notices": {},
-    }  # fmt: skip
+    }
     try:
         reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE / 2)
         state["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
@@ -50,13 +58,17 @@ def look(session: Session) -> dict[str, Any]:
             told = of_all(deployment.engine, mine)
             state["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
     except EnvgenError as error:
-        trouble = "; ".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems)
+        trouble = "; ".join(
+            f"{one.place}: {one.message}" if one.place else one.message for one in error.problems
+        )
         reachable = not isinstance(error, EngineError)
     return state | {"engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile)}
 
 
 def drift(session: Session) -> list[str]:
-    """The committed files that differ from what the project file renders to, without settings of this machine."""
+    """The committed files that differ from what the project file renders to, without settings of
+    this machine.
+    """
     if session.sets or session.variant:
         return []  # committed files have neither
     try:
@@ -76,7 +88,13 @@ def _image(deployment: Deployment) -> Mapping[str, Any]:
     state = "missing" if image is None else "current" if deployment.is_current else "older"
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
     why = [asdict(one) | {"text": str(one)} for one in deployment.outdated]
-    return {"name": deployment.profile.image_name, "id": id_, "created": created, "state": state, "changed": why}
+    return {
+        "name": deployment.profile.image_name,
+        "id": id_,
+        "created": created,
+        "state": state,
+        "changed": why,
+    }
 
 
 def _lock(session: Session, profile: Profile) -> Mapping[str, Any]:

@@ -1,4 +1,6 @@
-"""`envgen up --stay` on one machine: watch a running server until it ends, for a systemd unit or a terminal."""
+"""`envgen up --stay` on one machine: watch a running server until it ends, for a systemd unit or a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,27 @@ from envgen.serve.ended import StartFailure, ending, last_end
 from envgen.text import counted, progress
 
 POLL = 1.0  # seconds between two looks
-SETTLE = 10.0  # seconds in which an engine that is being stopped ends, or one that was started starts its containers
+# seconds in which an engine that is being stopped ends, or one that was started starts its
+# containers
+SETTLE = 10.0
 QUIET = 60.0  # seconds after which it is printed again that the engine does not answer
 
 
 class Stay:
-    """Watches the container of a service that runs. Time comes from ``now`` and ``sleep``, in seconds."""
+    """Watches the container of a service that runs. Time comes from ``now`` and ``sleep``, in
+    seconds.
+    """
 
     def __init__(
-        self, deployment: Deployment, service: str, container: Container, *, connect: Callable[[], Engine] = connect,
-        now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+        self,
+        deployment: Deployment,
+        service: str,
+        container: Container,
+        *,
+        connect: Callable[[], Engine] = connect,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._deployment, self._service, self._container = deployment, service, container
         self._engine, self._connect, self._now, self._sleep = deployment.engine, connect, now, sleep
         self._restarts = container.restarts
@@ -35,8 +47,8 @@ class Stay:
     def watch(self) -> None:
         """Return when the service was stopped or removed on purpose.
 
-        ServiceError, with a crash bundle, if it has ended by itself and Docker does not start it again, or if it ended
-        with the engine.
+        ServiceError, with a crash bundle, if it has ended by itself and Docker does not start it
+        again, or if it ended with the engine.
         """
         progress(f"watching {self._service}; Ctrl-C ends only the watching")
         while True:
@@ -66,17 +78,26 @@ class Stay:
             try:
                 container = self._engine.container(self._container.id)
                 if container is None:  # a container that has taken its place is watched instead
-                    there = self._engine.containers(self._deployment.profile.compose_name, self._service, all=True)
+                    there = self._engine.containers(
+                        self._deployment.profile.compose_name, self._service, all=True
+                    )
                     container = there[0] if there else None
                     self._container = container or self._container
                     self._restarts = container.restarts if container else 0
-                if lost and container is not None and not container.running and container.restart_policy:
+                if (
+                    lost
+                    and container is not None
+                    and not container.running
+                    and container.restart_policy
+                ):
                     self._sleep(SETTLE)  # it may start it
                     container = self._engine.container(container.id)
                 return container, lost
             except EngineError as error:
                 if not lost or self._now() - said > QUIET:
-                    progress(f"the engine does not answer, still trying: {error.problems[0].message}")
+                    progress(
+                        f"the engine does not answer, still trying: {error.problems[0].message}"
+                    )
                     said = self._now()
                 lost = True
                 self._sleep(POLL)
@@ -84,7 +105,9 @@ class Stay:
                     self._engine = self._connect()
 
     def _settled(self, container: Container) -> tuple[Container | None, bool]:
-        """What has become of a stopped container a moment later, and whether its engine ended right after it."""
+        """What has become of a stopped container a moment later, and whether its engine ended right
+        after it.
+        """
         until, last, lost = self._now() + SETTLE, container, False
         while self._now() < until and not lost:
             self._sleep(POLL)
@@ -99,7 +122,9 @@ class Stay:
         if container.running and container.restarts > self._restarts:
             end = last_end(self._engine, container)
             why = f"; before, {end.why}" if end and end.why else ""
-            progress(f"{self._service} was restarted by Docker ({counted(container.restarts, 'time')}){why}")
+            progress(
+                f"{self._service} was restarted by Docker ({counted(container.restarts, 'time')}){why}"
+            )
         self._restarts = container.restarts
 
     def _failed(self, failure: StartFailure) -> ServiceError:

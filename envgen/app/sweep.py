@@ -1,4 +1,6 @@
-"""`envgen sweep`: each variant of a service is started, compared with the first one by its answers, and measured."""
+"""`envgen sweep`: each variant of a service is started, compared with the first one by its answers,
+and measured.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ FIGURES = {"prefill_tps": "prefill t/s", "decode_tps": "decode t/s", "ttft_ms": 
 
 
 def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, Session]:
-    """The session of each name: variants, stacked ones (``a+b``), ``plain``, profiles, and ``fitting``."""
+    """The session of each name: variants, stacked ones (``a+b``), ``plain``, profiles, and
+    ``fitting``.
+    """
     forms: dict[str, Session] = {}
     for name in names:
         if name == FITTING and name not in session.profile().variants:
@@ -38,17 +42,23 @@ def forms_of(session: Session, service: str, names: Sequence[str]) -> dict[str, 
             forms[name] = form
         else:
             known = ", ".join(["plain", *session.profile().variants])
-            raise UsageError(f"profile {session.profile().name} has no variant {name!r}", hint=f"known: {known}")
+            raise UsageError(
+                f"profile {session.profile().name} has no variant {name!r}", hint=f"known: {known}"
+            )
     for form in forms.values():
         form.profile()  # all are right before anything is stopped
     return forms
 
 
 def fitting(session: Session, service: str) -> dict[str, Session]:
-    """The profile as it is, and with each backend that its release would take for this model and GPU."""
+    """The profile as it is, and with each backend that its release would take for this model and
+    GPU.
+    """
     deployment = session.deployment()
     profile = deployment.profile
-    asked = predict(profile, service, release_in_engine(deployment, service), target(profile), pretend=False)
+    asked = predict(
+        profile, service, release_in_engine(deployment, service), target(profile), pretend=False
+    )
     if isinstance(asked.answer, NoAnswer):
         raise NotFoundError(f"the release could not be asked what fits: {asked.answer}")
     forms = {"plain": session}
@@ -57,18 +67,28 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
         if backend["verdict"] == "accepted":
             changes = {f"args.{flag}": json.dumps(value) for flag, value in backend["args"].items()}
             if ready:  # what the profile says of its own kernels' lines
-                changes |= {f"ready.expect.{key}": "null" for key in ready.expect if key == backend["step"]}
+                changes |= {
+                    f"ready.expect.{key}": "null" for key in ready.expect if key == backend["step"]
+                }
                 changes |= {f"ready.forbid.{key}": "null" for key in ready.forbid}
             sets = (f"services.{service}.{key}={value}" for key, value in changes.items())
-            forms[f"{backend['step']}:{backend['backend']}"] = session.with_(sets=(*session.sets, *sets))
+            forms[f"{backend['step']}:{backend['backend']}"] = session.with_(
+                sets=(*session.sets, *sets)
+            )
     return forms
 
 
 def sweep(
-    asked: Asked, service: str, forms: Mapping[str, Session], matrix: Matrix | None, *, quick: bool, fresh: bool
+    asked: Asked,
+    service: str,
+    forms: Mapping[str, Session],
+    matrix: Matrix | None,
+    *,
+    quick: bool,
+    fresh: bool,
 ) -> tuple[Outcome, Path]:
-    """Compare the answers of each form of the service, and with a ``matrix`` its speed. Returns the outcome with its
-    rows, and the record's path.
+    """Compare the answers of each form of the service, and with a ``matrix`` its speed. Returns the
+    outcome with its rows, and the record's path.
 
     An interrupted sweep of the same is continued, unless ``fresh``.
     """
@@ -76,9 +96,16 @@ def sweep(
     folder = results_folder(session.file)
     image = deployment.image.id if deployment.image else ""
     parameters: dict[str, Any] = plain(
-        {"service": service, "profile": deployment.profile.name, "variants": list(forms), "image": image,
-         "matrix": matrix and asdict(matrix), "quick": quick, "sets": session.sets}
-    )  # fmt: skip
+        {
+            "service": service,
+            "profile": deployment.profile.name,
+            "variants": list(forms),
+            "image": image,
+            "matrix": matrix and asdict(matrix),
+            "quick": quick,
+            "sets": session.sets,
+        }
+    )
     earlier = None if fresh else unfinished(folder, parameters)
     rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
     if rows:
@@ -96,10 +123,14 @@ def sweep(
                 for number, (name, form) in enumerate(forms.items(), 1):
                     if name not in rows:
                         progress(f"{name} ({number} of {len(forms)})")
-                        first = next((row["answers"] for row in rows.values() if row["answers"]), "")
+                        first = next(
+                            (row["answers"] for row in rows.values() if row["answers"]), ""
+                        )
                         reference = record.resolve(folder, first) if first else None
                         shown = replace(asked, session=form, service=service)
-                        rows[name] = _row(shown, name, partial(stage.show, form), reference, matrix, quick)
+                        rows[name] = _row(
+                            shown, name, partial(stage.show, form), reference, matrix, quick
+                        )
                         run.sample(rows[name])
         except KeyboardInterrupt:
             progress("interrupted: the same command continues with the next variant")
@@ -113,16 +144,33 @@ def sweep(
 
 def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
     """The newest sweep with these parameters, if it was interrupted."""
-    same = [run for run in record.runs(folder)[0] if run.kind == "sweep" and run.parameters == parameters]
+    same = [
+        run
+        for run in record.runs(folder)[0]
+        if run.kind == "sweep" and run.parameters == parameters
+    ]
     return same[-1] if same and same[-1].outcome == record.UNFINISHED else None
 
 
 def _row(
-    asked: Asked, name: str, show: Callable[[], float], reference: RunRecord | None, matrix: Matrix | None, quick: bool
+    asked: Asked,
+    name: str,
+    show: Callable[[], float],
+    reference: RunRecord | None,
+    matrix: Matrix | None,
+    quick: bool,
 ) -> dict[str, Any]:
     """Show a form and measure it. A form that fails is a row with its cause."""
-    row: dict[str, Any] = {"variant": name, "seconds": None, "verdict": "", "answers": "", "bench": "", "figures": {},
-                           "kernels": [], "cause": ""}  # fmt: skip
+    row: dict[str, Any] = {
+        "variant": name,
+        "seconds": None,
+        "verdict": "",
+        "answers": "",
+        "bench": "",
+        "figures": {},
+        "kernels": [],
+        "cause": "",
+    }
     try:
         row["seconds"] = round(show(), 1)
         word, summary, path = answered(asked, reference, quick=quick)
@@ -135,8 +183,12 @@ def _row(
         if matrix:
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
             cells = speed["cells"]
-            medians = {f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
-                       for cell in cells for key, label in FIGURES.items() if key in cell}  # fmt: skip
+            medians = {
+                f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
+                for cell in cells
+                for key, label in FIGURES.items()
+                if key in cell
+            }
             row |= {"bench": record.load(path).id, "figures": medians}
     except EnvgenError as error:
         told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
@@ -151,7 +203,9 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
     for row in rows:
         marked = row["verdict"] + ("" if row["verdict"] in GOOD or not row["verdict"] else " !")
-        figures = (f"{row['figures'][label]:,.1f}" if label in row["figures"] else "-" for label in labels)
+        figures = (
+            f"{row['figures'][label]:,.1f}" if label in row["figures"] else "-" for label in labels
+        )
         started = "-" if row["seconds"] is None else duration(row["seconds"])
         lines.append((row["variant"], started, marked or "-", *figures, row["cause"]))
     return lines
@@ -160,5 +214,7 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table as Markdown."""
     head, *lines = lines_of(rows)
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *lines)]
+    cells = [
+        [cell.replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *lines)
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)

@@ -1,4 +1,6 @@
-"""`envgen up`: check the services of a profile, ask their vLLM, start them, and wait until each is ready."""
+"""`envgen up`: check the services of a profile, ask their vLLM, start them, and wait until each is
+ready.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ from envgen.serve.preflight import PreflightError
 def main_service(profile: Profile) -> str:
     """The default service: `dev`, else the first. UsageError if there is none."""
     if not profile.services:
-        raise UsageError(f"profile {profile.name} has no services", hint="another profile? add --profile NAME")
+        raise UsageError(
+            f"profile {profile.name} has no services", hint="another profile? add --profile NAME"
+        )
     return "dev" if "dev" in profile.services else next(iter(profile.services))
 
 
-def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = True) -> tuple[Checked, ...]:
+def check_all(
+    deployment: Deployment, names: Sequence[str], *, predict: bool = True
+) -> tuple[Checked, ...]:
     """Check the services ``names`` (default: all). PreflightError with the problems of all of them.
 
     ``predict``: if all pass, ask the vLLM of each what it would choose, which takes seconds.
@@ -41,9 +47,13 @@ def check_all(deployment: Deployment, names: Sequence[str], *, predict: bool = T
 
 
 def check(deployment: Deployment, service: str) -> Checked:
-    """Check everything that a start needs, on one machine or several. PreflightError with every problem."""
+    """Check everything that a start needs, on one machine or several. PreflightError with every
+    problem.
+    """
     if deployment.profile.services[service].cluster is not None:
-        from envgen.app.cluster.start import check as cluster_check  # seldom, and a tenth of a second
+        from envgen.app.cluster.start import (
+            check as cluster_check,
+        )  # seldom, and a tenth of a second
 
         require_plugin("compose")
         return cluster_check(deployment, service)  # this machine may have no engine
@@ -51,20 +61,28 @@ def check(deployment: Deployment, service: str) -> Checked:
 
 
 def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
-    """PreflightError if each of the services that start would fit into the memory, but not all of them."""
+    """PreflightError if each of the services that start would fit into the memory, but not all of
+    them.
+    """
     starting = [one for one in passed if not one.running and len(one.machines) == 1]
     needs = {
-        one.service: need.bytes for one in starting if (need := deployment.profile.services[one.service].needs_memory)
+        one.service: need.bytes
+        for one in starting
+        if (need := deployment.profile.services[one.service].needs_memory)
     }
     if len(needs) < 2 or not deployment.is_local:
         return
     if problems := memory.too_little(sum(needs.values())):
         names = ", ".join(needs)
-        raise PreflightError(names, (replace(problems[0], message=f"together, {problems[0].message}"),))
+        raise PreflightError(
+            names, (replace(problems[0], message=f"together, {problems[0].message}"),)
+        )
 
 
 def predicted(checked: Checked) -> Checked:
-    """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the settings."""
+    """``checked`` with notes on what its vLLM would choose. PreflightError if vLLM refuses the
+    settings.
+    """
     if checked.running and not checked.differing:
         return checked
     from envgen.app.predict import ask_release  # not for a service that runs
@@ -75,7 +93,9 @@ def predicted(checked: Checked) -> Checked:
 
 
 def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
-    """Ask for each service. PreflightError with the problems of all; services with equal problems share them."""
+    """Ask for each service. PreflightError with the problems of all; services with equal problems
+    share them.
+    """
     passed, refused = list[Checked](), dict[str, PreflightError]()
     for name, ask in asked.items():
         try:
@@ -89,17 +109,22 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
         raised = next(iter(refused.values()))
         raised.only_lacking = all(refusal.only_lacking for refusal in refused.values())
         raised.problems = tuple(
-            problem for why, who in reasons.items()
-            for problem in (Problem(f"{', '.join(who)} {'was' if len(who) == 1 else 'were'} not started:"), *why)
-        )  # fmt: skip
+            problem
+            for why, who in reasons.items()
+            for problem in (
+                Problem(f"{', '.join(who)} {'was' if len(who) == 1 else 'were'} not started:"),
+                *why,
+            )
+        )
         raise raised
     return tuple(passed)
 
 
 def start_all(
     checked: Sequence[Checked], agree: Agree, options: StartOptions
-) -> Iterator[tuple[Checked, Started]]:  # fmt: skip
-    """Start one service after the other; yield each when it is ready. If one fails, the others still start.
+) -> Iterator[tuple[Checked, Started]]:
+    """Start one service after the other; yield each when it is ready. If one fails, the others
+    still start.
 
     ``agree`` is asked before a running one is replaced. The error at the end names all that failed.
     """
@@ -114,7 +139,8 @@ def start_all(
         else:
             yield service, started
     if failed:
-        # A running service that was left alone was not to be started, and may still have failed the checks.
+        # A running service that was left alone was not to be started, and may still have failed the
+        # checks.
         wanted = [
             one.service
             for one in checked
@@ -123,7 +149,12 @@ def start_all(
         lost = [name for name in wanted if name in failed]
         summary = []
         if lost and len(wanted) > 1:
-            summary = [Problem(f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}")]
+            summary = [
+                Problem(f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}")
+            ]
         raised = next(iter(failed.values()))
-        raised.problems = (*summary, *(problem for error in failed.values() for problem in error.problems))
+        raised.problems = (
+            *summary,
+            *(problem for error in failed.values() for problem in error.problems),
+        )
         raise raised

@@ -31,7 +31,9 @@ def verify(session: Session) -> Verified:
     deployment = session.deployment().to_build()
     engine = deployment.engine
     if deployment.lock is None:
-        raise UsageError("without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command)
+        raise UsageError(
+            "without an envgen.lock, two builds may differ", hint=deployment.profile.lock_command
+        )
     require_lock(deployment)
     names = [f"envgen-verify-{deployment.profile.compose_name}:{number}" for number in (1, 2)]
     try:
@@ -55,7 +57,9 @@ def _twice(request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
         for name, context in zip(names, (request.context, copy), strict=True):
             progress(f"building {name} from {context}")
             dockerfile = context / request.dockerfile.relative_to(request.context)
-            result = buildx.build(replace(request, tags=(name,), context=context, dockerfile=dockerfile))
+            result = buildx.build(
+                replace(request, tags=(name,), context=context, dockerfile=dockerfile)
+            )
             if not result.ok:
                 lines = "\n    ".join(result.lines[-15:])
                 message = f"the build failed in {result.step or 'buildx'}:\n    {lines}"

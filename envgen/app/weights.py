@@ -1,4 +1,6 @@
-"""The weights of a service: download them into the Hugging Face cache, and check them before a start."""
+"""The weights of a service: download them into the Hugging Face cache, and check them before a
+start.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ Say = Callable[[str, float], None]  # a line of progress, and the share that is 
 
 @dataclass(frozen=True)
 class Weights:
-    """A service's model or draft in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
+    """A service's model or draft in the cache. ``state``: absent, partial, damaged or whole;
+    ``bytes`` on disk.
+    """
 
     service: str
     repo: str
@@ -72,7 +76,9 @@ def services_with_model(profile: Profile) -> tuple[str, ...]:
 def choose(profile: Profile, wanted: str | None) -> str:
     """The wanted service, or the only one with a `model`."""
     line = f"services: {{{wanted or 'serve'}: {{model: {{repo: openai/gpt-oss-120b}}}}}}"
-    return the_service(profile, wanted, services_with_model(profile), "names no model", f"write `{line}`")
+    return the_service(
+        profile, wanted, services_with_model(profile), "names no model", f"write `{line}`"
+    )
 
 
 def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, Any]:
@@ -82,14 +88,21 @@ def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, An
 
 
 def look(deployment: Deployment, service: str, *, deep: bool = False) -> list[Weights]:
-    """Check the weights of a service in the cache, offline: its model, then its draft. ``deep``: read every byte."""
-    return [_look(deployment, service, model, deep) for model in deployment.profile.services[service].models]
+    """Check the weights of a service in the cache, offline: its model, then its draft. ``deep``:
+    read every byte.
+    """
+    return [
+        _look(deployment, service, model, deep)
+        for model in deployment.profile.services[service].models
+    ]
 
 
 def _look(deployment: Deployment, service: str, model: ModelRef, deep: bool) -> Weights:
     described = deployment.profile.services[service]
     # A draft has its model's vocabulary; some services name that of another repository, or none.
-    reads = model == described.model and not {"tokenizer", "skip-tokenizer-init"} & set(described.args)
+    reads = model == described.model and not {"tokenizer", "skip-tokenizer-init"} & set(
+        described.args
+    )
     request = {**_request("check", deployment, model), "reads": reads, "deep": deep}
     named = {"service": service, "repo": model.repo, "revision": model.revision}
     return _read(Weights, {**(_ask(deployment, request, READ if deep else LOOK) or {}), **named})
@@ -97,7 +110,9 @@ def _look(deployment: Deployment, service: str, model: ModelRef, deep: bool) -> 
 
 @dataclass(frozen=True)
 class Pulled:
-    """A download that has ended. ``problem``: why it failed, of the ``kind`` that has a hint; ``missing``: bytes."""
+    """A download that has ended. ``problem``: why it failed, of the ``kind`` that has a hint;
+    ``missing``: bytes.
+    """
 
     commit: str = ""
     bytes: int = 0
@@ -108,20 +123,29 @@ class Pulled:
 
 
 def fetch(
-    deployment: Deployment, model: ModelRef, *, image: str = "", say: Say = lambda line, _share: progress(line)
+    deployment: Deployment,
+    model: ModelRef,
+    *,
+    image: str = "",
+    say: Say = lambda line, _share: progress(line),
 ) -> Pulled:
     """Download missing files of a model; HF_TOKEN and HF_ENDPOINT come from this shell.
 
-    ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own, which has it.
+    ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own,
+    which has it.
     ``say`` gets the progress. LockError with the reason if the download fails.
     """
     request = _request("pull", deployment, model)
     request |= {
-        "ignore": list(model.ignore), "token": deployment.shell.get(TOKEN, ""),
-        "endpoint": deployment.shell.get(ENDPOINT, ""), "ca": names.CA_FILE,
+        "ignore": list(model.ignore),
+        "token": deployment.shell.get(TOKEN, ""),
+        "endpoint": deployment.shell.get(ENDPOINT, ""),
+        "ca": names.CA_FILE,
         "install": _hub_requirement(deployment) if image else "",
-    }  # fmt: skip
-    fetched = _read(Pulled, _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image))
+    }
+    fetched = _read(
+        Pulled, _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image)
+    )
     if fetched.problem:
         raise _refused(model, fetched, token=bool(deployment.shell.get(TOKEN)))
     return fetched
@@ -157,7 +181,11 @@ class _Progress:
         self.last = time.monotonic()
         self.first = now.bytes if self.first is None else self.first
         rate = (now.bytes - self.first) / max(self.last - self.began, 0.001)
-        left = f", {(now.total - now.bytes) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate else ""
+        left = (
+            f", {(now.total - now.bytes) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s"
+            if rate
+            else ""
+        )
         line = f"{self.model.repo}: {now.bytes / GIB:.2f} of {now.total / GIB:.2f} GiB{left}"
         self.say(line, now.bytes / max(1, now.total))
 
@@ -174,7 +202,9 @@ def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
 
 
 def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
-    """Service -> problems of its weights, for doctor; empty without an image, which has the program that checks."""
+    """Service -> problems of its weights, for doctor; empty without an image, which has the program
+    that checks.
+    """
     problems = {}
     for service in services_with_model(deployment.profile) if deployment.image is not None else ():
         try:
@@ -186,7 +216,9 @@ def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
 
 def _refused(model: ModelRef, fetched: Pulled, *, token: bool) -> LockError:
     kind, message = fetched.kind, fetched.problem
-    message = f"the hub was not reached: {network_reason(message)}" if kind == "network" else message
+    message = (
+        f"the hub was not reached: {network_reason(message)}" if kind == "network" else message
+    )
     access = f"check the access of {TOKEN}" if token else f"export {TOKEN}=... in this shell"
     hints = {
         "access": f"{access}, and accept the model's licence on its page",
@@ -203,12 +235,17 @@ def _refused(model: ModelRef, fetched: Pulled, *, token: bool) -> LockError:
 
 
 def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | None:
-    """The Hugging Face cache as a mount; None if it doesn't exist. ``make``: create it, owned by the user."""
+    """The Hugging Face cache as a mount; None if it doesn't exist. ``make``: create it, owned by
+    the user.
+    """
     engine, profile = deployment.engine, deployment.profile
     cache = profile.caches.get(CACHE)
     if cache is None:
         line = HUGGINGFACE.line("~/.cache/huggingface")
-        raise UsageError(f"profile {profile.name} has no cache `{CACHE}` to keep weights in", hint=f"write `{line}`")
+        raise UsageError(
+            f"profile {profile.name} has no cache `{CACHE}` to keep weights in",
+            hint=f"write `{line}`",
+        )
     if cache.host is None:
         volume = names.cache_volume(profile, CACHE)
         if engine.volume(volume) is None:
@@ -226,12 +263,18 @@ def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | No
 
 
 def _ask(
-    deployment: Deployment, request: Mapping[str, Any], timeout: float, *,
-    on_line: Callable[[str], None] | None = None, image: str = "",
-) -> Mapping[str, Any] | None:  # fmt: skip
-    """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a download.
+    deployment: Deployment,
+    request: Mapping[str, Any],
+    timeout: float,
+    *,
+    on_line: Callable[[str], None] | None = None,
+    image: str = "",
+) -> Mapping[str, Any] | None:
+    """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a
+    download.
 
-    It runs in ``image`` (default: the profile's). Without an image, a look at a folder of this machine runs here.
+    It runs in ``image`` (default: the profile's). Without an image, a look at a folder of this
+    machine runs here.
     """
     engine, profile = deployment.engine, deployment.profile
     mount = _mount(deployment, make=on_line is not None)
@@ -239,10 +282,18 @@ def _ask(
         return None
     image = image or (profile.image_name if deployment.image is not None else "")
     if not image and mount.kind == "bind" and on_line is None and deployment.is_local:
-        answer = run.ask(run.on_host({}), sys.executable, PROGRAM, {**request, "home": mount.source}, timeout=timeout)
+        answer = run.ask(
+            run.on_host({}),
+            sys.executable,
+            PROGRAM,
+            {**request, "home": mount.source},
+            timeout=timeout,
+        )
         return _checked(answer)
     if not image:
-        raise RefusedError(f"the image {profile.image_name} is not built", hint=f"envgen build {profile.chosen}")
+        raise RefusedError(
+            f"the image {profile.image_name} is not built", hint=f"envgen build {profile.chosen}"
+        )
     mounts, env = [mount], {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user (with sudo: to the caller).
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
@@ -253,11 +304,22 @@ def _ask(
             mounts.append(ContainerMount(str(ca), names.CA_FILE, read_only=True))
 
     execute = run.in_image(
-        engine, image, mounts=mounts, env=env, user=user, on_line=on_line, hold=fetches,
-        network="bridge" if fetches else "none", memory=FETCH_MEMORY if fetches else MEMORY,
-    )  # fmt: skip
+        engine,
+        image,
+        mounts=mounts,
+        env=env,
+        user=user,
+        on_line=on_line,
+        hold=fetches,
+        network="bridge" if fetches else "none",
+        memory=FETCH_MEMORY if fetches else MEMORY,
+    )
     program = FETCHER if fetches else PROGRAM
-    return _checked(run.ask(execute, run.shell_python(profile), program, {**request, "home": HOME}, timeout=timeout))
+    return _checked(
+        run.ask(
+            execute, run.shell_python(profile), program, {**request, "home": HOME}, timeout=timeout
+        )
+    )
 
 
 def _checked(answer: dict[str, Any] | run.NoAnswer) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Are two servers' answers the same? Figures of two series of token probabilities, and the verdict.
 
-A step is what a server thought likely in one place of a text: token -> natural logarithm of its probability. Nothing
-here asks a server: `questions` does.
+A step is what a server thought likely in one place of a text: token -> natural logarithm of its
+probability. Nothing here asks a server: `questions` does.
 """
 
 from __future__ import annotations
@@ -18,20 +18,29 @@ SAME, CLOSE, DIFFERENT, BROKEN, UNKNOWN = "same", "close", "different", "broken"
 WORST = (SAME, CLOSE, UNKNOWN, DIFFERENT, BROKEN)
 Step = Mapping[int, float]
 
-# Where the lines between the verdicts lie; docs/seen.md has what was measured on either side of each.
+# Where the lines between the verdicts lie; docs/seen.md has what was measured on either side of
+# each.
 EXACT = 1e-6  # nats: up to this, rounding in JSON; above it, other arithmetic
-MEAN = 0.005  # nats, over all places: precision and batches gave up to 0.0022, faults in all texts from 0.012 on
+# nats, over all places: precision and batches gave up to 0.0022, faults in all texts from 0.012 on
+MEAN = 0.005
 TEXT = 0.008  # nats, over one text: they gave up to 0.0047, a K that is 5 % too large 0.011
 FEWEST = 6  # places of a text whose mean counts: as many as are read of a long one
-LARGEST = 0.1  # nats, in a single place: they gave up to 0.052, one layer's norm that is 5 % too large 0.104
-CLEAR = 0.5  # nats between a first token and the one that the other side chose: rounding turned up to 0.25 around
+# nats, in a single place: they gave up to 0.052, one layer's norm that is 5 % too large 0.104
+LARGEST = 0.1
+# nats between a first token and the one that the other side chose: rounding turned up to 0.25
+# around
+CLEAR = 0.5
 RUINED = 0.5  # agreement on first tokens below which nothing useful is left
-LOOPS, LENGTH = 4, 6  # a text that ends in this many copies of at most this many tokens repeats itself
+LOOPS, LENGTH = (
+    4,
+    6,
+)  # a text that ends in this many copies of at most this many tokens repeats itself
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two series of steps compared. In nats: ``mean`` over all places, ``worst`` over one text, and ``largest``.
+    """Two series of steps compared. In nats: ``mean`` over all places, ``worst`` over one text, and
+    ``largest``.
     ``clear``: places where they disagree beyond rounding; ``odd``: values that are not finite."""
 
     places: int = 0
@@ -60,8 +69,10 @@ class Agreement:
         if not self.places:
             return "no place to compare"
         odd = f", {self.odd} values not finite" if self.odd else ""
-        return (f"{self.share:.1%} of {self.places} first tokens agree, divergence {self.mean:.4f} in the mean "
-                f"({self.worst:.4f} of one text), {self.largest:.3f} at most{odd}")  # fmt: skip
+        return (
+            f"{self.share:.1%} of {self.places} first tokens agree, divergence {self.mean:.4f} in the mean "
+            f"({self.worst:.4f} of one text), {self.largest:.3f} at most{odd}"
+        )
 
 
 def first(step: Step) -> int:
@@ -70,15 +81,24 @@ def first(step: Step) -> int:
 
 
 def divergence(a: Step, b: Step) -> float:
-    """The divergence (Kullback-Leibler, in nats) of ``b`` from ``a`` over the tokens that ``a`` lists.
+    """The divergence (Kullback-Leibler, in nats) of ``b`` from ``a`` over the tokens that ``a``
+    lists.
 
     A token that ``b`` does not list is at most as likely as the last one that it lists.
     """
     least = min(b.values())
     given, other = ([step.get(token, least) for token in a] for step in (a, b))
-    (total, reached) = (math.log(sum(math.exp(value - max(side)) for value in side)) + max(side)
-                        for side in (given, other))  # fmt: skip
-    return max(0.0, sum(math.exp(p - total) * (p - total - q + reached) for p, q in zip(given, other, strict=True)))
+    (total, reached) = (
+        math.log(sum(math.exp(value - max(side)) for value in side)) + max(side)
+        for side in (given, other)
+    )
+    return max(
+        0.0,
+        sum(
+            math.exp(p - total) * (p - total - q + reached)
+            for p, q in zip(given, other, strict=True)
+        ),
+    )
 
 
 def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
@@ -103,10 +123,15 @@ def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
 
 def together(parts: Sequence[Agreement]) -> Agreement:
     """Several texts as one; the mean is that of all places."""
-    counted = [sum(values) for values in zip(*((p.places, p.agreed, p.clear, p.odd) for p in parts), strict=True)]
+    counted = [
+        sum(values)
+        for values in zip(*((p.places, p.agreed, p.clear, p.odd) for p in parts), strict=True)
+    ]
     places, agreed, clear, odd = counted or (0, 0, 0, 0)
     mean = math.fsum(part.mean * part.places for part in parts) / places if places else 0.0
-    largest, worst = (max((getattr(part, name) for part in parts), default=0.0) for name in ("largest", "worst"))
+    largest, worst = (
+        max((getattr(part, name) for part in parts), default=0.0) for name in ("largest", "worst")
+    )
     return Agreement(places, agreed, mean, largest, clear, odd, worst)
 
 
@@ -122,9 +147,11 @@ def repeats(ids: Sequence[int]) -> bool:
 class Answer:
     """What a server answered to a question.
 
-    ``prompt``: the tokens that the model got. ``ids``: its answer, alone; ``steps``: how likely it found each place.
-    ``batched``: the same with others at the same time. ``scored``: what it says of its own answer when it reads it, not
-    writes it. ``fault``: why there is none; ``chat``: what is wrong with the chat's form.
+    ``prompt``: the tokens that the model got. ``ids``: its answer, alone; ``steps``: how likely it
+    found each place.
+    ``batched``: the same with others at the same time. ``scored``: what it says of its own answer
+    when it reads it, not writes it. ``fault``: why there is none; ``chat``: what is wrong with the
+    chat's form.
     """
 
     name: str
@@ -140,10 +167,19 @@ class Answer:
 
     def sample(self) -> dict[str, Any]:
         """For the record."""
-        steps = {name: [list(map(list, step.items())) for step in getattr(self, name)] for name in _STEPS}
+        steps = {
+            name: [list(map(list, step.items())) for step in getattr(self, name)] for name in _STEPS
+        }
         lists = {name: list(getattr(self, name)) for name in ("prompt", "ids", "batched_ids")}
-        return {"unit": "answer", "name": self.name, "text": self.text, "fault": self.fault, "chat": self.chat,
-                **lists, **steps}  # fmt: skip
+        return {
+            "unit": "answer",
+            "name": self.name,
+            "text": self.text,
+            "fault": self.fault,
+            "chat": self.chat,
+            **lists,
+            **steps,
+        }
 
 
 _STEPS = ("steps", "batched", "scored")
@@ -156,7 +192,9 @@ def read(record: RunRecord) -> dict[str, Answer]:
         if sample.get("unit") == "answer":
             kept: dict[str, Any] = {name: value for name, value in sample.items() if name != "unit"}
             for name in _STEPS:
-                kept[name] = [{int(token): float(value) for token, value in step} for step in sample[name]]
+                kept[name] = [
+                    {int(token): float(value) for token, value in step} for step in sample[name]
+                ]
             answers[kept["name"]] = Answer(**kept)
     if not answers:
         hint = "envgen answers SERVICE records some"
@@ -174,17 +212,26 @@ class Row:
     figures: Agreement = field(default_factory=Agreement)
 
     def plain(self) -> dict[str, Any]:
-        return {"name": self.name, "verdict": self.verdict, "seen": self.seen, **asdict(self.figures)}
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "seen": self.seen,
+            **asdict(self.figures),
+        }
 
 
 def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """The number of places that follow the same words in both texts: to the first one that differs, and with it."""
+    """The number of places that follow the same words in both texts: to the first one that differs,
+    and with it.
+    """
     same = next((index for index, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     return min(len(a), len(b)) if same is None else same + 1
 
 
 def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[tuple[Step, Step]]:
-    """The places of ``b``'s text (as ``name``) that have the same words before them as those of ``a``'s."""
+    """The places of ``b``'s text (as ``name``) that have the same words before them as those of
+    ``a``'s.
+    """
     if list(a.prompt) != list(b.prompt):
         return []
     length = shared(a.ids, getattr(b, ids))
@@ -192,27 +239,41 @@ def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[t
 
 
 def itself(answers: Mapping[str, Answer]) -> list[Row]:
-    """What a server's answers say without others: reading against writing, alone against in a batch, their form."""
+    """What a server's answers say without others: reading against writing, alone against in a
+    batch, their form.
+    """
     given = [answer for answer in answers.values() if not answer.fault]
     rows = []
     for name, parts in (
-        ("writing against reading", [agreement(zip(one.scored, one.steps, strict=False)) for one in given]),
-        ("in a batch against alone", [agreement(paths(one, one, "batched", "batched_ids")) for one in given]),
+        (
+            "writing against reading",
+            [agreement(zip(one.scored, one.steps, strict=False)) for one in given],
+        ),
+        (
+            "in a batch against alone",
+            [agreement(paths(one, one, "batched", "batched_ids")) for one in given],
+        ),
     ):
         whole = together(parts)
         rows.append(Row(name, whole.verdict, str(whole), whole))
     if faults := [f"{one.name}: {one.fault}" for one in answers.values() if one.fault]:
         died = not given or any("answered with 5" in fault for fault in faults)
-        rows.append(Row("answered", BROKEN if died else UNKNOWN, f"{len(faults)} were not: {faults[0]}"))
+        rows.append(
+            Row("answered", BROKEN if died else UNKNOWN, f"{len(faults)} were not: {faults[0]}")
+        )
     if wrong := [f"{one.name}: {one.chat}" for one in given if one.chat]:
         rows.append(Row("form of chats", BROKEN, f"{len(wrong)} are wrong: {wrong[0]}"))
     return rows
 
 
 def against(
-    reference: Mapping[str, Answer], answers: Mapping[str, Answer], scored: Mapping[str, Sequence[Step]]
+    reference: Mapping[str, Answer],
+    answers: Mapping[str, Answer],
+    scored: Mapping[str, Sequence[Step]],
 ) -> list[Row]:
-    """What the answers say beside a reference's. ``scored``: how likely this server finds the reference's answers."""
+    """What the answers say beside a reference's. ``scored``: how likely this server finds the
+    reference's answers.
+    """
     both = [(other, answers[name]) for name, other in reference.items() if name in answers]
     both = [(a, b) for a, b in both if not a.fault and not b.fault]
     rows = []
@@ -229,18 +290,26 @@ def against(
         whole = together(parts)
         rows.append(Row(name, whole.verdict, str(whole), whole))
     equal = sum(list(a.ids) == list(b.ids) and a.text == b.text for a, b in both)
-    rows.append(Row("texts", SAME if equal == len(both) else CLOSE, f"{equal} of {len(both)} are equal"))
+    rows.append(
+        Row("texts", SAME if equal == len(both) else CLOSE, f"{equal} of {len(both)} are equal")
+    )
     loops = [name for name, answer in answers.items() if repeats(answer.ids)]
     before = [name for name, answer in reference.items() if repeats(answer.ids)]
     if len(loops) > len(both) / 2 > 2 * len(before):
         rows.append(
-            Row("repetition", BROKEN, f"{len(loops)} answers repeat themselves, {len(before)} of the reference")
+            Row(
+                "repetition",
+                BROKEN,
+                f"{len(loops)} answers repeat themselves, {len(before)} of the reference",
+            )
         )
     return rows
 
 
 def verdict(own: Sequence[Row], other: Sequence[Row] = ()) -> str:
-    """The verdict on a server: the worst of its rows against the reference, and what its own say beyond `close`."""
+    """The verdict on a server: the worst of its rows against the reference, and what its own say
+    beyond `close`.
+    """
     own_worst = _worst(own)
     if not other:
         return own_worst

@@ -37,7 +37,9 @@ class Criterion:
 
 def criterion(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> Criterion:
     """A criterion; ``good`` None: not checked."""
-    return Criterion(name, UNKNOWN if good is None else PASSED if good else FAILED, seen, wanted, note)
+    return Criterion(
+        name, UNKNOWN if good is None else PASSED if good else FAILED, seen, wanted, note
+    )
 
 
 def outcome(criteria: Sequence[Criterion], *, strict: bool = False, **more: Any) -> Outcome:
@@ -58,7 +60,10 @@ def smoke(target: BenchTarget, flags: Sequence[str]) -> list[Criterion]:
     rows = [criterion("first answers", first.ready, seen, wanted)]
     if first.pooled:  # a model that embeds, ranks or classifies
         return rows
-    rows += [criterion(name, *verdict, "no raw markup, not reasoning alone") for name, verdict in first.chats.items()]
+    rows += [
+        criterion(name, *verdict, "no raw markup, not reasoning alone")
+        for name, verdict in first.chats.items()
+    ]
     length = LONG if limit is None else max(1, min(LONG, limit - SHORT))
     note = "" if length == LONG else f"adapted: the server's context is {limit} tokens"
     with doing("smoke", "long prompt"):
@@ -70,7 +75,9 @@ def smoke(target: BenchTarget, flags: Sequence[str]) -> list[Criterion]:
 def fault_of(target: BenchTarget, length: int) -> str:
     """What is wrong with the answer to a random prompt of ``length`` tokens; "": nothing."""
     try:
-        reply = target.ask(COMPLETIONS, {"prompt": tokens(length), "max_tokens": SHORT, "ignore_eos": True})
+        reply = target.ask(
+            COMPLETIONS, {"prompt": tokens(length), "max_tokens": SHORT, "ignore_eos": True}
+        )
     except Refused as error:
         return str(error)
     choices = reply.get("choices") if isinstance(reply, dict) else None
@@ -81,17 +88,28 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
     """The criteria for a load that a tool sent: no request failed, and what it left behind."""
     note = "without GPU memory, which nvidia-smi doesn't show" if after.gpu_memory is None else ""
     why = f": {cell.fault}" if cell.failed else ""
-    gpu = 0 if after.gpu_memory is None or before.gpu_memory is None else after.gpu_memory - before.gpu_memory
+    gpu = (
+        0
+        if after.gpu_memory is None or before.gpu_memory is None
+        else after.gpu_memory - before.gpu_memory
+    )
     growth = after.memory - before.memory + gpu
     restarted = (after.restarts, after.started_at) != (before.restarts, before.started_at)
     seen = "the server was restarted meanwhile" if restarted else gigabytes(growth)
     zombies = f"{len(after.zombies)} {', '.join(after.zombies)}".strip()
     return [
-        criterion("requests", not cell.failed, f"{cell.failed} of {requests} failed{why}", "0 failed"),
-        criterion("memory growth, without a restart", not restarted and growth < LOAD_GROWTH, seen,
-                  f"less than {gigabytes(LOAD_GROWTH)}", note),
+        criterion(
+            "requests", not cell.failed, f"{cell.failed} of {requests} failed{why}", "0 failed"
+        ),
+        criterion(
+            "memory growth, without a restart",
+            not restarted and growth < LOAD_GROWTH,
+            seen,
+            f"less than {gigabytes(LOAD_GROWTH)}",
+            note,
+        ),
         criterion("zombie processes", not after.zombies, zombies, "0"),
-    ]  # fmt: skip
+    ]
 
 
 def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -> list[Criterion]:
@@ -100,10 +118,15 @@ def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -
     rate, rows = medians.get("decode_tps"), []
     token = 1000 / rate if rate else None
     for name, limit, value in (
-        ("first token", max_ttft, medians.get("ttft_ms")), ("time per token", max_per_token, token)
-    ):  # fmt: skip
+        ("first token", max_ttft, medians.get("ttft_ms")),
+        ("time per token", max_per_token, token),
+    ):
         if limit is not None:
-            good, seen = (None, "not measured") if value is None else (value <= limit, f"{value:.1f} ms, the median")
+            good, seen = (
+                (None, "not measured")
+                if value is None
+                else (value <= limit, f"{value:.1f} ms, the median")
+            )
             rows.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit} ms"))
     return rows
 
@@ -115,20 +138,35 @@ def of_answers(name: str, verdict: str, seen: str) -> Criterion:
 
 
 def log_shows(ready: Ready | None, log: str, flags: Sequence[str], *, gpu: bool) -> list[Criterion]:
-    """The log has the lines that the profile expects, none that it forbids, and captured CUDA graphs on a GPU."""
+    """The log has the lines that the profile expects, none that it forbids, and captured CUDA
+    graphs on a GPU.
+    """
     expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})
     if gpu and "--enforce-eager" not in flags:
         expect = {**expect, "captured CUDA graphs": GRAPHS}
     evidence, none = Evidence(expect, forbid), "no such line"
     for line in log.splitlines():
         evidence.feed(line[:4000])
-    rows = [criterion(f"log shows {name}", name in evidence.seen, shorten(evidence.seen.get(name, none), 120), pattern)
-            for name, pattern in expect.items()]  # fmt: skip
+    rows = [
+        criterion(
+            f"log shows {name}",
+            name in evidence.seen,
+            shorten(evidence.seen.get(name, none), 120),
+            pattern,
+        )
+        for name, pattern in expect.items()
+    ]
     if forbid:
         name, line = evidence.forbidden or ("what ready.forbid names", none)
-        rows.append(criterion(f"log is free of {name}", not evidence.forbidden, shorten(line, 120), "no such line"))
+        rows.append(
+            criterion(
+                f"log is free of {name}", not evidence.forbidden, shorten(line, 120), "no such line"
+            )
+        )
     hint = "set ready.expect of the service"
-    return rows or [criterion("backends in the log", None, "the profile expects nothing", "as it expects", hint)]
+    return rows or [
+        criterion("backends in the log", None, "the profile expects nothing", "as it expects", hint)
+    ]
 
 
 def gigabytes(size: int) -> str:

@@ -33,7 +33,9 @@ class ServerGone(ServiceError):
 
 
 class Refused(Exception):
-    """The server answered, and not with what was asked for. ``by_choice``: it does not do this (status 400 to 499)."""
+    """The server answered, and not with what was asked for. ``by_choice``: it does not do this
+    (status 400 to 499).
+    """
 
     def __init__(self, why: str, *, by_choice: bool = False) -> None:
         super().__init__(why)
@@ -42,7 +44,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """A server. ``root``: the model's folder or name; ``max_len``: its context in tokens (None: unknown).
+    """A server. ``root``: the model's folder or name; ``max_len``: its context in tokens (None:
+    unknown).
 
     ``names``: those that its answers may have as the model's; empty: any.
     """
@@ -60,10 +63,14 @@ class BenchTarget:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The document that answers ``body``. Refused with the reason; ServerGone without an answer."""
+        """The document that answers ``body``. Refused with the reason; ServerGone without an
+        answer.
+        """
         given = {"model": self.model, "temperature": 0, **body}
         try:
-            status, content = answered("POST", self.url + path, self.headers, self.silence, json=given, largest=LARGEST)
+            status, content = answered(
+                "POST", self.url + path, self.headers, self.silence, json=given, largest=LARGEST
+            )
         except OSError as error:
             raise ServerGone(f"{self.url}{path}: {error}") from None
         if status != 200:
@@ -76,19 +83,30 @@ class BenchTarget:
             raise Refused(f"the reply is not JSON: {visible(start) or '(empty)'}") from None
         name = document.get("model") if isinstance(document, dict) else None
         if self.names and isinstance(name, str) and name not in self.names:
-            raise Refused(f"answered by the model {visible(name[:80])}, not {visible(self.model[:80])}")
+            raise Refused(
+                f"answered by the model {visible(name[:80])}, not {visible(self.model[:80])}"
+            )
         return document
 
 
-def find(url: str, *, model: str | None, key: str, silence: float, expected: str | None = None) -> BenchTarget:
-    """The server at ``url`` and its model: ``model``, which the user names, or ``expected``, which the profile names.
+def find(
+    url: str, *, model: str | None, key: str, silence: float, expected: str | None = None
+) -> BenchTarget:
+    """The server at ``url`` and its model: ``model``, which the user names, or ``expected``, which
+    the profile names.
 
-    ServiceError if it is not an OpenAI-compatible server or serves another model than the profile says, UsageError if
-    it doesn't have ``model``.
+    ServiceError if it is not an OpenAI-compatible server or serves another model than the profile
+    says, UsageError if it doesn't have ``model``.
     """
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or any(c in url for c in " \r\n\t"):
-        raise UsageError(f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000")
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or any(c in url for c in " \r\n\t")
+    ):
+        raise UsageError(
+            f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000"
+        )
     if any(not 33 <= ord(c) <= 126 for c in key):
         raise UsageError("the API key has a character that is invalid in an HTTP header")
     target = BenchTarget(url.rstrip("/"), model or "", key=key, silence=silence)
@@ -101,10 +119,15 @@ def find(url: str, *, model: str | None, key: str, silence: float, expected: str
     names = ", ".join(list(listed)[:8])
     if model is not None and model not in listed:
         hint = f"choose one: --model {next(iter(listed), 'NAME')}"
-        raise UsageError(f"{target.url} has no model {model!r}; it has: {names or '(none)'}", hint=hint)
+        raise UsageError(
+            f"{target.url} has no model {model!r}; it has: {names or '(none)'}", hint=hint
+        )
     if model is None and expected is not None and expected not in listed:
         hint = f"`envgen up` names what differs; to measure it as it is: --model {next(iter(listed), 'NAME')}"
-        raise ServiceError(f"{target.url} serves {names or 'no model'}, not {expected}, as the profile says", hint=hint)
+        raise ServiceError(
+            f"{target.url} serves {names or 'no model'}, not {expected}, as the profile says",
+            hint=hint,
+        )
     model = model or expected
     if model is None and len(listed) != 1:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
@@ -117,13 +140,17 @@ def find(url: str, *, model: str | None, key: str, silence: float, expected: str
 def listed_models(url: str, status: int, document: Any) -> dict[str, Mapping[str, Any]]:
     """The rows of /v1/models, by name. ServiceError if that is not a list of models."""
     if status in (401, 403):
-        raise UsageError(f"{url} needs an API key", hint="export it, and name the variable: --api-key-env NAME")
+        raise UsageError(
+            f"{url} needs an API key", hint="export it, and name the variable: --api-key-env NAME"
+        )
     rows = models(document) if status == 200 else None
     if rows is not None:
         return rows
     start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
-    raise ServiceError(f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
-                       hint="use the server's address without /v1")  # fmt: skip
+    raise ServiceError(
+        f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
+        hint="use the server's address without /v1",
+    )
 
 
 def tokens(count: int) -> list[int]:
@@ -139,6 +166,8 @@ Answer = TypeVar("Answer")
 
 
 def together(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-    """``ask`` all of ``items`` at once; the first error is raised. Ctrl-C does not wait for what is still asked."""
+    """``ask`` all of ``items`` at once; the first error is raised. Ctrl-C does not wait for what is
+    still asked.
+    """
     answers = [in_background(partial(ask, item)) for item in items]
     return [answer.result() for answer in answers]

@@ -1,4 +1,6 @@
-"""Figures from samples, and the comparison of two runs: their medians, and what differed in their environments."""
+"""Figures from samples, and the comparison of two runs: their medians, and what differed in their
+environments.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SIDES = ("A", "B")
 
 @dataclass(frozen=True, order=True)
 class MatrixCell:
-    """A cell of the test matrix, in tokens; -1: unknown. Figures of the prompt alone have no ``output``."""
+    """A cell of the test matrix, in tokens; -1: unknown. Figures of the prompt alone have no
+    ``output``.
+    """
 
     output: int = -1
     prompt: int = -1
@@ -34,8 +38,12 @@ class MatrixCell:
     @property
     def sample(self) -> dict[str, int]:
         """The cell as a record names it."""
-        return {"prompt_tokens": self.prompt, "output_tokens": self.output, "context_tokens": self.context,
-                "concurrency": self.concurrency}  # fmt: skip
+        return {
+            "prompt_tokens": self.prompt,
+            "output_tokens": self.output,
+            "context_tokens": self.context,
+            "concurrency": self.concurrency,
+        }
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,12 @@ class FigureRange:
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {"min": min(self.values), "median": self.median, "max": max(self.values), "values": list(self.values)}
+        return {
+            "min": min(self.values),
+            "median": self.median,
+            "max": max(self.values),
+            "values": list(self.values),
+        }
 
     def __str__(self) -> str:
         return f"{self.median:,.2f} ({min(self.values):,.2f} to {max(self.values):,.2f}, {len(self.values)})"
@@ -74,7 +87,9 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
         return default if value is None or not 0 <= value <= 1e12 else int(value)
 
     output = length("output_tokens", -1) if metric.by_output else -1
-    return MatrixCell(output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1))
+    return MatrixCell(
+        output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1)
+    )
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
@@ -104,8 +119,13 @@ class FigureRow:
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         values = {name: side.plain() for name, side in zip(SIDES, self.sides, strict=True) if side}
-        return {"metric": self.metric.name, "unit": self.metric.unit, "cell": str(self.cell), "runs": values,
-                "percent": self.percent}  # fmt: skip
+        return {
+            "metric": self.metric.name,
+            "unit": self.metric.unit,
+            "cell": str(self.cell),
+            "runs": values,
+            "percent": self.percent,
+        }
 
 
 def compare(a: RunRecord, b: RunRecord) -> list[FigureRow]:
@@ -113,7 +133,10 @@ def compare(a: RunRecord, b: RunRecord) -> list[FigureRow]:
     first, second = table(a.samples), table(b.samples)
     order = list(METRICS)
     keys = sorted({*first, *second}, key=lambda key: (order.index(key[0]), key[1]))
-    return [FigureRow(METRICS[name], cell, (first.get((name, cell)), second.get((name, cell)))) for name, cell in keys]
+    return [
+        FigureRow(METRICS[name], cell, (first.get((name, cell)), second.get((name, cell))))
+        for name, cell in keys
+    ]
 
 
 def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str]]]]:
@@ -128,7 +151,9 @@ def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str
 
 def differing(a: RunRecord, b: RunRecord, names: Sequence[str] = SIDES) -> list[str]:
     """What differs in environments and parameters: ``env.X: marlin in A; not recorded in B``."""
-    first, second = (flat({**record.environment, "parameters": record.parameters}) for record in (a, b))
+    first, second = (
+        flat({**record.environment, "parameters": record.parameters}) for record in (a, b)
+    )
     return [
         f"{key}: {first.get(key, 'not recorded')} in {names[0]}; {second.get(key, 'not recorded')} in {names[1]}"
         for key in sorted({*first, *second})
@@ -137,7 +162,9 @@ def differing(a: RunRecord, b: RunRecord, names: Sequence[str] = SIDES) -> list[
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """A nested value as ``a.b.c`` -> text; the server's arguments (``flags``) as ``flags.FLAG`` -> value."""
+    """A nested value as ``a.b.c`` -> text; the server's arguments (``flags``) as ``flags.FLAG`` ->
+    value.
+    """
     if isinstance(value, (list, tuple)):
         words = [str(item) for item in value]
         if prefix != "flags":
@@ -152,7 +179,9 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def flags(words: Sequence[str]) -> dict[str, str]:
-    """Arguments as flag -> value: ``--a b``, ``--a=b``, ``--a`` (yes); several words of an option are joined."""
+    """Arguments as flag -> value: ``--a b``, ``--a=b``, ``--a`` (yes); several words of an option
+    are joined.
+    """
     values: dict[str, str] = {}
     name = "(other words)"
     for word in words:

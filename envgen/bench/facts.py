@@ -33,7 +33,9 @@ _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,nohe
 
 @dataclass(frozen=True)
 class Vitals:
-    """A container's state. ``memory``: resident bytes of all processes; ``gpu_memory``: bytes (None: unknown)."""
+    """A container's state. ``memory``: resident bytes of all processes; ``gpu_memory``: bytes
+    (None: unknown).
+    """
 
     memory: int
     gpu_memory: int | None
@@ -83,34 +85,62 @@ class RunningService:
             how = f"is {now.state}" if now else "was removed"
             raise ServiceError(f"{self.container.name} no longer runs: it {how}")
         running = self.engine.processes(now.id)
-        zombies = tuple(f"{process.command} ({process.pid})" for process in running if process.zombie)
+        zombies = tuple(
+            f"{process.command} ({process.pid})" for process in running if process.zombie
+        )
         gpu = None
         with contextlib.suppress(EngineError):
-            gpu = parse_gpu_memory(self.engine.exec(now.id, _GPU, timeout=20).stdout.decode(errors="replace"))
-        return Vitals(sum(process.memory for process in running), gpu, zombies, now.restarts, now.started_at)
+            gpu = parse_gpu_memory(
+                self.engine.exec(now.id, _GPU, timeout=20).stdout.decode(errors="replace")
+            )
+        return Vitals(
+            sum(process.memory for process in running), gpu, zombies, now.restarts, now.started_at
+        )
 
     def environment(self) -> dict[str, Any]:
         """Image, lock, sources, versions, GPU, variables and flags, without secrets and unknowns."""
         profile, container = self.deployment.profile, self.container
-        pins = {name: str(pin) for name, source in profile.sources.items() if (pin := source.origin.wheel)}
+        pins = {
+            name: str(pin)
+            for name, source in profile.sources.items()
+            if (pin := source.origin.wheel)
+        }
         info, image = self.engine.info(), self.engine.image(container.image_id)
         labels = image.labels if image else {}
         seen: dict[str, Any] = {
-            "service": self.name, "project": profile.project, "profile": profile.name,
-            "sources": {**pins, **checkouts(profile, self.deployment.root)}, "container": container.name,
+            "service": self.name,
+            "project": profile.project,
+            "profile": profile.name,
+            "sources": {**pins, **checkouts(profile, self.deployment.root)},
+            "container": container.name,
             "variant": container.labels.get("dev.envgen.variant", ""),
-            "host": {"arch": info.arch, "cpus": info.cpus, "memory": info.memory, "engine": info.version,
-                     **({"kernel": platform.release()} if info.local else {})},
-            "image": image and {"name": next(iter(image.repo_tags), ""), "id": image.id,
-                                "digest": next(iter(image.repo_digests), "")},
+            "host": {
+                "arch": info.arch,
+                "cpus": info.cpus,
+                "memory": info.memory,
+                "engine": info.version,
+                **({"kernel": platform.release()} if info.local else {}),
+            },
+            "image": image
+            and {
+                "name": next(iter(image.repo_tags), ""),
+                "id": image.id,
+                "digest": next(iter(image.repo_digests), ""),
+            },
             **{key: labels.get(f"dev.envgen.{key}", "") for key in ("lock", "render")},
             "flags": (self.engine.inspect(container.id) or {}).get("Args") or [],
-            "env": {key: without_login(text) for key, text in container.env.items() if key not in profile.secrets},
-        }  # fmt: skip
+            "env": {
+                key: without_login(text)
+                for key, text in container.env.items()
+                if key not in profile.secrets
+            },
+        }
         with contextlib.suppress(EnvgenError):
             seen["kernels"] = kernels(self.log())
         with contextlib.suppress(EnvgenError):
-            inside = run.ask(run.in_container(self.engine, container.id), "python3", PROGRAM, {}, timeout=60)
+            inside = run.ask(
+                run.in_container(self.engine, container.id), "python3", PROGRAM, {}, timeout=60
+            )
             if not isinstance(inside, run.NoAnswer):
                 seen |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
                 seen["tuning"] = {
@@ -129,7 +159,9 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
     """The commit of each mounted source, with ``-dirty`` if files differ from it."""
     commits = {}
     for name, source in profile.mounted_sources.items():
-        with contextlib.suppress(EnvgenError, OSError):  # not a git checkout, or one that cannot be read
+        with contextlib.suppress(
+            EnvgenError, OSError
+        ):  # not a git checkout, or one that cannot be read
             tree = WorkTree((root / Path(str(source.origin.checkout)).expanduser()).resolve())
             if head := tree.head:
                 commits[name] = head + ("-dirty" if tree.edited(head) else "")

@@ -19,10 +19,12 @@ from envgen.serve.events import Completion, NoCompletion, log_probability
 
 TOP = 8  # tokens of each place whose probabilities are asked for
 REPLY, CHAT_REPLY = 32, 128  # tokens of an answer
-QUICK = slice(3, None, 4)  # of the questions, for a quarter of the time: a chat and the longest text are among them
+QUICK = slice(
+    3, None, 4
+)  # of the questions, for a quarter of the time: a chat and the longest text are among them
 BATCH = 8  # questions at once
-# The server computes the probabilities of all words for all places of a text at once, in memory that it has not set
-# aside: a longer text is scored in a few places, one by one.
+# The server computes the probabilities of all words for all places of a text at once, in memory
+# that it has not set aside: a longer text is scored in a few places, one by one.
 SCORED_AT_ONCE, PLACES = 256, 6
 
 
@@ -37,9 +39,14 @@ class FixedQuestion:
     tokens: int = 0
 
     def prompt(self, room: int) -> str:
-        """The text to be continued, for a context of ``room`` tokens: the server cuts a long one from the left."""
+        """The text to be continued, for a context of ``room`` tokens: the server cuts a long one
+        from the left.
+        """
         count = min(self.tokens, room) // 8
-        boxes = (f"The code of box {number} is {number * 7919 % 10007}." for number in range(count, 0, -1))
+        boxes = (
+            f"The code of box {number} is {number * 7919 % 10007}."
+            for number in range(count, 0, -1)
+        )
         return " ".join((*boxes, self.text))
 
 
@@ -51,9 +58,13 @@ def questions(quick: bool = False) -> tuple[FixedQuestion, ...]:
 
 
 class Asker:
-    """Asks one server. Nothing is answered from its cache of prefixes, so that no run depends on the one before."""
+    """Asks one server. Nothing is answered from its cache of prefixes, so that no run depends on
+    the one before.
+    """
 
-    def __init__(self, target: BenchTarget, flags: chat.ChatFlags, on_step: Callable[[str], None]) -> None:
+    def __init__(
+        self, target: BenchTarget, flags: chat.ChatFlags, on_step: Callable[[str], None]
+    ) -> None:
         self.target, self.flags, self.on_step = target, flags, on_step
         self.at_once = True  # whether it scores all places of a text in one request
         self.gives = True  # whether it gives probabilities
@@ -77,7 +88,9 @@ class Asker:
         return answers
 
     def score(self, answer: Answer) -> list[Step]:
-        """How likely this server finds each word of an answer; an empty step where it was not asked, [] if it can't."""
+        """How likely this server finds each word of an answer; an empty step where it was not
+        asked, [] if it can't.
+        """
         text = [*answer.prompt, *answer.ids]
         try:
             if self.at_once and len(text) <= SCORED_AT_ONCE:
@@ -87,12 +100,22 @@ class Asker:
                     if not error.by_choice:
                         raise
                     self.at_once = False  # as vLLM with a draft
-            chosen = {len(answer.ids) * place // PLACES for place in range(PLACES)} if answer.ids else set()
-            places: Sequence[int] = range(len(answer.ids)) if len(text) <= SCORED_AT_ONCE else sorted(chosen)
+            chosen = (
+                {len(answer.ids) * place // PLACES for place in range(PLACES)}
+                if answer.ids
+                else set()
+            )
+            places: Sequence[int] = (
+                range(len(answer.ids)) if len(text) <= SCORED_AT_ONCE else sorted(chosen)
+            )
             salt = secrets.token_hex(8)  # one text: its beginning may be kept
             steps: list[Step] = [{}] * len(answer.ids)
             for place in places:
-                body = {"prompt": text[: len(answer.prompt) + place], "max_tokens": 1, "cache_salt": salt}
+                body = {
+                    "prompt": text[: len(answer.prompt) + place],
+                    "max_tokens": 1,
+                    "cache_salt": salt,
+                }
                 steps[place] = self._continued(body)[1][0]
             return steps
         except (Refused, *MISSHAPEN):
@@ -106,27 +129,41 @@ class Asker:
                 body: dict[str, Any] = {"prompt": list(answer.prompt)}
             else:
                 room = max(1, (self.target.max_len or 2048) - REPLY - 1)
-                body = {"prompt": question.prompt(room), "truncate_prompt_tokens": min(question.tokens or room, room)}
+                body = {
+                    "prompt": question.prompt(room),
+                    "truncate_prompt_tokens": min(question.tokens or room, room),
+                }
             if question.chat and not answer.prompt:
                 return answer
             choice, steps = self._continued({**body, "max_tokens": REPLY})
             prompt = choice.get("prompt_token_ids") or answer.prompt
             text = answer.text or str(choice.get("text") or "")
-            return replace(answer, prompt=prompt, ids=choice.get("token_ids") or (), steps=steps, text=text)
+            return replace(
+                answer, prompt=prompt, ids=choice.get("token_ids") or (), steps=steps, text=text
+            )
         except Refused as error:
             return replace(answer, fault=str(error))
         except MISSHAPEN as error:
             return replace(answer, fault=f"the reply is not a completion: {type(error).__name__}")
 
     def _chat(self, question: FixedQuestion) -> Answer:
-        """A chat's answer: the tokens that its template makes, its text, and what is wrong with its form."""
+        """A chat's answer: the tokens that its template makes, its text, and what is wrong with its
+        form.
+        """
         tools = {"tools": [chat.TOOL]} if question.tools else {}
         effort = {"reasoning_effort": "low"} if self.flags.gpt_oss else {}
         length = min(CHAT_REPLY, (self.target.max_len or 2 * CHAT_REPLY) // 2)
-        reply = self.target.ask(chat.CHAT_URL, {
-            "messages": [{"role": "user", "content": question.chat}], "max_tokens": length, "return_token_ids": True,
-            "cache_salt": secrets.token_hex(8), **tools, **effort,
-        })  # fmt: skip
+        reply = self.target.ask(
+            chat.CHAT_URL,
+            {
+                "messages": [{"role": "user", "content": question.chat}],
+                "max_tokens": length,
+                "return_token_ids": True,
+                "cache_salt": secrets.token_hex(8),
+                **tools,
+                **effort,
+            },
+        )
         try:
             completion = Completion().add(reply)
         except NoCompletion as error:
@@ -145,34 +182,54 @@ class Asker:
             return (), []
 
     def _continued(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Step]]:
-        """A completion's choice, with how likely each word was. Raises Refused, or one of MISSHAPEN."""
+        """A completion's choice, with how likely each word was. Raises Refused, or one of
+        MISSHAPEN.
+        """
         given = {"cache_salt": secrets.token_hex(8), "return_token_ids": True, **body}
         keyed = {"logprobs": TOP, "return_tokens_as_token_ids": True}
         try:
-            choice = self.target.ask(COMPLETIONS, {**given, **(keyed if self.gives else {})})["choices"][0]
+            choice = self.target.ask(COMPLETIONS, {**given, **(keyed if self.gives else {})})[
+                "choices"
+            ][0]
         except Refused as error:
             if not self.gives or not error.by_choice:
                 raise
             choice = self.target.ask(COMPLETIONS, given)["choices"][0]
-            self.gives = False  # not with this flag, draft or front end: then texts are all that there is
+            self.gives = (
+                False  # not with this flag, draft or front end: then texts are all that there is
+            )
         tops = (choice.get("logprobs") or {}).get("top_logprobs") or []
-        return choice, [{_token(name): log_probability(value) for name, value in top.items()} for top in tops]
+        return choice, [
+            {_token(name): log_probability(value) for name, value in top.items()} for top in tops
+        ]
 
     def _read(self, text: Sequence[int]) -> list[Step]:
         """How likely each word of a text was; an empty step for the first."""
-        given = {"prompt": list(text), "max_tokens": 1, "prompt_logprobs": TOP, "cache_salt": secrets.token_hex(8)}
+        given = {
+            "prompt": list(text),
+            "max_tokens": 1,
+            "prompt_logprobs": TOP,
+            "cache_salt": secrets.token_hex(8),
+        }
         rows = self.target.ask(COMPLETIONS, given)["choices"][0].get("prompt_logprobs")
         if not rows:
             raise Refused("the server scores no prompts")
-        return [{int(token): log_probability(value["logprob"]) for token, value in (row or {}).items()} for row in rows]
+        return [
+            {int(token): log_probability(value["logprob"]) for token, value in (row or {}).items()}
+            for row in rows
+        ]
 
 
 def _token(name: str) -> int:
     return int(name.removeprefix("token_id:"))
 
 
-def scorer(asker: Asker, reference: Mapping[str, Answer], names: Collection[str]) -> dict[str, Sequence[Step]]:
-    """How likely the server of ``asker`` finds the answers of a reference to the questions ``names``."""
+def scorer(
+    asker: Asker, reference: Mapping[str, Answer], names: Collection[str]
+) -> dict[str, Sequence[Step]]:
+    """How likely the server of ``asker`` finds the answers of a reference to the questions
+    ``names``.
+    """
     given = [answer for answer in reference.values() if answer.ids and answer.name in names]
     scored: dict[str, Sequence[Step]] = {}
     for number, answer in enumerate(given, 1):

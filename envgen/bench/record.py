@@ -1,10 +1,12 @@
-"""Records of runs: a file of JSON lines for each run, with each sample on disk before the next is measured.
+"""Records of runs: a file of JSON lines for each run, with each sample on disk before the next is
+measured.
 
-``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line for each sample, an end line. A file without an end line is
-of a run that was interrupted or still runs; its last line may be cut off. A tool's own output is in ``<name>.raw/``.
+``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line for each sample, an end line. A file
+without an end line is of a run that was interrupted or still runs; its last line may be cut off. A
+tool's own output is in ``<name>.raw/``.
 
-A sample has its cell (``prompt_tokens``, ``output_tokens``, ``context_tokens`` already in the context, ``concurrency``)
-and figures named as in ``METRICS``.
+A sample has its cell (``prompt_tokens``, ``output_tokens``, ``context_tokens`` already in the
+context, ``concurrency``) and figures named as in ``METRICS``.
 """
 
 from __future__ import annotations
@@ -74,11 +76,16 @@ class RunRecord:
     @property
     def title(self) -> str:
         """Profile and variant, or else the model."""
-        words = [str(self.environment[key]) for key in ("profile", "variant") if self.environment.get(key)]
+        words = [
+            str(self.environment[key])
+            for key in ("profile", "variant")
+            if self.environment.get(key)
+        ]
         return " ".join(words) or str(self.environment.get("model") or self.id)
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- writing
+# ----------------------------------------------------------------------------------------------------------
 
 
 class Run:
@@ -91,7 +98,9 @@ class Run:
 
     def sample(self, data: Mapping[str, Any]) -> None:
         """Append a sample. ResultsError if it can't be written; earlier ones are kept."""
-        self._append({"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data})
+        self._append(
+            {"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data}
+        )
         self.samples += 1
 
     def raw(self, name: str, content: bytes) -> None:
@@ -125,8 +134,12 @@ class Run:
         return ResultsError(f"can't write results: {reason_of(error)}; {kept}")
 
 
-def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
-    """Begin a record in ``folder`` (created if missing), without secrets. ResultsError if it can't be written."""
+def start(
+    folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Run:
+    """Begin a record in ``folder`` (created if missing), without secrets. ResultsError if it can't
+    be written.
+    """
     time.sleep(0.001)  # names have milliseconds: within one, runs would sort by their random ids
     ident, when = secrets.token_hex(4), utc(datetime.now(timezone.utc))
     given = {"environment": environment, "parameters": parameters}
@@ -135,11 +148,15 @@ def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: M
     path = folder / f"{re.sub('[-:]', '', when)}-{kind}-{ident}{SUFFIX}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, encode(head), new=True)  # whole or not at all: a kill here leaves no empty record
+        files.write(
+            path, encode(head), new=True
+        )  # whole or not at all: a kill here leaves no empty record
         return Run(path, ident)
     except OSError as error:
         hint = "the folder needs to be writable and have free space"
-        raise ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint) from error
+        raise ResultsError(
+            f"can't write results into {folder}: {reason_of(error)}", hint=hint
+        ) from error
 
 
 def utc(moment: datetime) -> str:
@@ -158,7 +175,8 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading
+# ----------------------------------------------------------------------------------------------------------
 
 
 def load(path: Path) -> RunRecord:
@@ -171,8 +189,12 @@ def load(path: Path) -> RunRecord:
     try:
         first = read_json(lines[0] if lines else rest)
         if first["type"] != "start" or first["format"] != FORMAT:
-            raise ValueError(f"not the start of a run, or not of format {FORMAT}, which this envgen reads")
-        started = datetime.fromisoformat(first["started"].replace("Z", "+00:00")).astimezone(timezone.utc)
+            raise ValueError(
+                f"not the start of a run, or not of format {FORMAT}, which this envgen reads"
+            )
+        started = datetime.fromisoformat(first["started"].replace("Z", "+00:00")).astimezone(
+            timezone.utc
+        )
         for number, text in enumerate(lines[1:], 2):  # noqa: B007 - the error has the number
             line = read_json(text)
             if end is not None or line["type"] not in ("sample", "end"):
@@ -181,17 +203,30 @@ def load(path: Path) -> RunRecord:
                 samples.append(dict(line["data"]))
             else:
                 end = str(line["outcome"]), dict(line["summary"])
-        return RunRecord(path, str(first["id"]), str(first["kind"]), started, dict(first["environment"]),
-                      dict(first["parameters"]), *(end or (UNFINISHED, {})), samples)  # fmt: skip
+        return RunRecord(
+            path,
+            str(first["id"]),
+            str(first["kind"]),
+            started,
+            dict(first["environment"]),
+            dict(first["parameters"]),
+            *(end or (UNFINISHED, {})),
+            samples,
+        )
     except MISSHAPEN as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         hint = "the file is damaged, or not a run record of this envgen"
-        raise ResultsError(f"this is not a line of a run record: {what}", hint=hint,
-                           place=Place(str(path), number, 1)) from None  # fmt: skip
+        raise ResultsError(
+            f"this is not a line of a run record: {what}",
+            hint=hint,
+            place=Place(str(path), number, 1),
+        ) from None
 
 
 def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
-    """All records, oldest first, and a line for each that could not be read. Links are not followed."""
+    """All records, oldest first, and a line for each that could not be read. Links are not
+    followed.
+    """
     records, bad = [], []
     for path in folder.glob(f"*{SUFFIX}"):
         try:
@@ -202,17 +237,27 @@ def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
 
 
 def resolve(folder: Path, name: str, kind: str = "") -> RunRecord:
-    """The record for ``name``: ``latest`` (of ``kind``), ``latest~2``, the beginning of an id, or a file."""
+    """The record for ``name``: ``latest`` (of ``kind``), ``latest~2``, the beginning of an id, or a
+    file.
+    """
     if name.endswith(SUFFIX):
-        return load(next((path for path in (Path(name), folder / name) if path.exists()), Path(name)))
+        return load(
+            next((path for path in (Path(name), folder / name) if path.exists()), Path(name))
+        )
     entries = [run for run in runs(folder)[0] if kind in ("", run.kind)]
     if latest := _LATEST.fullmatch(name):
-        meant = entries[-1 - int(latest[1] or 0) :][:1] if len(entries) > int(latest[1] or 0) else []
+        meant = (
+            entries[-1 - int(latest[1] or 0) :][:1] if len(entries) > int(latest[1] or 0) else []
+        )
     else:
         meant = [one for one in entries if name and one.id.startswith(name)]
     if len(meant) == 1:
         return meant[0]
     if meant:
         listed = ", ".join(f"{one.id} ({one.kind})" for one in meant[:8])
-        raise UsageError(f"{name!r} matches {len(meant)} runs: {listed}", hint="give more characters of the id")
-    raise UsageError(f"no run {name!r} among the {len(entries)} in {folder}", hint="envgen results list")
+        raise UsageError(
+            f"{name!r} matches {len(meant)} runs: {listed}", hint="give more characters of the id"
+        )
+    raise UsageError(
+        f"no run {name!r} among the {len(entries)} in {folder}", hint="envgen results list"
+    )

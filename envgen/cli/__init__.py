@@ -19,8 +19,8 @@ from envgen.errors import OutputMode
 from envgen.text import Verbosity
 
 Groups = dict[str, tuple[str, dict[str, str]]]
-# Heading -> folder, and lines of help with their commands: a file each, with the function `command`. The lines are here
-# so that `envgen --help` imports no command.
+# Heading -> folder, and lines of help with their commands: a file each, with the function
+# `command`. The lines are here so that `envgen --help` imports no command.
 GROUPS: Groups = {
     "Set up": (
         "setup",
@@ -83,12 +83,16 @@ def _louder(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def with_verbose(command: click.Command) -> click.Command:
-    """Add -v, which works before and after the command, to it and its sub-commands (without the letter to `down`)."""
+    """Add -v, which works before and after the command, to it and its sub-commands (without the
+    letter to `down`).
+    """
     taken = {spelling for param in command.params for spelling in param.opts}
     if "--verbose" not in taken:
         spellings = [spelling for spelling in ("-v", "--verbose") if spelling not in taken]
         text = "Print each program that is run."
-        command.params.append(click.Option(spellings, is_flag=True, help=text, expose_value=False, callback=_louder))
+        command.params.append(
+            click.Option(spellings, is_flag=True, help=text, expose_value=False, callback=_louder)
+        )
     for subcommand in getattr(command, "commands", {}).values():
         with_verbose(subcommand)
     return command
@@ -120,7 +124,9 @@ class LazyGroup(FullGroup):
         commands = dict[str, tuple[str, str]]()
         for folder, rows in self.groups.values():
             for names, text in rows.items():
-                commands |= {name: (f"{__name__}.{folder}.{name}", text) for name in names.split(", ")}
+                commands |= {
+                    name: (f"{__name__}.{folder}.{name}", text) for name in names.split(", ")
+                }
         return commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -142,7 +148,9 @@ class LazyGroup(FullGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(len(names) for _, rows in self.groups.values() for names in rows)  # one column for all groups
+        width = max(
+            len(names) for _, rows in self.groups.values() for names in rows
+        )  # one column for all groups
         for heading, (_, rows) in self.groups.items():
             with formatter.section(heading):
                 formatter.write_dl([(names.ljust(width), text) for names, text in rows.items()])
@@ -150,19 +158,27 @@ class LazyGroup(FullGroup):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names and their help from the table: completing imports no command."""
         items = [
-            CompletionItem(name, help=row[1]) for name, row in self._commands().items() if name.startswith(incomplete)
+            CompletionItem(name, help=row[1])
+            for name, row in self._commands().items()
+            if name.startswith(incomplete)
         ]
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, "-V", "--version", prog_name="envgen", message="%(prog)s %(version)s")
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(
+    __version__, "-V", "--version", prog_name="envgen", message="%(prog)s %(version)s"
+)
 def main() -> None:
     """Build and run vLLM + FlashInfer containers from one YAML file.
 
     \b
     Example: envgen up serve -p prod
-    Completion, in ~/.bashrc: eval "$(_ENVGEN_COMPLETE=bash_source envgen)"   (or zsh_source, fish_source)
+    Completion, in ~/.bashrc: eval "$(_ENVGEN_COMPLETE=bash_source envgen)"   (or zsh_source,
+    fish_source)
     """
 
 
@@ -170,7 +186,8 @@ with_verbose(main)
 
 
 def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None) -> int:
-    """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass through.
+    """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass
+    through.
 
     ``output`` records whether the command line asks for JSON, and whether it was printed.
     """
@@ -181,7 +198,9 @@ def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None
     except SystemExit:  # click turns EPIPE into this, and ends a completion so
         raise BrokenPipeError from None
     except click.UsageError as error:  # the callback of --json may not have run
-        takes_json = error.ctx is not None and any(param.name == "as_json" for param in error.ctx.command.params)
+        takes_json = error.ctx is not None and any(
+            param.name == "as_json" for param in error.ctx.command.params
+        )
         output.json = output.json or (takes_json and "--json" in words)
         raise
     return result if isinstance(result, int) else 0

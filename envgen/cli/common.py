@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # what a command needs, and its --help does not
     from envgen.app.session import Session
     from envgen.engine.compose import Compose
 
-LARGEST = 1_000_000_000  # the largest number on a command line: larger ones overflow clocks and sizes
+LARGEST = (
+    1_000_000_000  # the largest number on a command line: larger ones overflow clocks and sizes
+)
 
 
 class Count(click.IntRange):
@@ -29,7 +31,11 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return number if number <= LARGEST else self.fail(f"{value} is more than {LARGEST}", param, ctx)
+        return (
+            number
+            if number <= LARGEST
+            else self.fail(f"{value} is more than {LARGEST}", param, ctx)
+        )
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,14 +52,32 @@ def project_options_without_f(function: F) -> F:
 
 
 def _with_session(function: F, *file_names: str) -> F:
-    @click.option(*file_names, "file", type=click.Path(path_type=Path), envvar="ENVGEN_FILE", metavar="FILE",
-                  help="The project file (default: envgen.yaml, searched upward).")  # fmt: skip
-    @click.option("-p", "--profile", envvar="ENVGEN_PROFILE", metavar="NAME",
-                  help="The profile (default: default_profile, or the first one).")  # fmt: skip
-    @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
-                  help="Override one value, such as build.max_jobs=4 (repeatable).")  # fmt: skip
+    @click.option(
+        *file_names,
+        "file",
+        type=click.Path(path_type=Path),
+        envvar="ENVGEN_FILE",
+        metavar="FILE",
+        help="The project file (default: envgen.yaml, searched upward).",
+    )
+    @click.option(
+        "-p",
+        "--profile",
+        envvar="ENVGEN_PROFILE",
+        metavar="NAME",
+        help="The profile (default: default_profile, or the first one).",
+    )
+    @click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override one value, such as build.max_jobs=4 (repeatable).",
+    )
     @functools.wraps(function)
-    def wrapper(*args: Any, file: Path | None, profile: str | None, sets: tuple[str, ...], **kwargs: Any) -> Any:
+    def wrapper(
+        *args: Any, file: Path | None, profile: str | None, sets: tuple[str, ...], **kwargs: Any
+    ) -> Any:
         from envgen.app.session import Session
 
         return function(*args, session=Session(file, profile, sets), **kwargs)
@@ -64,8 +88,12 @@ def _with_session(function: F, *file_names: str) -> F:
 def variant_option(function: F) -> F:
     """Add --variant, which becomes part of the ``session``; apply it below ``project_options``."""
 
-    @click.option("--variant", default="", metavar="NAME",
-                  help="Apply this variant of the profile (`envgen config` lists them), or several: a+b.")  # fmt: skip
+    @click.option(
+        "--variant",
+        default="",
+        metavar="NAME",
+        help="Apply this variant of the profile (`envgen config` lists them), or several: a+b.",
+    )
     @functools.wraps(function)
     def wrapper(*args: Any, session: Session, variant: str, **kwargs: Any) -> Any:
         return function(*args, session=session.with_(variant=variant), **kwargs)
@@ -79,9 +107,14 @@ def _keep_json(context: click.Context, _parameter: click.Parameter, value: bool)
 
 # Eager, so that an error in any other option is printed as JSON too.
 json_option = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, expose_value=False, callback=_keep_json,
+    "--json",
+    "as_json",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_keep_json,
     help="Print the result as one JSON document.",
-)  # fmt: skip
+)
 
 
 def reporting(function: F) -> F:
@@ -92,7 +125,9 @@ def reporting(function: F) -> F:
 def warn_of_unused(session: Session, *, local: bool = True) -> None:
     """Print a warning for each setting without effect (``Session.warnings``), to stderr."""
     for problem in session.warnings(local=local):
-        progress(f"warning: {replace(problem, place=problem.place and replace(problem.place, text=''))}")
+        progress(
+            f"warning: {replace(problem, place=problem.place and replace(problem.place, text=''))}"
+        )
 
 
 def wants_json() -> bool:
@@ -136,7 +171,9 @@ def _agrees(question: str) -> bool:
 def confirm(what: str, question: str, lines: Iterable[str]) -> None:
     """Show ``lines`` and ask on the terminal. UsageError without a terminal, click.Abort for a no."""
     if wants_json() or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{what} needs --yes with --json or without a terminal", hint="add --yes or --dry-run")
+        raise UsageError(
+            f"{what} needs --yes with --json or without a terminal", hint="add --yes or --dry-run"
+        )
     for line in lines:
         click.echo(line)
     if not _agrees(question):
@@ -144,13 +181,17 @@ def confirm(what: str, question: str, lines: Iterable[str]) -> None:
 
 
 def show_logs(composes: Mapping[str, Compose], *words: str) -> int:
-    """`docker compose logs ...`: safe for the terminal with colours kept, or raw into a pipe or file.
+    """`docker compose logs ...`: safe for the terminal with colours kept, or raw into a pipe or
+    file.
 
-    ``composes``: by machine. With several, each line begins with the machine's name; --follow reads all at once.
+    ``composes``: by machine. With several, each line begins with the machine's name; --follow reads
+    all at once.
     """
     if len(composes) > 1:
         with ThreadPoolExecutor(len(composes) if "--follow" in words else 1) as pool:
-            return max(pool.map(lambda node: _stream(composes[node], words, f"{node} | "), composes))
+            return max(
+                pool.map(lambda node: _stream(composes[node], words, f"{node} | "), composes)
+            )
     compose = next(iter(composes.values()), None)
     if compose is None or sys.stdout.isatty():
         return _stream(compose, words) if compose else 0
@@ -158,4 +199,6 @@ def show_logs(composes: Mapping[str, Compose], *words: str) -> int:
 
 
 def _stream(compose: Compose, words: Sequence[str], prefix: str = "") -> int:
-    return compose.stream(*words, on_line=lambda line: click.echo(with_own_colours(prefix + line))).code
+    return compose.stream(
+        *words, on_line=lambda line: click.echo(with_own_colours(prefix + line))
+    ).code

@@ -25,15 +25,22 @@ def _report_defect(error: BaseException) -> int:
     """Report a bug of envgen, with the traceback in a file. Returns the exit code."""
     details = "the disk has no space left for them"
     with contextlib.suppress(OSError):
-        with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="envgen-defect-", suffix=".txt", delete=False
+        ) as file:
             traceback.print_exception(error, file=file)
         details = file.name
-    print(f"envgen: internal error: {type(error).__name__}: {error}\n  details: {details}", file=sys.stderr)
+    print(
+        f"envgen: internal error: {type(error).__name__}: {error}\n  details: {details}",
+        file=sys.stderr,
+    )
     return ExitCode.INTERNAL
 
 
 class _Messages(SafeStream):
-    """Standard error: a reader that left (`envgen up 2>&1 | head`) changes no result and no exit code."""
+    """Standard error: a reader that left (`envgen up 2>&1 | head`) changes no result and no exit
+    code.
+    """
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -52,13 +59,18 @@ def _streams() -> Iterator[None]:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest free number: this one
+            os.open(
+                os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY
+            )  # the lowest free number: this one
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, _Messages(sys.stderr))
+    sys.stdout, sys.stderr = (
+        cast(TextIO, SafeStream(sys.stdout)),
+        cast(TextIO, _Messages(sys.stderr)),
+    )
     try:
         yield
     finally:
@@ -102,7 +114,9 @@ def _main(argv: Sequence[str] | None) -> int:
             reason = f"with its encoding {error.encoding}, this Python can't name {error.object!a}; export PYTHONUTF8=1"
             print(f"envgen: {reason}", file=sys.stderr)
             return _failed(output, reason, ExitCode.USAGE)
-        return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
+        return _failed(
+            output, f"internal error: {type(error).__name__}: {error}", _report_defect(error)
+        )
 
 
 def _failed(output: OutputMode, error: BaseException | str, code: int) -> int:

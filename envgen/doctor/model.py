@@ -19,7 +19,11 @@ from envgen.profile.model import Profile
 from envgen.serve.ended import Ended
 from envgen.text import visible
 
-CMA = 1 << 30  # bytes of CmaFree; a Spark whose kernel has Kexec HandOver on has 9.3 GiB (NVIDIA/NV-Kernels#591)
+CMA = (
+    1 << 30
+    # bytes of CmaFree; a Spark whose kernel has Kexec HandOver on has 9.3 GiB
+    # (NVIDIA/NV-Kernels#591)
+)
 HANDOVER_CURE = "sudo apt-get install nvidia-spark-grub-kho && sudo reboot"
 
 
@@ -58,7 +62,8 @@ class Remedy:
     is_line: bool = False
 
     def __post_init__(self) -> None:
-        # A hint of another part may name a file with a line break: still one line, with the break as an escape.
+        # A hint of another part may name a file with a line break: still one line, with the break
+        # as an escape.
         object.__setattr__(self, "text", visible(self.text))
 
 
@@ -105,29 +110,49 @@ class Context:
     profile: Profile
     service: str  # the service that is examined, or would be started
     digest: str = ""  # of the image that the profile renders now; "": unknown
-    stale: tuple[Problem, ...] | None = None  # that the image is missing or out of date; None: unknown
+    stale: tuple[Problem, ...] | None = (
+        None  # that the image is missing or out of date; None: unknown
+    )
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
     box: Box | None = None  # of this machine; None: the engine is on another one
     image: Image | None = None
     container: Container | None = None
-    differing: tuple[str, ...] | None = None  # what `envgen up` would change of it; None: not compared
+    differing: tuple[str, ...] | None = (
+        None  # what `envgen up` would change of it; None: not compared
+    )
     probe: Probe | None = None
     trouble: Trouble | None = None
     running: tuple[Running, ...] = ()  # of each running container
-    tried: Mapping[str, Tried] = field(default_factory=dict)  # package -> its import in the container
-    ended: Mapping[str, Ended] = field(default_factory=dict)  # container ID -> how its program ended last
-    notices: Mapping[str, tuple[Explanation, ...]] = field(default_factory=dict)  # container's name -> in its log
+    tried: Mapping[str, Tried] = field(
+        default_factory=dict
+    )  # package -> its import in the container
+    ended: Mapping[str, Ended] = field(
+        default_factory=dict
+    )  # container ID -> how its program ended last
+    notices: Mapping[str, tuple[Explanation, ...]] = field(
+        default_factory=dict
+    )  # container's name -> in its log
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
-    inodes: Mapping[str, int] = field(default_factory=dict)  # source -> inode of that folder; 0: no such folder
+    inodes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # source -> inode of that folder; 0: no such folder
     modules: tuple[Module, ...] | None = None  # of the JIT cache, as the running container has it
     build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
-    unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # source -> patches that its checkout lacks
+    unpatched: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # source -> patches that its checkout lacks
     refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, besides an old image
-    weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)  # service with a model -> its problems
-    effective: Profile | None = None  # as Compose understands it with the profile's own file; None: it can't
-    own_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # service -> what that file changes
+    weights: Mapping[str, tuple[Problem, ...]] = field(
+        default_factory=dict
+    )  # service with a model -> its problems
+    effective: Profile | None = (
+        None  # as Compose understands it with the profile's own file; None: it can't
+    )
+    own_changes: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # service -> what that file changes
     own_trouble: str = ""  # what Compose has against that file
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_temporary: bool = False  # started by `--run`
@@ -145,10 +170,11 @@ Judge = Callable[..., Findings | list[Finding] | Finding | None]
 
 @dataclass(frozen=True)
 class Check:
-    """A check. Its judge yields findings; the returned one is used if there are none (None: nothing to judge).
+    """A check. Its judge yields findings; the returned one is used if there are none (None: nothing
+    to judge).
 
-    ``needs``: the field of the context that it requires and gets as its second argument. docs/doctor.md describes each
-    finding.
+    ``needs``: the field of the context that it requires and gets as its second argument.
+    docs/doctor.md describes each finding.
     """
 
     id: str

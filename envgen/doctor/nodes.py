@@ -1,6 +1,7 @@
 """Compare the answers of the machines of a service: a finding for each thing that must hold.
 
-vLLM compares nothing between its ranks: other weights on the second machine give wrong text and a healthy server.
+vLLM compares nothing between its ranks: other weights on the second machine give wrong text and a
+healthy server.
 """
 
 from __future__ import annotations
@@ -30,21 +31,42 @@ RANK = "dev.envgen.cluster"  # the label of a rank
 
 
 def finding(
-    severity: Severity, who: Sequence[str], message: str, expected: str = "", fix: str = "", *, is_line: bool = False
+    severity: Severity,
+    who: Sequence[str],
+    message: str,
+    expected: str = "",
+    fix: str = "",
+    *,
+    is_line: bool = False,
 ) -> Finding:
-    """A finding about the machines ``who``. ``fix``: a command, or (``is_line``) a line for the project file."""
+    """A finding about the machines ``who``. ``fix``: a command, or (``is_line``) a line for the
+    project file.
+    """
     case = {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, "")
     if severity is Severity.OK:
         title, expected = f"{who[0]}: {message}" if len(who) == 1 else message, ""
     else:
-        title, expected = f"{'+'.join(who)}: {message}" if who else message, expected or "the same on all machines"
-    return Finding(severity, title, "", expected, Remedy(fix, is_line) if fix else None,
-                   {"case": case, "nodes": list(who)}, "nodes.fit", Where.NODES)  # fmt: skip
+        title, expected = (
+            f"{'+'.join(who)}: {message}" if who else message,
+            expected or "the same on all machines",
+        )
+    return Finding(
+        severity,
+        title,
+        "",
+        expected,
+        Remedy(fix, is_line) if fix else None,
+        {"case": case, "nodes": list(who)},
+        "nodes.fit",
+        Where.NODES,
+    )
 
 
 @dataclass
 class NodeFacts:
-    """A machine of a service, and its answer. ``trouble``: why there is none, in the words of the engine or ssh."""
+    """A machine of a service, and its answer. ``trouble``: why there is none, in the words of the
+    engine or ssh.
+    """
 
     name: str
     machine: Machine
@@ -58,7 +80,9 @@ class NodeFacts:
     image: Image | None = None
     stale: tuple[Problem, ...] = ()  # why the head's image is out of date
     facts: dict[str, Any] = field(default_factory=dict)
-    absent: list[ContainerMount] = field(default_factory=list)  # folders of the service that this machine lacks
+    absent: list[ContainerMount] = field(
+        default_factory=list
+    )  # folders of the service that this machine lacks
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
     refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
@@ -71,14 +95,21 @@ class NodeFacts:
         return f"{head} save {self.image_name} | {_docker(self.machine)} load"
 
     def copy_of_model(self) -> str:
-        """The command, typed on the head, that copies the model from there; "" where ssh does not lead to it."""
-        source, host = self.head.model if self.head else "", self.engine.endpoint.host if self.engine else ""
+        """The command, typed on the head, that copies the model from there; "" where ssh does not
+        lead to it.
+        """
+        source, host = (
+            self.head.model if self.head else "",
+            self.engine.endpoint.host if self.engine else "",
+        )
         if not source or not self.model or not host.startswith("ssh://"):
             return ""
         address = SshAddress.parse(host)
         port = ["-e", f"ssh -p {address.port}"] if address.port else []
         login = f"{address.user}@{address.host}" if address.user else address.host
-        return shell_line(["rsync", "-a", "--checksum", "--mkpath", *port, f"{source}/", f"{login}:{self.model}/"])
+        return shell_line(
+            ["rsync", "-a", "--checksum", "--mkpath", *port, f"{source}/", f"{login}:{self.model}/"]
+        )
 
     @property
     def card(self) -> dict[str, Any]:
@@ -97,15 +128,23 @@ class NodeFacts:
     def ok(self, message: str) -> Finding:
         return finding(Severity.OK, (self.name,), message)
 
-    def warn(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
+    def warn(
+        self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False
+    ) -> Finding:
         return finding(Severity.WARNING, (self.name,), message, expected, fix, is_line=is_line)
 
-    def fail(self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False) -> Finding:
+    def fail(
+        self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False
+    ) -> Finding:
         return finding(Severity.ERROR, (self.name,), message, expected, fix, is_line=is_line)
 
 
 def _docker(machine: Machine) -> str:
-    return "docker" if machine.context == "default" else f"docker --context {shlex.quote(machine.context)}"
+    return (
+        "docker"
+        if machine.context == "default"
+        else f"docker --context {shlex.quote(machine.context)}"
+    )
 
 
 def completed(result: Finding, profile: Profile, service: str) -> Finding:
@@ -127,13 +166,23 @@ def hint_of(result: Finding) -> str:
 def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
     """What each machine must have."""
     if node.trouble and not node.version:
-        return [node.fail(node.trouble, node.hint or "it answers", f"docker --context {node.machine.context} version")]
+        return [
+            node.fail(
+                node.trouble,
+                node.hint or "it answers",
+                f"docker --context {node.machine.context} version",
+            )
+        ]
     findings = [node.ok(f"Docker {node.version}, {node.arch}")]
     findings += [node.fail(stale.message, stale.hint) for stale in node.stale]
     if node.image is None:
-        there = f"DOCKER_CONTEXT={node.machine.context} " if node.machine.context != "default" else ""
+        there = (
+            f"DOCKER_CONTEXT={node.machine.context} " if node.machine.context != "default" else ""
+        )
         fix = node.copy_of_image() if node.rank else f"{there}envgen build"
-        lacking = node.fail(f"the image {profile.image_name} is not there", "the image of the profile", fix)
+        lacking = node.fail(
+            f"the image {profile.image_name} is not there", "the image of the profile", fix
+        )
         return findings if node.stale else [*findings, lacking]
     if node.trouble:
         return [*findings, node.fail(node.trouble, node.hint)]
@@ -156,12 +205,19 @@ def _network(node: NodeFacts) -> Finding:
     machine, there = node.machine, node.facts["interfaces"]
     card = there.get(machine.interface)
     if card is None:
-        return node.fail(f"network interface {machine.interface} does not exist", f"there are: {', '.join(there)}")
+        return node.fail(
+            f"network interface {machine.interface} does not exist",
+            f"there are: {', '.join(there)}",
+        )
     if card["address"] != machine.address:
-        other = next((name for name, found in there.items() if found["address"] == machine.address), "no interface")
+        other = next(
+            (name for name, found in there.items() if found["address"] == machine.address),
+            "no interface",
+        )
         hint = f"{other} has it: set the address, or write the right one into `nodes`"
         return node.fail(
-            f"{machine.interface} has the address {card['address'] or '(none)'}, not {machine.address}", hint
+            f"{machine.interface} has the address {card['address'] or '(none)'}, not {machine.address}",
+            hint,
         )
     if not card["up"]:
         return node.fail(f"{machine.interface} is down", "is the cable plugged in at both ends?")
@@ -175,43 +231,62 @@ def _rdma(node: NodeFacts) -> Iterator[Finding]:
     for device in machine.rdma:
         port = facts["rdma"].get(device)
         if port is None:
-            yield node.fail(f"RDMA device {device} does not exist", f"there are: {', '.join(facts['rdma']) or 'none'}")
+            yield node.fail(
+                f"RDMA device {device} does not exist",
+                f"there are: {', '.join(facts['rdma']) or 'none'}",
+            )
         elif "ACTIVE" not in port["state"]:
             yield node.fail(f"{device} is {port['state'] or 'in no state'}", "check the cable")
         elif not port["gids"]:
-            yield node.fail(f"{device} has no IPv4 address for RoCE v2", "give its interface an address")
+            yield node.fail(
+                f"{device} has no IPv4 address for RoCE v2", "give its interface an address"
+            )
         else:
             gids = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
             yield node.ok(f"{device} is active, {port['rate']}, {gids}")
     held = facts["handover"] if re.match(r"([7-9]|\d\d)\.", facts["kernel"]) else 0
     if machine.rdma and held > CMA:
-        message = (
-            f"Kexec HandOver of kernel {facts['kernel']} holds {size(held)} that RDMA can't pin: NCCL ends with ENOMEM"
-        )
+        message = f"Kexec HandOver of kernel {facts['kernel']} holds {size(held)} that RDMA can't pin: NCCL ends with ENOMEM"
         yield node.fail(message, "kho=off on the kernel's command line", HANDOVER_CURE)
     if node.refused:
-        yield node.fail(f"Docker may not set the service's limits there (setrlimit{node.refused})", UNLOCKED)
+        yield node.fail(
+            f"Docker may not set the service's limits there (setrlimit{node.refused})", UNLOCKED
+        )
     elif machine.rdma and facts["memlock"] != -1:
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
         yield node.fail(message, UNLOCKED)
-    unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
+    unused = [
+        device
+        for device, port in facts["rdma"].items()
+        if "ACTIVE" in port["state"] and port["gids"]
+    ]
     if unused and not machine.rdma:
         message = f"{', '.join(unused)} can do RDMA, and `rdma` names no device: NCCL uses TCP"
         line = f"nodes: {{{node.name}: {{rdma: [{', '.join(unused)}]}}}}"
-        yield node.warn(message, "`rdma` names them, in the same order on all machines", line, is_line=True)
+        yield node.warn(
+            message, "`rdma` names them, in the same order on all machines", line, is_line=True
+        )
 
 
-def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
+def _room(
+    node: NodeFacts, profile: Profile, service: Service, cluster: Cluster
+) -> Iterator[Finding]:
     """Ports, memory, disk, GPUs, folders and the model."""
     facts = node.facts
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
-        yield node.fail(f"port {port} is taken ({what})", "a free port, on that machine", f"ss -tlnp 'sport = :{port}'")
+        yield node.fail(
+            f"port {port} is taken ({what})",
+            "a free port, on that machine",
+            f"ss -tlnp 'sport = :{port}'",
+        )
     need = service.needs_memory.bytes if service.needs_memory else 0
     if node.runs:
         yield node.ok("the service runs: its ports and its memory are its own")
     elif facts["memory_free"] < need:
-        message = f"{size(facts['memory_free'])} of memory are free, and needs_memory is {size(need)}"
+        message = (
+            f"{size(facts['memory_free'])} of memory are free, and needs_memory is {size(need)}"
+        )
         yield node.fail(message, "stop what uses the memory of that machine")
     elif need:
         yield node.ok(f"{size(facts['memory_free'])} of memory are free")
@@ -219,7 +294,11 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
         others = ", ".join(it.name for it in node.gpus)
         judged = node.fail if any(RANK in it.labels for it in node.gpus) else node.warn
         fix = f"docker --context {node.machine.context} stop {node.gpus[0].name}"
-        yield judged(f"other containers have the GPU, and may hold its memory: {others}", "the GPU is free", fix)
+        yield judged(
+            f"other containers have the GPU, and may hold its memory: {others}",
+            "the GPU is free",
+            fix,
+        )
     if facts["disk_free"] < DISK:
         fix = f"docker --context {node.machine.context} system df"
         yield node.fail(f"{size(facts['disk_free'])} are free on Docker's disk", "room there", fix)
@@ -233,7 +312,9 @@ def _room(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
         fix = node.copy_of_model() if node.rank else "envgen model pull"
-        yield node.fail("the model is not there", COPY if node.rank else "the weights of the service", fix)
+        yield node.fail(
+            "the model is not there", COPY if node.rank else "the weights of the service", fix
+        )
 
 
 def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
@@ -244,7 +325,11 @@ def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
     try:
         return _compared(nodes, who, service)
     except MISSHAPEN as error:
-        return [finding(Severity.ERROR, who, f"a machine's answer cannot be read: {type(error).__name__}")]
+        return [
+            finding(
+                Severity.ERROR, who, f"a machine's answer cannot be read: {type(error).__name__}"
+            )
+        ]
 
 
 def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service) -> list[Finding]:
@@ -254,22 +339,48 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
         same("the machine's architecture", lambda node: node.arch),
         same("the GPU's driver", lambda node: node.facts["driver"]),
         same("the kernel", lambda node: node.facts["kernel"]),
-        same("the interface's MTU", lambda node: node.card.get("mtu"), "set the same MTU at both ends"),
-        same("the number of RDMA devices", lambda node: len(node.machine.rdma), "NCCL pairs them by position"),
+        same(
+            "the interface's MTU",
+            lambda node: node.card.get("mtu"),
+            "set the same MTU at both ends",
+        ),
+        same(
+            "the number of RDMA devices",
+            lambda node: len(node.machine.rdma),
+            "NCCL pairs them by position",
+        ),
     ]
     for place in range(min(len(node.machine.rdma) for node in nodes)):
         if all(node.rail(place) for node in nodes):
             hint = "NCCL pairs them by position: name them in the same order"
-            findings.append(same(f"the network of RDMA device {place + 1}", partial(NodeFacts.rail, place=place), hint))
+            findings.append(
+                same(
+                    f"the network of RDMA device {place + 1}",
+                    partial(NodeFacts.rail, place=place),
+                    hint,
+                )
+            )
     for name in nodes[0].facts["checkouts"]:
         if all(node.checkout(name) for node in nodes):
-            findings.append(same(f"the checkout {name}", partial(NodeFacts.checkout, name=name), COPY, shown=False))
+            findings.append(
+                same(
+                    f"the checkout {name}",
+                    partial(NodeFacts.checkout, name=name),
+                    COPY,
+                    shown=False,
+                )
+            )
     if all(node.facts.get("model") for node in nodes):
         findings += _same_model(nodes, who)
     elif service.model is not None or len(service.command) > 2:
         hint = "the weights must be the same on all machines: other weights give wrong text, and no error"
         findings.append(
-            finding(Severity.WARNING, who, "the weights are not compared: no cache of the profile has them", hint)
+            finding(
+                Severity.WARNING,
+                who,
+                "the weights are not compared: no cache of the profile has them",
+                hint,
+            )
         )
     return findings
 
@@ -287,15 +398,22 @@ def _same(
     who = tuple(values)
     if len(set(values.values())) == 1:
         return finding(Severity.OK, who, f"{what} is the same" + f": {values[who[0]]}" * shown)
-    message = f"{what} differs" + (": " + "; ".join(f"{name}: {it}" for name, it in values.items())) * shown
+    message = (
+        f"{what} differs"
+        + (": " + "; ".join(f"{name}: {it}" for name, it in values.items())) * shown
+    )
     return finding(Severity.ERROR, who, message, hint, fix)
 
 
 def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
     contents = [node.image and node.image.content for node in nodes]
-    other = next((node for node, found in zip(nodes, contents, strict=True) if found != contents[0]), None)
+    other = next(
+        (node for node, found in zip(nodes, contents, strict=True) if found != contents[0]), None
+    )
     fix = other.copy_of_image() if other else ""
-    return _same(nodes, "the image", lambda node: node.image and node.image.content, fix=fix, shown=False)
+    return _same(
+        nodes, "the image", lambda node: node.image and node.image.content, fix=fix, shown=False
+    )
 
 
 def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:
@@ -309,18 +427,28 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
             findings.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of_model()))
-    return findings or [finding(Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples")]
+    return findings or [
+        finding(
+            Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples"
+        )
+    ]
 
 
 def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, received: Any) -> Finding:
-    """Judge TCP connections by the answers of both ends. ``meeting``: the port where the ranks meet, or 0."""
+    """Judge TCP connections by the answers of both ends. ``meeting``: the port where the ranks
+    meet, or 0.
+    """
     link = f"{source.name} -> {target.name} ({target.machine.address})"
     failed = partial(finding, Severity.ERROR, (source.name, target.name))
     if isinstance(answer, run.NoAnswer):
         return failed(f"{link}: {answer}")
     if "error" in answer:
-        reason = received.get("error") if isinstance(received, dict) and "peer" not in received else None
-        note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
+        reason = (
+            received.get("error") if isinstance(received, dict) and "peer" not in received else None
+        )
+        note = f"{answer['error']}" + (
+            f"; the other end: {reason}" if reason and reason != "timed out" else ""
+        )
         port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
         firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
         return failed(f"{link}: {port} cannot be reached: {note}", firewall)
@@ -328,4 +456,6 @@ def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, receiv
     if got != LINK_BYTES:
         hint = "do both interfaces and the switch between them have the same MTU?"
         return failed(f"{link}: only {got!r} of {LINK_BYTES} bytes arrived", hint)
-    return finding(Severity.OK, (source.name, target.name), f"{link}: connected, and {size(got)} arrived")
+    return finding(
+        Severity.OK, (source.name, target.name), f"{link}: connected, and {size(got)} arrived"
+    )

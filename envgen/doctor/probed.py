@@ -84,7 +84,9 @@ class Origins:
 class Starters:
     """What decides before a program: files that change sys.path, and the files of import hooks."""
 
-    customize: Mapping[str, str] = field(default_factory=dict)  # sitecustomize, usercustomize -> file
+    customize: Mapping[str, str] = field(
+        default_factory=dict
+    )  # sitecustomize, usercustomize -> file
     hooks: Mapping[str, str] = field(default_factory=dict)  # finder -> file
     wrapper: str = ""  # `python3` on PATH, if it is a script
 
@@ -166,7 +168,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class SharedModule:
-    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is none of theirs."""
+    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is
+    none of theirs.
+    """
 
     path: str
     owners: tuple[str, ...]
@@ -227,7 +231,8 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Binaries:
-    """A mounted checkout with compiled modules of a wheel. ``compiled``: their sources against that release: same,
+    """A mounted checkout with compiled modules of a wheel. ``compiled``: their sources against that
+    release: same,
     differs, "" (unknown)."""
 
     source: str
@@ -248,7 +253,9 @@ class Probe:
     origins: tuple[Origins, ...] = ()
     starters: Starters = Starters()
     binaries: tuple[Binaries, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)  # those of the container that the probe tells
+    variables: Mapping[str, str] = field(
+        default_factory=dict
+    )  # those of the container that the probe tells
     folders: tuple[FolderFacts, ...] = ()
     locked: Promises = Promises()
     protected: Promises = Promises()

@@ -1,4 +1,6 @@
-"""The Python programs of a container (`inside/probe/running.py`), and an import that is tried beside them."""
+"""The Python programs of a container (`inside/probe/running.py`), and an import that is tried
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ PROGRAMS = run.Program("probe/running")
 IMPORT = run.Program("deep", flags=("-X", "faulthandler"))
 IMPORT_TIME = 60  # seconds; importing vLLM takes 2 to 20
 IMPORTING = 4 << 30  # bytes that it may take
-# Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were looked at.
+# Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were
+# looked at.
 NAMES = {
     "vllm": ("LLM", "SamplingParams"),
     "flashinfer": ("single_prefill_with_kv_cache", "BatchDecodeWithPagedKVCacheWrapper"),
@@ -28,7 +31,8 @@ AUTO = 8 << 30  # bytes: a little more than memory-guard keeps free by itself
 
 @dataclass(frozen=True)
 class Tried:
-    """An import of a package. ``problem``: how it failed; ``untried``: why it was not tried, or not to its end.
+    """An import of a package. ``problem``: how it failed; ``untried``: why it was not tried, or not
+    to its end.
 
     ``lacks``: names that every release has, and it does not.
     """
@@ -43,7 +47,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Mapped:
-    """A library of a package that a process has mapped. ``gone``: the file was replaced since; ``changed``: seconds
+    """A library of a package that a process has mapped. ``gone``: the file was replaced since;
+    ``changed``: seconds
     since 1970."""
 
     package: str
@@ -68,7 +73,8 @@ class PathChange:
 
 @dataclass(frozen=True)
 class PythonProcess:
-    """A Python program of a container. ``cells``: what a program that is started like it imports; none where its title
+    """A Python program of a container. ``cells``: what a program that is started like it imports;
+    none where its title
     hides how it was started (vLLM's workers). ``started``: seconds since 1970."""
 
     pid: int
@@ -90,7 +96,9 @@ class PythonProcess:
 
 @dataclass(frozen=True)
 class Age:
-    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970; ``gone``: deleted."""
+    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970;
+    ``gone``: deleted.
+    """
 
     package: str
     folder: str
@@ -112,21 +120,29 @@ class Running:
     trouble: str = ""  # why they could not be looked at
 
 
-def ask_running(execute: run.Execute, python: str, request: Mapping[str, Any], container: Container) -> Running:
+def ask_running(
+    execute: run.Execute, python: str, request: Mapping[str, Any], container: Container
+) -> Running:
     """The Python programs of a container."""
     running = Running(container.service, container)
     try:
-        answer = run.ask(execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT)
+        answer = run.ask(
+            execute, python, PROGRAMS, {**request, "seconds": TIMEOUT}, timeout=TIMEOUT
+        )
         if isinstance(answer, run.NoAnswer):
             return replace(running, trouble=answer.seen)
-        bound = bind(Running, {**answer, "service": container.service, "container": None, "trouble": ""})
+        bound = bind(
+            Running, {**answer, "service": container.service, "container": None, "trouble": ""}
+        )
         return replace(bound, container=container)
     except (EnvgenError, ShapeError) as problem:
         return replace(running, trouble=str(problem).splitlines()[0][:300])
 
 
 def spared(profile: Profile, service: str) -> int:
-    """Bytes that the guard of a server keeps free: at least so much is left by what is done beside it."""
+    """Bytes that the guard of a server keeps free: at least so much is left by what is done beside
+    it.
+    """
     floor = promised.memory_floor(profile, service)
     return AUTO if floor.startswith("auto") else int(floor or 0)
 

@@ -12,18 +12,28 @@ from envgen.text import shell_line
 
 def envgen(context: Context, verb: str, *words: str) -> Remedy:
     """An envgen command for this profile."""
-    return Remedy(shell_line(["envgen", *verb.split(), "-p", context.profile.name, *context.profile.options, *words]))
+    return Remedy(
+        shell_line(
+            ["envgen", *verb.split(), "-p", context.profile.name, *context.profile.options, *words]
+        )
+    )
 
 
 def build(context: Context) -> Remedy:
     """Build the image; a production build needs a lock first."""
     built = envgen(context, "build")
-    return Remedy(f"{context.profile.lock_command} && {built.text}") if context.is_unlocked else built
+    return (
+        Remedy(f"{context.profile.lock_command} && {built.text}") if context.is_unlocked else built
+    )
 
 
 def up(context: Context) -> Remedy:
     """Start the service; a running container whose settings differ is replaced."""
-    replaces = context.container is not None and context.container.state == "running" and not context.is_temporary
+    replaces = (
+        context.container is not None
+        and context.container.state == "running"
+        and not context.is_temporary
+    )
     variant = ["--variant", context.profile.variant] if context.profile.variant else []
     return envgen(context, "up", context.service, *variant, *(["--recreate"] if replaces else []))
 
@@ -35,7 +45,9 @@ def renew(context: Context) -> Remedy:
 
 
 def anew(context: Context) -> Remedy:
-    """A new container from the image: what was changed in its files goes, volumes and their caches stay."""
+    """A new container from the image: what was changed in its files goes, volumes and their caches
+    stay.
+    """
     variant = ["--variant", context.profile.variant] if context.profile.variant else []
     return envgen(context, "up", context.service, *variant, "--recreate")
 
@@ -53,7 +65,9 @@ def away(context: Context, path: str) -> Remedy:
 
 
 def without_variable(context: Context, name: str) -> Remedy:
-    """The line without a variable that the service sets itself, else a container that has the profile's."""
+    """The line without a variable that the service sets itself, else a container that has the
+    profile's.
+    """
     service = context.profile.services.get(context.service)
     if service is None or name not in service.env:
         return anew(context)
@@ -71,7 +85,9 @@ def inside(context: Context, *words: str) -> Remedy:
 
 
 def install(context: Context, name: str, source: Source, *, force: bool = False) -> Remedy:
-    """Install a mounted source again (``force``: even if it looks installed), or rebuild the image that has it."""
+    """Install a mounted source again (``force``: even if it looks installed), or rebuild the image
+    that has it.
+    """
     words = ["envgen-install", *(["--force"] if force else []), name]
     return inside(context, *words) if source.origin.kind == "checkout" else build(context)
 
@@ -86,6 +102,10 @@ def python_path(context: Context, without: Iterable[str] = ()) -> Remedy:
     left_out = set(without)
     entries = [str(entry) for entry in context.profile.python_path if str(entry) not in left_out]
     mounts = [str(source.mount) for source in context.profile.mounted_sources.values()]
-    missing = [mount for mount in mounts if not any(f"{entry}/".startswith(f"{mount}/") for entry in entries)]
+    missing = [
+        mount
+        for mount in mounts
+        if not any(f"{entry}/".startswith(f"{mount}/") for entry in entries)
+    ]
     wanted = missing + entries
     return line(f"python_path: [{', '.join(wanted)}]")

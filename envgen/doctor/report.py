@@ -35,7 +35,10 @@ def run_one(check: Check, context: Context) -> list[Finding]:
         findings = check(context)
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
-        cure, title = envgen(context, "doctor", "--json"), f"the check {check.id} failed: a defect of envgen"
+        cure, title = (
+            envgen(context, "doctor", "--json"),
+            f"the check {check.id} failed: a defect of envgen",
+        )
         stack = "".join(traceback.format_exception(defect))
         findings = [error(title, seen, "a finding", cure, case="defect", traceback=stack)]
     return [replace(finding, check=check.id, where=check.where) for finding in findings]
@@ -48,34 +51,46 @@ def with_more(report: Report, where: Where, findings: Iterable[Finding]) -> Repo
 
 
 def joined(reports: Mapping[str, Report]) -> Report:
-    """The reports of several machines in one, by the machines' names; findings between machines come last."""
+    """The reports of several machines in one, by the machines' names; findings between machines
+    come last.
+    """
     first, several = next(iter(reports.values())), len(reports) > 1
     every = [
         replace(finding, node=node if several and finding.where is not Where.NODES else "")
         for node, report in reports.items()
         for finding in report.findings
     ]
-    return replace(first, findings=tuple(sorted(every, key=lambda finding: finding.where is Where.NODES)))
+    return replace(
+        first, findings=tuple(sorted(every, key=lambda finding: finding.where is Where.NODES))
+    )
 
 
-def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:
+def examine(
+    context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS
+) -> Report:
     """Run the checks. ``extra``: findings about the host from the collection."""
     findings = [*extra, *(finding for check in checks for finding in run_one(check, context))]
     return with_more(Report(context, tuple(findings)), Where.HOST, ())
 
 
 HEADINGS = {
-    Where.HOST: "Host", Where.IMAGE: "Image", Where.CONTAINER: "Container", Where.INSIDE: "Inside the container",
+    Where.HOST: "Host",
+    Where.IMAGE: "Image",
+    Where.CONTAINER: "Container",
+    Where.INSIDE: "Inside the container",
     Where.NODES: "The machines of the cluster",
-}  # fmt: skip
+}
 MARKS = {  # mark, colour
-    Severity.OK: ("ok", "32"), Severity.INFO: ("--", "2"), Severity.WARNING: ("warn", "33"),
+    Severity.OK: ("ok", "32"),
+    Severity.INFO: ("--", "2"),
+    Severity.WARNING: ("warn", "33"),
     Severity.ERROR: ("FAIL", "31;1"),
-}  # fmt: skip
+}
 
 
 def lines_of(finding: Finding, file: str, colour: bool) -> list[str]:
-    """A finding's mark and title; unless it is OK, also what was seen, what was expected, and the fix.
+    """A finding's mark and title; unless it is OK, also what was seen, what was expected, and the
+    fix.
 
     ``file``: where a fix that is a line belongs.
     """
@@ -96,12 +111,16 @@ def as_text(report: Report, *, colour: bool = False) -> str:
     """The whole report, grouped by place."""
     out: list[str] = []
     file = f"{report.context.project_file}, profile {report.context.profile.name}"
-    for (node, where), findings in groupby(report.findings, key=lambda finding: (finding.node, finding.where)):
+    for (node, where), findings in groupby(
+        report.findings, key=lambda finding: (finding.node, finding.where)
+    ):
         out.append(paint(HEADINGS[where] + f" on {node}" * bool(node), "1", colour))
         for finding in findings:
             out += lines_of(finding, file, colour)
     counts = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
-    parts = [counted(report.count(severity), word) for severity, word in counts if report.count(severity)]
+    parts = [
+        counted(report.count(severity), word) for severity, word in counts if report.count(severity)
+    ]
     text = "\n".join([*out, "", ", ".join([*parts, f"{report.count(Severity.OK)} ok"])])
     return Styled(text) if colour else text
 
@@ -126,7 +145,13 @@ def row_of(finding: Finding) -> dict[str, Any]:
         "text": finding.remedy.text,
     }
     return {
-        "check": finding.check, "where": finding.where.word, "node": finding.node or None,
-        "severity": finding.severity.word, "title": finding.title, "seen": finding.seen,
-        "expected": finding.expected, "remedy": remedy, "evidence": dict(finding.evidence),
-    }  # fmt: skip
+        "check": finding.check,
+        "where": finding.where.word,
+        "node": finding.node or None,
+        "severity": finding.severity.word,
+        "title": finding.title,
+        "seen": finding.seen,
+        "expected": finding.expected,
+        "remedy": remedy,
+        "evidence": dict(finding.evidence),
+    }

@@ -1,4 +1,5 @@
-"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken script is a finding.
+"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken script is
+a finding.
 
 Scripts in ``checks/deep/`` may compile: they run only with `doctor --deep`, and have more time.
 """
@@ -24,7 +25,10 @@ from envgen.render.environment import with_start_up
 from envgen.text import duration, last_printed, reason_of, shorten, visible
 
 FOLDER, DEEP = "checks", "checks/deep"
-LIMIT, DEEP_LIMIT = 30.0, 7200.0  # seconds for one script; two cores compile the fused MoE in an hour
+LIMIT, DEEP_LIMIT = (
+    30.0,
+    7200.0,
+)  # seconds for one script; two cores compile the fused MoE in an hour
 TOLD = 60.0  # seconds after which a script that still runs is reported
 LARGEST = 1 << 20  # bytes of a script, and of its answer
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
@@ -33,13 +37,20 @@ Ask = Callable[[list[str], bytes], "ExecResult"]
 
 
 class Unfinished(Exception):
-    """A check did not come to its end, and is not at fault: its time was over, or its container ended."""
+    """A check did not come to its end, and is not at fault: its time was over, or its container
+    ended.
+    """
 
 
 def from_folder(
-    context: Context, root: Path, engine: Engine, folder: str = FOLDER, show: Callable[[str], None] | None = None
+    context: Context,
+    root: Path,
+    engine: Engine,
+    folder: str = FOLDER,
+    show: Callable[[str], None] | None = None,
 ) -> list[Finding]:
-    """The findings of each script of a folder, run as the service runs programs; none without a running container.
+    """The findings of each script of a folder, run as the service runs programs; none without a
+    running container.
 
     ``show``: gets what scripts of `checks/deep/` write and, each minute, how long one has run.
     """
@@ -56,15 +67,21 @@ def from_folder(
 
         def tell() -> None:
             while show is not None and not over.wait(TOLD):
-                show(f"{script.name} has run for {duration(time.monotonic() - began)}; its limit is {duration(limit)}")
+                show(
+                    f"{script.name} has run for {duration(time.monotonic() - began)}; its limit is {duration(limit)}"
+                )
 
         in_background(tell)
         try:
-            answer = engine.exec(container.id, with_start_up(argv), stdin=stdin, timeout=limit, on_line=on_line)
+            answer = engine.exec(
+                container.id, with_start_up(argv), stdin=stdin, timeout=limit, on_line=on_line
+            )
         except EngineError as error:
             if time.monotonic() - began < limit:
                 raise
-            raise Unfinished(f"no end within {duration(limit)}; what it has compiled stays for the next run") from error
+            raise Unfinished(
+                f"no end within {duration(limit)}; what it has compiled stays for the next run"
+            ) from error
         finally:
             over.set()
         if answer.code == 137:  # killed: with its container, or alone
@@ -94,7 +111,11 @@ def run_script(script: Path, ask: Ask, context: Context, folder: str = FOLDER) -
         if script.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
         answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
-        seen = f"exit code {answer.code}; {last_printed(answer.stderr, answer.code)}" if answer.code else ""
+        seen = (
+            f"exit code {answer.code}; {last_printed(answer.stderr, answer.code)}"
+            if answer.code
+            else ""
+        )
         try:
             findings = read_answer(answer.stdout, context)
         except ValueError:
@@ -104,10 +125,15 @@ def run_script(script: Path, ask: Ask, context: Context, folder: str = FOLDER) -
         seen = reason_of(problem).splitlines()[0]
     except Unfinished as end:
         again = envgen(context, "doctor", context.service, *(["--deep"] if folder == DEEP else []))
-        findings, seen = [warning(f"the check {name} did not finish", str(end), "findings", again)], ""
+        findings, seen = (
+            [warning(f"the check {name} did not finish", str(end), "findings", again)],
+            "",
+        )
     if seen:
         edit = Remedy(f"${{EDITOR:-vi}} {name}")
-        findings.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))
+        findings.append(
+            warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken")
+        )
     return [replace(finding, check=name) for finding in findings]
 
 
@@ -124,7 +150,8 @@ class Printed:
 
 
 def read_answer(data: bytes, context: Context) -> list[Finding]:
-    """Read a script's document: {"findings": [...]} as in `doctor --json`; what else it has is its own. ValueError if
+    """Read a script's document: {"findings": [...]} as in `doctor --json`; what else it has is its
+    own. ValueError if
     invalid."""
     if len(data) > LARGEST:
         raise ValueError(f"it printed more than {LARGEST} bytes")
@@ -150,7 +177,16 @@ def _finding(node: Any, where: str, context: Context) -> Finding:
     if printed.remedy is not None:
         fields = printed.remedy if isinstance(printed.remedy, Mapping) else {"text": printed.remedy}
         kind, text = fields.get("kind", "command"), fields.get("text")
-        if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
-            raise ValueError(f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}')
+        if (
+            not isinstance(text, str)
+            or not text.strip()
+            or "\n" in text
+            or kind not in ("command", "profile")
+        ):
+            raise ValueError(
+                f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}'
+            )
         remedy = Remedy(text, is_line=kind == "profile")
-    return Finding(severity, printed.title, printed.seen, printed.expected, remedy, dict(printed.evidence))
+    return Finding(
+        severity, printed.title, printed.seen, printed.expected, remedy, dict(printed.evidence)
+    )

@@ -1,4 +1,6 @@
-"""How long an engine is waited for, and why it can't be reached in one sentence. The requests are in ``sdk.py``."""
+"""How long an engine is waited for, and why it can't be reached in one sentence. The requests are
+in ``sdk.py``.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ PATIENT = 30  # a request with a longer limit is work, not a question
 DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
 
 
-# The time limits of ``time_budget`` blocks, the innermost last, and what each engine (by its address, for a command may
-# connect more than once) has used of it.
+# The time limits of ``time_budget`` blocks, the innermost last, and what each engine (by its
+# address, for a command may connect more than once) has used of it.
 budgets: list[tuple[float, defaultdict[str, float]]] = []
 counting = threading.Lock()  # several threads ask several engines
 
@@ -44,7 +46,8 @@ def time_budget(seconds: float) -> Iterator[None]:
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:
-    """``ask()``, or TimeoutError after ``seconds`` in all; a socket's own time-out is only between two bytes.
+    """``ask()``, or TimeoutError after ``seconds`` in all; a socket's own time-out is only between
+    two bytes.
 
     It runs in a thread, which a late answer leaves behind until its connection, or envgen, ends.
     """
@@ -62,7 +65,8 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
     where = f"{endpoint.host} (from {endpoint.chosen_by})"
     if isinstance(cause, TimeoutError):
         return EngineTimeout(
-            f"the Docker Engine at {where} stopped answering", hint="it may be overloaded: try `docker version`"
+            f"the Docker Engine at {where} stopped answering",
+            hint="it may be overloaded: try `docker version`",
         )
     if isinstance(cause, PermissionError):
         return EngineError(
@@ -72,7 +76,11 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
         )
     if isinstance(cause, ConnectionRefusedError) and endpoint.local:
         return EngineError(f"the Docker Engine at {where} is stopped", hint=_HINT, command=_START)
-    if endpoint.local and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
+    if (
+        endpoint.local
+        and isinstance(cause, OSError)
+        and cause.errno in (errno.ENOENT, errno.ENOTDIR)
+    ):
         if endpoint.chosen_by == "the default" and not shutil.which("docker"):
             return EngineError(
                 "Docker is not installed: neither the program `docker` nor the socket /var/run/docker.sock exists",
@@ -91,7 +99,12 @@ def _innermost(error: BaseException) -> BaseException:
         inner = error.__cause__ or error.__context__
         if inner is None:
             inner = next(
-                (arg for arg in (*error.args, getattr(error, "reason", None)) if isinstance(arg, Exception)), None
+                (
+                    arg
+                    for arg in (*error.args, getattr(error, "reason", None))
+                    if isinstance(arg, Exception)
+                ),
+                None,
             )
         if inner is None or id(inner) in seen:
             return error

@@ -1,4 +1,5 @@
-"""Facts about this machine that decide how a GPU server runs on it: kernel, memory, GPUs, and what ends servers.
+"""Facts about this machine that decide how a GPU server runs on it: kernel, memory, GPUs, and what
+ends servers.
 
 Read-only: /proc, and nvidia-smi where it is installed.
 """
@@ -19,13 +20,23 @@ from envgen.errors import EnvgenError
 PATIENCE = 5.0  # seconds for a program
 MOST = 2 << 20  # bytes that are read
 _FIELDS = (
-    "name", "power.draw", "clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu",
+    "name",
+    "power.draw",
+    "clocks.sm",
+    "clocks.max.sm",
+    "temperature.gpu",
+    "utilization.gpu",
     "clocks_event_reasons.active",
-)  # fmt: skip
-# Bits of nvidia-smi's reasons (NVML: nvmlClocksEventReasons) that are limits, not idleness or a setting.
+)
+# Bits of nvidia-smi's reasons (NVML: nvmlClocksEventReasons) that are limits, not idleness or a
+# setting.
 LIMITS = {
-    0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake", 0x4: "power cap",
-}  # fmt: skip
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x4: "power cap",
+}
 _THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d{1,9})")
 
 
@@ -50,7 +61,9 @@ class Box:
     options: tuple[str, ...] = ()  # the kernel's command line
     memory: Mapping[str, int] = field(default_factory=dict)
     gpus: tuple[BoxGpu, ...] = ()
-    killers: Mapping[str, int] = field(default_factory=dict)  # program -> bytes below which it acts; 0: unknown
+    killers: Mapping[str, int] = field(
+        default_factory=dict
+    )  # program -> bytes below which it acts; 0: unknown
 
 
 def look(root: Path = Path("/")) -> Box:
@@ -60,7 +73,9 @@ def look(root: Path = Path("/")) -> Box:
         kernel=_read(root / "proc/sys/kernel/osrelease").strip(),
         options=tuple(_read(root / "proc/cmdline").split()),
         memory=memory,
-        gpus=parse_gpus(_ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")),
+        gpus=parse_gpus(
+            _ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
+        ),
         killers=_killers(root, memory.get("MemTotal", 0)),
     )
 
@@ -82,7 +97,9 @@ def _ask(*argv: str) -> str:
 
 
 def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
-    """The GPUs in nvidia-smi's table. A figure that it does not know (a GB10 has no memory) is None."""
+    """The GPUs in nvidia-smi's table. A figure that it does not know (a GB10 has no memory) is
+    None.
+    """
     gpus = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
@@ -92,7 +109,17 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
         with contextlib.suppress(ValueError):
             bits = int(words[6], 16)
             limits = tuple(name for bit, name in LIMITS.items() if bits & bit)
-            gpus.append(BoxGpu(words[0], power, _int(clock), _int(fastest), _int(temperature), _int(load), limits))
+            gpus.append(
+                BoxGpu(
+                    words[0],
+                    power,
+                    _int(clock),
+                    _int(fastest),
+                    _int(temperature),
+                    _int(load),
+                    limits,
+                )
+            )
     return tuple(gpus)
 
 
@@ -108,7 +135,9 @@ def _int(number: float | None) -> int | None:
 
 
 def _killers(root: Path, total: int) -> dict[str, int]:
-    """earlyoom, nohang and systemd-oomd, with the free memory at which they act, where it is on their command line."""
+    """earlyoom, nohang and systemd-oomd, with the free memory at which they act, where it is on
+    their command line.
+    """
     killers = {}
     for folder in (root / "proc").glob("[0-9]*"):
         name = _read(folder / "comm").strip()
@@ -116,6 +145,10 @@ def _killers(root: Path, total: int) -> dict[str, int]:
             match = _THRESHOLD.search(_read(folder / "cmdline"))
             default = total // 10 if name == "earlyoom" else 0  # its own default: 10 %
             killers[name] = (
-                default if not match else int(match[2]) << 10 if match[1] == "-M" else total * int(match[2]) // 100
+                default
+                if not match
+                else int(match[2]) << 10
+                if match[1] == "-M"
+                else total * int(match[2]) // 100
             )
     return killers

@@ -18,7 +18,9 @@ from envgen.text import is_terminal, progress
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Everything about one build. ``secrets``: files, or values, which buildx reads from the environment."""
+    """Everything about one build. ``secrets``: files, or values, which buildx reads from the
+    environment.
+    """
 
     dockerfile: Path
     context: Path
@@ -40,7 +42,10 @@ class BuildRequest:
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
         for name, value in self.secrets.items():
             file = str(value).replace('"', '""')  # in a field of CSV, since a path may have commas
-            words.append(f"--secret=id={name}," + (f'"src={file}"' if isinstance(value, Path) else f"env={name}"))
+            words.append(
+                f"--secret=id={name},"
+                + (f'"src={file}"' if isinstance(value, Path) else f"env={name}")
+            )
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
@@ -50,7 +55,9 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The result of a build. ``step``: the one that failed. ``lines``: what its command wrote, else the notes."""
+    """The result of a build. ``step``: the one that failed. ``lines``: what its command wrote, else
+    the notes.
+    """
 
     code: int
     seconds: float
@@ -65,14 +72,20 @@ class BuildResult:
 
 
 def argv_of(*words: str) -> list[str]:
-    """The command line of a subcommand, for the engine's own builder, which alone sees the engine's images."""
+    """The command line of a subcommand, for the engine's own builder, which alone sees the engine's
+    images.
+    """
     return [*plugin_argv("buildx"), "--builder", "default", *words]
 
 
 def build(
-    request: BuildRequest, on_line: Callable[[str], None] = lambda _line: None, *, show: bool = False
+    request: BuildRequest,
+    on_line: Callable[[str], None] = lambda _line: None,
+    *,
+    show: bool = False,
 ) -> BuildResult:
-    """Build. ``on_line`` gets each line of BuildKit's output, for a log. EngineError: buildx itself did not run.
+    """Build. ``on_line`` gets each line of BuildKit's output, for a log. EngineError: buildx itself
+    did not run.
 
     ``show``: BuildKit's own display on our terminal, its lines elsewhere.
     """
@@ -87,10 +100,13 @@ def build(
 
     argv, started = argv_of("build", *request.words()), time.monotonic()
     values = {name: value for name, value in request.secrets.items() if isinstance(value, str)}
-    # Else buildx runs git in the project's folder, and git runs commands from that repository's configuration.
+    # Else buildx runs git in the project's folder, and git runs commands from that repository's
+    # configuration.
     env = {**find_endpoint().environment, **values, "BUILDX_GIT_INFO": "false"}
     if before is None:
-        done = process.run([*argv, "--progress=plain"], env=env, timeout=None, check=False, on_line=on_output)
+        done = process.run(
+            [*argv, "--progress=plain"], env=env, timeout=None, check=False, on_line=on_output
+        )
     else:
         with live.paused():
             done = process.on_terminal([*argv, "--progress=tty"], env=env)
@@ -100,7 +116,9 @@ def build(
 
 
 def _history(*words: str) -> ExecResult:
-    return process.run(argv_of("history", *words), env=find_endpoint().environment, timeout=None, check=False)
+    return process.run(
+        argv_of("history", *words), env=find_endpoint().environment, timeout=None, check=False
+    )
 
 
 def _records() -> list[str] | None:
@@ -110,13 +128,21 @@ def _records() -> list[str] | None:
 
 
 def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
-    """The output of our build of ``context``, which has ended: its display was no log. It began after ``before``."""
+    """The output of our build of ``context``, which has ended: its display was no log. It began
+    after ``before``.
+    """
     new = [ref for ref in reversed(_records() or ()) if ref not in before]
     if not new:  # the engine ended, or buildx before it asked
         return [b"BuildKit has no record of this build: its output was on the terminal alone"]
     # Others may have begun beside it. buildx prints the folder relative to the current one.
-    folders = ((ref, _history("inspect", "--format={{.Context}}", ref).stdout.decode().strip()) for ref in new)
-    ours = next((ref for ref, folder in folders if folder and Path(folder).resolve() == context.resolve()), new[0])
+    folders = (
+        (ref, _history("inspect", "--format={{.Context}}", ref).stdout.decode().strip())
+        for ref in new
+    )
+    ours = next(
+        (ref for ref, folder in folders if folder and Path(folder).resolve() == context.resolve()),
+        new[0],
+    )
     log = _history("logs", "--progress=plain", ours)
     # The log lacks an error that is of no step, such as a mistake in the Dockerfile.
     error = _history("inspect", "--format={{with .Error}}ERROR: {{.Message}}{{end}}", ours)
@@ -124,14 +150,18 @@ def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
 
 
 def proxies() -> tuple[str, ...]:
-    """The proxy variables that are set: arguments that buildx reads itself, and BuildKit keeps out of the history."""
+    """The proxy variables that are set: arguments that buildx reads itself, and BuildKit keeps out
+    of the history.
+    """
     names = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
     return tuple(name for upper in names for name in (upper, upper.lower()) if os.environ.get(name))
 
 
 KEPT_LINES = 2000  # of the step that failed; compilers write their error long before they end
 _FAILED = re.compile(r"^#(\d+) ERROR: (?!.*(?:context canceled|code = Canceled))(.*)", re.MULTILINE)
-_FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
+_FLAGS = re.compile(
+    r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+"
+)
 
 
 def result_of(output: Sequence[str], code: int, seconds: float) -> BuildResult:

@@ -22,14 +22,20 @@ from envgen.errors import EngineError
 
 # Marks the processes of an exec, so that all of them can be found and ended when its time is up.
 _MARK = "ENVGEN_EXEC"
-_KILLER = (
-    'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
-)
-# Variables that would change the docker CLI itself; none of them is a secret. All others reach it by their names.
+_KILLER = 'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
+# Variables that would change the docker CLI itself; none of them is a secret. All others reach it
+# by their names.
 _OF_DOCKER = re.compile(r"PATH$|HOME$|TMPDIR$|DOCKER_|LD_|GO|XDG_|SSH_")
 _REFUSED = re.compile(rb"(?:docker: )?(?:Error response from daemon: )?(.+)")
-_STARTS = (b"docker: Error", b"Error response from daemon:", b"Cannot connect to the Docker", b"error during connect:")
-IMAGE = 6 * 3600  # seconds to read or load an image; the engine may store all of it before it answers
+_STARTS = (
+    b"docker: Error",
+    b"Error response from daemon:",
+    b"Cannot connect to the Docker",
+    b"error during connect:",
+)
+IMAGE = (
+    6 * 3600
+)  # seconds to read or load an image; the engine may store all of it before it answers
 EXPORTING = 1800  # seconds to write the files of an image
 FILE = 64 << 10  # bytes read of a container's file
 LOG_TIME = 30  # seconds to read a log; the rest is left out
@@ -44,7 +50,9 @@ class Engine:
         self._version = version
         from envgen.engine import sdk  # a tenth of a second: not for `--help`
 
-        self._wrap_errors = partial(sdk.wrap_errors, endpoint)  # what goes wrong in a question becomes an EngineError
+        self._wrap_errors = partial(
+            sdk.wrap_errors, endpoint
+        )  # what goes wrong in a question becomes an EngineError
         self._absent = contextlib.suppress(*sdk.ABSENT)
         # The engine's own API version: newer engines refuse the SDK's default.
         api_version = str(version.get("ApiVersion") or "")
@@ -72,10 +80,16 @@ class Engine:
             return cast(Mapping[str, Any], self._api.inspect_image(name)["Config"])
 
     def export_image(self, name: str, path: Path) -> None:
-        """Write the files of an image into an archive, as `docker export` does; the container for it never runs."""
+        """Write the files of an image into an archive, as `docker export` does; the container for
+        it never runs.
+        """
         deadline = time.monotonic() + EXPORTING
         body, what = self._temporary(name, ["none"], False), f"image {name}"
-        with self._created(body, what) as container_id, path.open("wb") as file, self._wrap_errors(what):
+        with (
+            self._created(body, what) as container_id,
+            path.open("wb") as file,
+            self._wrap_errors(what),
+        ):
             for chunk in self._work.export(container_id):
                 file.write(chunk)
                 if time.monotonic() > deadline:
@@ -92,15 +106,20 @@ class Engine:
     ) -> tuple[values.Container, ...]:
         """Containers, of a Compose project and service if named; only running ones unless ``all``.
 
-        One-off containers (`docker compose run`) are in a project, but are not containers of a service.
+        One-off containers (`docker compose run`) are in a project, but are not containers of a
+        service.
         """
         labels = [f"{values.COMPOSE_PROJECT}={project}"] if project is not None else []
         labels += [f"{values.COMPOSE_SERVICE}={service}"] if service is not None else []
         with self._wrap_errors("containers"):
             names = [
-                str(row["Id"]) for row in self._api.containers(all=all, filters={"label": labels} if labels else {})
+                str(row["Id"])
+                for row in self._api.containers(
+                    all=all, filters={"label": labels} if labels else {}
+                )
             ]
-        # The list has neither health nor environment; a container may be gone before it is inspected.
+        # The list has neither health nor environment; a container may be gone before it is
+        # inspected.
         inspected = (self.container(name) for name in names)
         kept = (c for c in inspected if c and not (service is not None and c.one_off))
         return tuple(sorted(kept, key=lambda c: c.name))
@@ -113,12 +132,20 @@ class Engine:
         return None
 
     def logs(
-        self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False,
+        self,
+        container_id: str,
+        *,
+        tail: int | None = 30,
+        since: str = "",
+        until: str = "",
+        timestamps: bool = False,
         seconds: float = LOG_TIME,
-    ) -> str:  # fmt: skip
-        """The last lines (None: all) that a container wrote, stdout and stderr together, in the order they came.
+    ) -> str:
+        """The last lines (None: all) that a container wrote, stdout and stderr together, in the
+        order they came.
 
-        ``since`` and ``until``: seconds, a dot, nanoseconds, as the engine writes them. Reading ends after ``seconds``.
+        ``since`` and ``until``: seconds, a dot, nanoseconds, as the engine writes them. Reading
+        ends after ``seconds``.
         """
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
@@ -132,8 +159,11 @@ class Engine:
                 tail_of_log, deadline = log.Tail(values.LOG_LIMIT), time.monotonic() + seconds
                 for data in response.iter_content(None):
                     tail_of_log.feed(data)
-                    # The engine also sends what is written meanwhile, endlessly if that is faster than we read.
-                    if time.monotonic() > deadline or (tail is not None and tail_of_log.lines >= tail):
+                    # The engine also sends what is written meanwhile, endlessly if that is faster
+                    # than we read.
+                    if time.monotonic() > deadline or (
+                        tail is not None and tail_of_log.lines >= tail
+                    ):
                         break
                 return tail_of_log.text()
 
@@ -146,7 +176,10 @@ class Engine:
                 content += chunk
                 if len(content) > FILE:
                     break
-        with contextlib.suppress(tarfile.TarError, KeyError), tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        with (
+            contextlib.suppress(tarfile.TarError, KeyError),
+            tarfile.open(fileobj=io.BytesIO(content)) as archive,
+        ):
             first = archive.next()
             file = archive.extractfile(first) if first else None
             return file.read(FILE) if file else b""
@@ -171,14 +204,22 @@ class Engine:
         return {}
 
     def create_volume(
-        self, name: str, labels: Mapping[str, str], driver: str = "", options: Mapping[str, str] | None = None
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        driver: str = "",
+        options: Mapping[str, str] | None = None,
     ) -> None:
         """Create an empty volume, unless there is one of that name. ``options``: the driver's."""
         with self._wrap_errors(f"volume {name}"):
-            self._work.create_volume(name, driver or None, dict(options or {}) or None, dict(labels))
+            self._work.create_volume(
+                name, driver or None, dict(options or {}) or None, dict(labels)
+            )
 
     def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
-        """The sorted names of volumes: those with ``text`` in the name, or those of a Compose project."""
+        """The sorted names of volumes: those with ``text`` in the name, or those of a Compose
+        project.
+        """
         label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
         with self._wrap_errors("volumes"):
             document = self._api.volumes(filters=label or {"name": text})
@@ -187,16 +228,23 @@ class Engine:
     def volume_sizes(self) -> Mapping[str, int]:
         """The bytes in each volume. Slow: the engine reads the size of every file."""
         with self._wrap_errors("volumes"):
-            answer = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=api.WORK)
+            answer = self._work.get(
+                self._url("system", "df"), params={"type": "volume"}, timeout=api.WORK
+            )
             volumes = answer.json().get("Volumes") or ()
-            return {str(v["Name"]): max(0, int((v.get("UsageData") or {}).get("Size") or 0)) for v in volumes}
+            return {
+                str(v["Name"]): max(0, int((v.get("UsageData") or {}).get("Size") or 0))
+                for v in volumes
+            }
 
     def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
         with self._wrap_errors("images"):
             rows = self._api.images(filters={"dangling": True, "label": [label]})
             images = (self.image(str(row["Id"])) for row in rows)
-            return tuple(sorted((image for image in images if image), key=lambda image: image.created))
+            return tuple(
+                sorted((image for image in images if image), key=lambda image: image.created)
+            )
 
     def _removed(self, remove: Callable[[], object]) -> str:
         """Calls ``remove``; returns the reason where it fails, else ""."""
@@ -212,11 +260,15 @@ class Engine:
         return self._removed(lambda: self._work.remove_image(image_id))
 
     def remove_container(self, name: str) -> str:
-        """Remove a container, running or not, with its anonymous volumes. Returns the reason if it stays, else ""."""
+        """Remove a container, running or not, with its anonymous volumes. Returns the reason if it
+        stays, else "".
+        """
         return self._removed(lambda: self._work.remove_container(name, v=True, force=True))
 
     def stop_and_remove(self, container_id: str) -> bool:
-        """Stop a container as `docker stop` does, within its own time, and remove it. False where there is none."""
+        """Stop a container as `docker stop` does, within its own time, and remove it. False where
+        there is none.
+        """
         with self._wrap_errors(f"container {container_id[:12]}"), self._absent:
             self._work.stop(container_id)
             self._work.remove_container(container_id, force=True)
@@ -226,12 +278,16 @@ class Engine:
     def remove_networks(self, project: str) -> None:
         """Remove the networks of a Compose project that no container uses."""
         with self._wrap_errors("networks"):
-            networks = self._api.networks(filters={"label": [f"{values.COMPOSE_PROJECT}={project}"]})
+            networks = self._api.networks(
+                filters={"label": [f"{values.COMPOSE_PROJECT}={project}"]}
+            )
         for network in networks:
             self._removed(partial(self._work.remove_network, str(network["Id"])))
 
     def remove_volume(self, name: str) -> None:
-        """Delete a volume with its content. EngineError while any container, running or not, has it mounted."""
+        """Delete a volume with its content. EngineError while any container, running or not, has it
+        mounted.
+        """
         with self._wrap_errors(f"volume {name}"), self._absent:
             self._work.remove_volume(name)
 
@@ -248,10 +304,11 @@ class Engine:
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> values.ExecResult:
-        """Run a program in a running container. EngineError after ``timeout`` (it is killed) or for too much output.
+        """Run a program in a running container. EngineError after ``timeout`` (it is killed) or for
+        too much output.
 
-        ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed. ``on_line`` gets each
-        line as it is written.
+        ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed.
+        ``on_line`` gets each line as it is written.
         """
         mark = os.urandom(16).hex()
         variables = {_MARK: mark, **(env or {})}
@@ -261,14 +318,23 @@ class Engine:
             words += ["--env", f"{name}={value}" if _OF_DOCKER.match(name) else name]
 
         def kill() -> None:
-            self.exec(container_id, ["sh", "-c", _KILLER, "sh", f"{_MARK}={mark}"], user=user, timeout=10)
+            self.exec(
+                container_id, ["sh", "-c", _KILLER, "sh", f"{_MARK}={mark}"], user=user, timeout=10
+            )
 
         with process.terminable():
             return self._talk(
-                [*words, container_id, *argv], stdin, timeout, f"`{argv[0]}` in container {container_id[:12]}", kill,
-                env={name: value for name, value in variables.items() if not _OF_DOCKER.match(name)}, hold=hold,
+                [*words, container_id, *argv],
+                stdin,
+                timeout,
+                f"`{argv[0]}` in container {container_id[:12]}",
+                kill,
+                env={
+                    name: value for name, value in variables.items() if not _OF_DOCKER.match(name)
+                },
+                hold=hold,
                 on_line=on_line,
-            )  # fmt: skip
+            )
 
     def _talk(
         self,
@@ -280,30 +346,49 @@ class Engine:
         on_line: Callable[[str], None] | None = None,
         **more: Any,
     ) -> values.ExecResult:
-        """A program of the docker CLI that speaks for a program in a container. On every error that one is ended."""
+        """A program of the docker CLI that speaks for a program in a container. On every error that
+        one is ended.
+        """
         more["env"] = {**self.endpoint.environment, **more.get("env", {})}
         try:
             done = process.run(
-                [docker_program(), *words], stdin=stdin, timeout=timeout, check=False, ending=signal.SIGKILL,
-                on_line=lambda _channel, line: on_line(line.decode(errors="replace")) if on_line else None,
-                limit=values.OUTPUT_LIMIT, **more,
-            )  # fmt: skip
+                [docker_program(), *words],
+                stdin=stdin,
+                timeout=timeout,
+                check=False,
+                ending=signal.SIGKILL,
+                on_line=lambda _channel, line: (
+                    on_line(line.decode(errors="replace")) if on_line else None
+                ),
+                limit=values.OUTPUT_LIMIT,
+                **more,
+            )
         except BaseException as error:
             with contextlib.suppress(EngineError):
                 kill()
             if isinstance(error, process.ProcessTimeout):
                 raise EngineError(f"{what} did not end within {timeout:g} s") from None
             if isinstance(error, process.OutputTooLong):
-                raise EngineError(f"{what} wrote more than {values.OUTPUT_LIMIT >> 20} MiB") from None
+                raise EngineError(
+                    f"{what} wrote more than {values.OUTPUT_LIMIT >> 20} MiB"
+                ) from None
             raise
         # Its own errors, and no program's: `docker` has no other sign of them.
-        refused = done.code in (1, 125, 126, 127) and not done.stdout and done.stderr.startswith(_STARTS)
+        refused = (
+            done.code in (1, 125, 126, 127) and not done.stdout and done.stderr.startswith(_STARTS)
+        )
         if refused and (message := _REFUSED.match(done.stderr)):
             raise EngineError(f"{what}: {message[1].decode(errors='replace')}")
         return done
 
     def _url(self, *parts: str) -> str:
-        return "/".join([self._api.base_url, f"v{self._api.api_version}", *(quote(part, safe="") for part in parts)])
+        return "/".join(
+            [
+                self._api.base_url,
+                f"v{self._api.api_version}",
+                *(quote(part, safe="") for part in parts),
+            ]
+        )
 
     def run_once(
         self,
@@ -316,7 +401,8 @@ class Engine:
         on_line: Callable[[str], None] | None = None,
         **container: Any,
     ) -> values.ExecResult:
-        """Run a program in a temporary container that is always removed. ``container``: as in ``_temporary``.
+        """Run a program in a temporary container that is always removed. ``container``: as in
+        ``_temporary``.
 
         ``on_line`` gets each line as it is written.
         """
@@ -367,14 +453,23 @@ class Engine:
             "MemorySwap": memory,
             "PidsLimit": values.PIDS,
             "DeviceRequests": [values.device_request(one) for one in gpus],
-            "Devices": [{"PathOnHost": it, "PathInContainer": it, "CgroupPermissions": "rwm"} for it in devices],
-            "Ulimits": [{"Name": name, "Soft": at, "Hard": most} for name, (at, most) in (ulimits or {}).items()],
+            "Devices": [
+                {"PathOnHost": it, "PathInContainer": it, "CgroupPermissions": "rwm"}
+                for it in devices
+            ],
+            "Ulimits": [
+                {"Name": name, "Soft": at, "Hard": most}
+                for name, (at, most) in (ulimits or {}).items()
+            ],
             "Mounts": [
-                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only} for m in mounts
+                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
+                for m in mounts
             ],
         }
         if user.partition(":")[0] not in ("", "0"):
-            host["GroupAdd"] = ["0"]  # as a service has it: folders of the image belong to root's group
+            host["GroupAdd"] = [
+                "0"
+            ]  # as a service has it: folders of the image belong to root's group
         return {
             "Image": image,
             "Entrypoint": [argv[0]],
@@ -410,7 +505,9 @@ class Engine:
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
-    """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too old, not an engine."""
+    """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too
+    old, not an engine.
+    """
     from envgen.engine import sdk
 
     endpoint = find_endpoint(environ)
@@ -418,5 +515,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     if not isinstance(version, dict):
         raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
     if reason := values.too_old(version):
-        raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
+        raise EngineError(
+            reason, hint="install a newer one: https://docs.docker.com/engine/install/"
+        )
     return Engine(endpoint, version)

@@ -21,7 +21,8 @@ from envgen.errors import RefusedError
 
 @dataclass(frozen=True)
 class Compose:
-    """One Compose project: rendered files, the folder that relative paths start from, and variables of this machine.
+    """One Compose project: rendered files, the folder that relative paths start from, and variables
+    of this machine.
 
     Without ``files``, it is what the engine has under the ``name``.
     """
@@ -53,13 +54,19 @@ class Compose:
 
     def _pulse(self, words: Sequence[str], *, only_says: bool = False) -> Pulse:
         verb = next((word for word in words if not word.startswith("-") and word != "*"), "")
-        return Pulse(self.endpoint, f"docker compose {verb}", only_says=only_says or "--follow" in words)
+        return Pulse(
+            self.endpoint, f"docker compose {verb}", only_says=only_says or "--follow" in words
+        )
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
-        """The document of all files together, all services included, as Compose understands it. ProcessError."""
+        """The document of all files together, all services included, as Compose understands it.
+        ProcessError.
+        """
         done = self.run("--profile", "*", "config", "--format", "json")
-        document: Mapping[str, Any] = json.loads(done.stdout.replace(b"$$", b"$"))  # Compose doubles each `$`
+        document: Mapping[str, Any] = json.loads(
+            done.stdout.replace(b"$$", b"$")
+        )  # Compose doubles each `$`
         return document
 
     def service(self, name: str) -> Mapping[str, Any]:
@@ -67,17 +74,25 @@ class Compose:
         return (self.document.get("services") or {}).get(name) or {}
 
     def digests(self) -> Mapping[str, str]:
-        """Service -> the digest of its settings, which labels its containers; {} where Compose fails."""
+        """Service -> the digest of its settings, which labels its containers; {} where Compose
+        fails.
+        """
         done = self.run("--profile", "*", "config", "--hash", "*", timeout=10, check=False)
         lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
         return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
     def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
-        """Run; ``on_line`` gets each line of its progress as it comes. EngineTimeout as for ``run``."""
+        """Run; ``on_line`` gets each line of its progress as it comes. EngineTimeout as for
+        ``run``.
+        """
         return process.run(
-            self.argv(*words), env={**self.environment, "COMPOSE_PROGRESS": "plain"}, timeout=None, check=False,
-            on_line=lambda _channel, line: on_line(line.decode(errors="replace")), on_tick=self._pulse(words),
-        )  # fmt: skip
+            self.argv(*words),
+            env={**self.environment, "COMPOSE_PROGRESS": "plain"},
+            timeout=None,
+            check=False,
+            on_line=lambda _channel, line: on_line(line.decode(errors="replace")),
+            on_tick=self._pulse(words),
+        )
 
     def interactive(self, *words: str) -> int:
         """Run on our own terminal; returns its exit code."""
@@ -86,10 +101,16 @@ class Compose:
 
 
 def attach(
-    endpoint: Endpoint, container_id: str, argv: Sequence[str], *, options: Sequence[str] = (), tty: bool = True
+    endpoint: Endpoint,
+    container_id: str,
+    argv: Sequence[str],
+    *,
+    options: Sequence[str] = (),
+    tty: bool = True,
 ) -> int:
     """``docker exec`` with our stdin, stdout and stderr; returns the program's own exit code."""
-    # A terminal only where stdin and stdout are: with -t Docker mixes stderr into stdout and rewrites line ends.
+    # A terminal only where stdin and stdout are: with -t Docker mixes stderr into stdout and
+    # rewrites line ends.
     terminal = ["--tty"] if tty and sys.stdin.isatty() and sys.stdout.isatty() else []
     words = [docker_program(), "exec", "--interactive", *terminal, *options, container_id, *argv]
     pulse = Pulse(endpoint, "docker exec", only_says=True)
@@ -101,16 +122,19 @@ def attach(
 DOTENV = ".env"
 _LARGEST = 64 << 10
 _ASKED = "x-asked"
-# Variables that programs on this machine obey, such as Docker's own: a project's file must not set them.
+# Variables that programs on this machine obey, such as Docker's own: a project's file must not set
+# them.
 _OF_PROGRAMS = re.compile(
     r"(COMPOSE|DOCKER|BUILDX|BUILDKIT|GIT|SSH|LD|DYLD|ENVGEN|XDG)_.*|PYTHON.*|PATH|HOME|IFS|(BASH_)?ENV"
 )
 
 
 def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
-    """The values of these names in the file, without empty ones; {} for a folder (a virtual environment of that name).
+    """The values of these names in the file, without empty ones; {} for a folder (a virtual
+    environment of that name).
 
-    RefusedError where the file may not be read, or Compose does not understand it. EngineError without Compose.
+    RefusedError where the file may not be read, or Compose does not understand it. EngineError
+    without Compose.
     """
     wanted = [name for name in names if not _OF_PROGRAMS.fullmatch(name)]
     if not wanted or path.is_dir() or not (path.exists() or path.is_symlink()):
@@ -118,7 +142,8 @@ def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
     if not files.is_ours(path, root=True):
         owner = path.lstat().st_uid
         raise RefusedError(
-            f"{path} belongs to another user (uid {owner})", hint=f"if you trust it: sudo chown $USER {path}"
+            f"{path} belongs to another user (uid {owner})",
+            hint=f"if you trust it: sudo chown $USER {path}",
         )
     try:
         content = files.read(path, limit=_LARGEST, follow=False)
@@ -130,16 +155,28 @@ def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
         copy, asked = Path(folder) / DOTENV, Path(folder) / "ask.json"
         copy.write_bytes(content)
         asked.write_text(
-            json.dumps({"name": "ask", "services": {}, _ASKED: {name: f"${{{name}-}}" for name in wanted}})
+            json.dumps(
+                {"name": "ask", "services": {}, _ASKED: {name: f"${{{name}-}}" for name in wanted}}
+            )
         )
         done = process.run(
-            [*plugin_argv("compose"), f"--env-file={copy}", f"--file={asked}", "config", "--format=json"],
-            env={"COMPOSE_DISABLE_ENV_FILE": "1"}, timeout=20, check=False,
-        )  # fmt: skip
+            [
+                *plugin_argv("compose"),
+                f"--env-file={copy}",
+                f"--file={asked}",
+                "config",
+                "--format=json",
+            ],
+            env={"COMPOSE_DISABLE_ENV_FILE": "1"},
+            timeout=20,
+            check=False,
+        )
     if done.code:
         line = re.search(rb"line (\d+)", done.stderr)
         where = f", line {line[1].decode()}" if line else ""
-        raise RefusedError(f"Compose cannot read {path}{where}", hint="write NAME=value, one per line")
+        raise RefusedError(
+            f"Compose cannot read {path}{where}", hint="write NAME=value, one per line"
+        )
     values = json.loads(done.stdout)[_ASKED]
     # Compose prints a Compose file, in which $$ is a dollar.
     return {name: value.replace("$$", "$") for name, value in values.items() if value}

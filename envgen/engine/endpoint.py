@@ -1,7 +1,7 @@
 """The address of the Docker Engine, and Docker's plugin programs. Reads files and variables.
 
-Calling ``docker-buildx`` rather than ``docker buildx`` saves 100 to 150 ms per call, in which ``docker`` starts every
-plugin to read its description.
+Calling ``docker-buildx`` rather than ``docker buildx`` saves 100 to 150 ms per call, in which
+``docker`` starts every plugin to read its description.
 """
 
 from __future__ import annotations
@@ -51,12 +51,16 @@ class Endpoint:
 
     @property
     def local(self) -> bool:
-        """True where the engine is certainly on this machine: paths and ports are the same for both."""
+        """True where the engine is certainly on this machine: paths and ports are the same for
+        both.
+        """
         return self.host.startswith("unix://")
 
     @property
     def url(self) -> str:
-        """The address for envgen and Docker's programs: a socket or a TCP port. Connects to an ssh:// engine first."""
+        """The address for envgen and Docker's programs: a socket or a TCP port. Connects to an
+        ssh:// engine first.
+        """
         return f"unix://{forward(self.host).path}" if self.host.startswith("ssh://") else self.host
 
     @property
@@ -72,7 +76,9 @@ def config_dir(environ: Mapping[str, str]) -> Path:
 
 
 def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
-    """The engine that ``docker`` itself would use: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default."""
+    """The engine that ``docker`` itself would use: DOCKER_HOST, DOCKER_CONTEXT, the current
+    context, the default.
+    """
     environ = os.environ if environ is None else environ
     if host := environ.get("DOCKER_HOST"):
         tls = environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS")
@@ -80,7 +86,10 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
     folder = config_dir(environ)
     name, chosen_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     if not name:
-        name, chosen_by = str(_read_json(folder / "config.json").get("currentContext") or ""), "the current context"
+        name, chosen_by = (
+            str(_read_json(folder / "config.json").get("currentContext") or ""),
+            "the current context",
+        )
     if name in ("", "default"):
         return Endpoint(DEFAULT_SOCKET)
     contexts, key = folder / "contexts", hashlib.sha256(name.encode()).hexdigest()
@@ -92,11 +101,15 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
             hint="`docker context ls` lists all; `docker context use default` goes back",
             command="docker context ls",
         ) from None
-    return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), f"the context {name!r}")
+    return Endpoint(
+        _checked(host, (contexts / "tls" / key / "docker").is_dir()), f"the context {name!r}"
+    )
 
 
 def _checked(host: str, tls: bool) -> str:
-    """The address; a bare path is a socket, as for Docker. EngineError for an address of another kind."""
+    """The address; a bare path is a socket, as for Docker. EngineError for an address of another
+    kind.
+    """
     host = f"unix://{host}" if host.startswith("/") else host
     if not host.startswith(("unix://", "tcp://", "ssh://", "http://")):
         raise EngineError(
@@ -145,7 +158,9 @@ def plugin_argv(name: str) -> list[str]:
 
 
 def plugin_version(name: str) -> str:
-    """The version of a Docker plugin, such as ``0.29.1``; "" where it prints none. EngineError where it is missing."""
+    """The version of a Docker plugin, such as ``0.29.1``; "" where it prints none. EngineError
+    where it is missing.
+    """
     done = process.run([*plugin_argv(name), "version"], timeout=20, check=False)
     match = re.search(r"\bv?(\d+\.\d+(?:\.\d+)?)", done.stdout.decode(errors="replace"))
     return match[1] if match else ""
@@ -153,7 +168,9 @@ def plugin_version(name: str) -> str:
 
 def outdated(name: str, version: str) -> bool:
     """True where a plugin of that version is too old for envgen; "" counts as new."""
-    installed, needed = (tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name]))
+    installed, needed = (
+        tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name])
+    )
     return installed < needed
 
 
@@ -172,20 +189,28 @@ def with_plugin(error: EngineError, name: str) -> EngineError:
     try:
         plugin_argv(name)
     except EngineError as missing:
-        error.problems = (*error.problems, *(one for one in missing.problems if one not in error.problems))
+        error.problems = (
+            *error.problems,
+            *(one for one in missing.problems if one not in error.problems),
+        )
     return error
 
 
 def docker_program() -> str:
-    """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError without it."""
+    """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError
+    without it.
+    """
     program = shutil.which("docker")
     if program is None:
-        raise EngineError("the program `docker` is not on PATH", hint="install Docker's command line (docker-ce-cli)")
+        raise EngineError(
+            "the program `docker` is not on PATH",
+            hint="install Docker's command line (docker-ce-cli)",
+        )
     return program
 
 
-# Engines behind ssh get a socket on this machine, which OpenSSH forwards: envgen, buildx, Compose and `docker exec`
-# then use a socket. One connection per address is kept until envgen ends.
+# Engines behind ssh get a socket on this machine, which OpenSSH forwards: envgen, buildx, Compose
+# and `docker exec` then use a socket. One connection per address is kept until envgen ends.
 
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below is shorter
@@ -240,7 +265,9 @@ class SshAddress:
         if not host:
             raise _bad(text, "names no host")
         if parts.password is not None:
-            raise EngineError("a password in an ssh:// address is not supported", hint="use a key and ssh-agent")
+            raise EngineError(
+                "a password in an ssh:// address is not supported", hint="use a key and ssh-agent"
+            )
         for what, value in (("host", host), ("user", user)):
             if value.startswith("-") or re.search(r"[\x00-\x20\x7f]", value):
                 raise _bad(text, f"has an invalid {what}: {value!r}")
@@ -250,7 +277,8 @@ class SshAddress:
         return cls(host, user, port, path)
 
     def argv(self, forwarding: str) -> list[str]:
-        """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts apply.
+        """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts
+        apply.
 
         It ends with its standard input, so it outlives no killed envgen.
         """
@@ -265,7 +293,9 @@ class SshAddress:
 
 
 def _bad(text: str, why: str) -> EngineError:
-    return EngineError(f"the engine's address {text!r} {why}", hint="write ssh://user@host or ssh://host:port")
+    return EngineError(
+        f"the engine's address {text!r} {why}", hint="write ssh://user@host or ssh://host:port"
+    )
 
 
 class Forward:
@@ -281,7 +311,9 @@ class Forward:
         self.port = _free_port() if remote else 0
         self._written: deque[str] = deque(maxlen=3)  # the last lines of ssh's stderr
         atexit.register(self.close)
-        argv = self._where.argv(f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{self._where.socket}")
+        argv = self._where.argv(
+            f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{self._where.socket}"
+        )
         self._child: process.Child | None = None
         try:
             self._child = process.start(argv, stdin=process.PIPE, stderr=process.PIPE)
@@ -332,7 +364,9 @@ class Forward:
         """The error for an engine behind it that does not answer."""
         host = self._where.host
         if not self.alive:
-            return EngineError(f"the ssh connection to {host} ended{self._output or ', and ssh printed no reason'}")
+            return EngineError(
+                f"the ssh connection to {host} ended{self._output or ', and ssh printed no reason'}"
+            )
         return EngineError(
             f"ssh reaches {host}, but the Docker Engine's socket {self._where.socket} there does not answer"
             + self._output,
@@ -361,11 +395,15 @@ def _listens(port: int) -> bool:
 
 forwards: dict[tuple[str, str], Forward] = {}
 _failed: dict[tuple[str, str], tuple[float, EngineError]] = {}
-_locks: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)  # a slow connection delays no other
+_locks: defaultdict[object, threading.Lock] = defaultdict(
+    threading.Lock
+)  # a slow connection delays no other
 
 
 def forward(address: str, remote: str = "") -> Forward:
-    """The connection to an ssh:// engine, or to ``remote`` (HOST:PORT) on its machine; opened on first use."""
+    """The connection to an ssh:// engine, or to ``remote`` (HOST:PORT) on its machine; opened on
+    first use.
+    """
     key = (address, remote)
     with _locks[key]:
         if key not in forwards or not forwards[key].alive:

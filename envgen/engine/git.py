@@ -1,12 +1,15 @@
 """Runs git in three ways; none executes a command that a stranger's repository names.
 
 - ``git`` runs in a temporary folder of envgen, without the user's configuration.
-- ``Mirror`` is a bare repository of envgen that fetches from servers, with the user's own configuration (credentials,
+- ``Mirror`` is a bare repository of envgen that fetches from servers, with the user's own
+  configuration (credentials,
   proxies, certificates) and by known protocols only.
-- ``WorkTree`` reads a checkout. git never sees the checkout's own git directory, because much in it is a command
-  (core.fsmonitor, filter drivers, textconv, hooks, ssh and gpg programs, ...) and each release adds more: a list of
-  overrides is never complete. git gets a directory of envgen with its own configuration, a copy of the index, and
-  references to the objects and refs. So it writes nothing into the checkout's git directory, not even a lock.
+- ``WorkTree`` reads a checkout. git never sees the checkout's own git directory, because much in it
+  is a command
+  (core.fsmonitor, filter drivers, textconv, hooks, ssh and gpg programs, ...) and each release adds
+  more: a list of overrides is never complete. git gets a directory of envgen with its own
+  configuration, a copy of the index, and references to the objects and refs. So it writes nothing
+  into the checkout's git directory, not even a lock.
 """
 
 from __future__ import annotations
@@ -39,15 +42,23 @@ _SAME_EVERYWHERE = {
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
     "LC_ALL": "C",
 }
-# Only the repository's configuration. HOME is for git before 2.32, which does not know GIT_CONFIG_GLOBAL.
-_ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": os.devnull, "XDG_CONFIG_HOME": ""}
+# Only the repository's configuration. HOME is for git before 2.32, which does not know
+# GIT_CONFIG_GLOBAL.
+_ALONE = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "HOME": os.devnull,
+    "XDG_CONFIG_HOME": "",
+}
 _OPTIONS = ("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null")
-# The user's settings for reaching servers; every other GIT_ variable names a repository or changes an answer.
+# The user's settings for reaching servers; every other GIT_ variable names a repository or changes
+# an answer.
 _OF_SERVERS = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
 _PROTOCOLS = "https:http:git:ssh:file"
 _LARGEST_INDEX = 1 << 30
 _SMALL = 1 << 20
-# By setuptools-scm (vLLM), FlashInfer's build (data/: links to its sources), setuptools' editable install, compilers.
+# By setuptools-scm (vLLM), FlashInfer's build (data/: links to its sources), setuptools' editable
+# install, compilers.
 _WRITTEN_BY_BUILDS = re.compile(
     r"(?:^|/)(?:_version\.py|_build_meta\.py|[^/]+\.egg-info/.*|__pycache__/.*|[^/]+\.(?:so|o|pyc))$"
     r"|^flashinfer/data/|^(?:build|\.deps)/"
@@ -76,7 +87,9 @@ class GitOutput:
 class GitRepository:
     """A repository in which git runs."""
 
-    def git(self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any) -> GitOutput:
+    def git(
+        self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **options: Any
+    ) -> GitOutput:
         """Run ``git ARGUMENTS``. ``options``: stdin, timeout, check, as in ``_run``."""
         flags, cwd, own = self._setting()
         return _run(flags, arguments, cwd, {**own, **env}, **options)
@@ -86,7 +99,9 @@ class GitRepository:
         raise NotImplementedError
 
 
-def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **options: Any) -> GitOutput:
+def git(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **options: Any
+) -> GitOutput:
     """Run ``git ARGUMENTS`` in ``cwd``, a folder of envgen. For a checkout use ``WorkTree``."""
     flags = ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false"]
     env = {**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env}
@@ -101,12 +116,18 @@ class Mirror(GitRepository):
 
     @classmethod
     def at(cls, folder: Path, url: str) -> Mirror:
-        """The mirror of ``url`` in ``folder``, created where it is missing. It fetches files when they are read."""
+        """The mirror of ``url`` in ``folder``, created where it is missing. It fetches files when
+        they are read.
+        """
         if not (folder / "HEAD").is_file():
             folder.mkdir(parents=True, exist_ok=True)
             git(["init", "--quiet", "--bare", "--template=", "."], cwd=folder)
             mirror = cls(folder)
-            for key, value in (("url", url), ("promisor", "true"), ("partialclonefilter", "blob:none")):
+            for key, value in (
+                ("url", url),
+                ("promisor", "true"),
+                ("partialclonefilter", "blob:none"),
+            ):
                 mirror.git(["config", f"remote.origin.{key}", value])
         return cls(folder)
 
@@ -136,12 +157,20 @@ def _short_digest(text: str) -> str:
 # Gives up on a silent server after 30 s; git itself would wait forever.
 _FETCHING = (
     *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=30"),
-    *("-c", "fetch.recurseSubmodules=false", "-c", "submodule.recurse=false", "-c", "core.fsmonitor=false"),
+    *(
+        "-c",
+        "fetch.recurseSubmodules=false",
+        "-c",
+        "submodule.recurse=false",
+        "-c",
+        "core.fsmonitor=false",
+    ),
 )
 
 
 def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> GitOutput:
-    """Run ``git ARGUMENTS`` against a server, in an empty folder, away from the repository around the current folder.
+    """Run ``git ARGUMENTS`` against a server, in an empty folder, away from the repository around
+    the current folder.
 
     The exit code is not checked.
     """
@@ -156,12 +185,16 @@ def server_environment() -> dict[str, str]:
     for name in ("GIT_ASKPASS", "SSH_ASKPASS"):
         env[name] = os.environ.get(name) or "true"
     if not os.environ.get("GIT_SSH"):
-        env["GIT_SSH_COMMAND"] = os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
+        env["GIT_SSH_COMMAND"] = (
+            os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
+        )
     return env
 
 
 def read_config(content: bytes) -> list[tuple[str, str]]:
-    """The entries of a git configuration file, as git reads it, without includes; none takes effect."""
+    """The entries of a git configuration file, as git reads it, without includes; none takes
+    effect.
+    """
     words = ["config", "--file", "-", "--no-includes", "-z", "--list"]
     listed = git(words, cwd=Path("/"), stdin=content, env={"GIT_DIR": os.devnull}, check=False)
     if listed.code:
@@ -172,8 +205,9 @@ def read_config(content: bytes) -> list[tuple[str, str]]:
 class WorkTree(GitRepository):
     """A checkout on this machine.
 
-    ``folder`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as
-    git requires it; another user's needs the user's own ``safe.directory``. Bare repositories are refused.
+    ``folder`` must be the top of a work tree (a clone, a linked worktree or a submodule) that
+    belongs to the user, as git requires it; another user's needs the user's own ``safe.directory``.
+    Bare repositories are refused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -200,7 +234,9 @@ class WorkTree(GitRepository):
             try:
                 self._fill(Path(view.name))
             except OSError as error:
-                raise UsageError(f"{self.folder} cannot be read: {reason_of(error)} ({error.filename})") from None
+                raise UsageError(
+                    f"{self.folder} cannot be read: {reason_of(error)} ({error.filename})"
+                ) from None
             self._view = view
         own = self._view.name
         env = {
@@ -225,21 +261,31 @@ class WorkTree(GitRepository):
         """The commit of a branch, tag or any other revision; "" without one."""
         if revision.startswith("-"):
             raise UsageError(f"{revision!r} is not a revision")
-        answer = self.git(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], check=False)
+        answer = self.git(
+            ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], check=False
+        )
         return "" if answer.code else answer.text
 
     def edited(self, revision: str) -> list[str]:
-        """Tracked files that differ from ``revision``, in the work tree or the index. Submodules are left out."""
+        """Tracked files that differ from ``revision``, in the work tree or the index. Submodules
+        are left out.
+        """
         words = ["diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv"]
         return self.git([*words, "--ignore-submodules=all", revision, "--"], env=self._files).names
 
     def untracked(self) -> list[str]:
-        """Untracked files that git does not ignore. A repository inside is one name with a slash at its end."""
+        """Untracked files that git does not ignore. A repository inside is one name with a slash at
+        its end.
+        """
         return self.git(["ls-files", "--others", "--exclude-standard", "-z"]).names
 
     def generated(self, names: Sequence[str]) -> list[str]:
-        """Files not edited by hand: tracked though git ignores them, or written by a build or an editable install."""
-        ignored = set(self.git(["ls-files", "--cached", "--ignored", "--exclude-standard", "-z"]).names)
+        """Files not edited by hand: tracked though git ignores them, or written by a build or an
+        editable install.
+        """
+        ignored = set(
+            self.git(["ls-files", "--cached", "--ignored", "--exclude-standard", "-z"]).names
+        )
         return [name for name in names if name in ignored or _WRITTEN_BY_BUILDS.search(name)]
 
     def submodules(self) -> list[str]:
@@ -258,12 +304,18 @@ class WorkTree(GitRepository):
             if tree or not current.exists():
                 self.git(["read-tree", tree or "HEAD"], env=env)
             else:
-                self._copy(current, Path(folder, "index"))  # its times and sizes save reading every file
+                self._copy(
+                    current, Path(folder, "index")
+                )  # its times and sizes save reading every file
             yield env
 
     def tree(self, paths: Sequence[str] = ()) -> str:
-        """The hash of the current work tree: tracked files, and ``paths``. Submodules are as in the index."""
-        changed = self.git(["diff-files", "--name-only", "-z", "--ignore-submodules=all"], env=self._files).names
+        """The hash of the current work tree: tracked files, and ``paths``. Submodules are as in the
+        index.
+        """
+        changed = self.git(
+            ["diff-files", "--name-only", "-z", "--ignore-submodules=all"], env=self._files
+        ).names
         existing = [path for path in paths if os.path.lexists(self.folder / path)]
         with self.index() as env:
             # Not `git add`: it runs `git status` in submodules.
@@ -278,7 +330,11 @@ class WorkTree(GitRepository):
             links = self.submodules()
             with self.index() as env:
                 if links:
-                    self.git(["update-index", "--force-remove", "-z", "--stdin"], stdin=_listed(links), env=env)
+                    self.git(
+                        ["update-index", "--force-remove", "-z", "--stdin"],
+                        stdin=_listed(links),
+                        env=env,
+                    )
                 assert self._view
                 self._without = {"GIT_INDEX_FILE": f"{self._view.name}/files"}
                 Path(env["GIT_INDEX_FILE"]).rename(self._without["GIT_INDEX_FILE"])
@@ -298,7 +354,9 @@ class WorkTree(GitRepository):
         (own / "info").mkdir()
         (own / "objects" / "info").mkdir(parents=True)
         (own / "config").write_text(self._config(), encoding="utf-8")
-        (own / "objects" / "info" / "alternates").write_bytes(os.fsencode(self._common / "objects") + b"\n")
+        (own / "objects" / "info" / "alternates").write_bytes(
+            os.fsencode(self._common / "objects") + b"\n"
+        )
         (own / "HEAD").write_bytes(files.read(self.git_dir / "HEAD", limit=_SMALL))
         for name in ("refs", "reftable"):
             if (self._common / name).is_dir():
@@ -317,7 +375,8 @@ class WorkTree(GitRepository):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             before = source.stat()
             target.write_bytes(files.read(source, limit=_LARGEST_INDEX))
-            # git compares file times with the index's: a newer copy would hide an edit of the same second.
+            # git compares file times with the index's: a newer copy would hide an edit of the same
+            # second.
             os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def _config(self) -> str:
@@ -326,7 +385,12 @@ class WorkTree(GitRepository):
             content = files.read(self._common / "config", limit=_SMALL)
         except FileNotFoundError:
             content = b""
-        lines = ["[core]", "\trepositoryformatversion = 1", "\tbare = false", "\tuntrackedCache = false"]
+        lines = [
+            "[core]",
+            "\trepositoryformatversion = 1",
+            "\tbare = false",
+            "\tuntrackedCache = false",
+        ]
         ignore = files.xdg_dir("XDG_CONFIG_HOME", ".config") / "git" / "ignore"
         if ignore.is_file() and not re.search(r'["\\\n]', str(ignore)):
             lines.append(f'\texcludesFile = "{ignore}"')  # the user's own; HOME is not set
@@ -354,11 +418,15 @@ def _named_safe(folder: Path) -> bool:
     """Whether the user's or the machine's configuration trusts this folder of another user."""
     words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
     trusted = False
-    for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}, check=False).stdout.split(b"\0")[:-1]:
+    for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}, check=False).stdout.split(
+        b"\0"
+    )[:-1]:
         name = os.fsdecode(value)
         if not name:
             trusted = False  # an empty value resets the list
-        elif name in ("*", str(folder)) or (name.endswith("/*") and folder.is_relative_to(name[:-2])):
+        elif name in ("*", str(folder)) or (
+            name.endswith("/*") and folder.is_relative_to(name[:-2])
+        ):
             trusted = True
     return trusted
 
@@ -381,7 +449,9 @@ def _common_dir(git_dir: Path) -> Path:
 def _named(file: Path, content: bytes, start: bytes) -> Path:
     if not content.startswith(start):
         raise files.NotAFile(file, "does not name a git directory")
-    return (file.parent / os.fsdecode(content.removeprefix(start).rstrip(b"\r\n"))).resolve(strict=True)
+    return (file.parent / os.fsdecode(content.removeprefix(start).rstrip(b"\r\n"))).resolve(
+        strict=True
+    )
 
 
 def _run(
@@ -397,10 +467,19 @@ def _run(
     program, without = shutil.which("git"), shutil.which("env")
     if program is None or without is None:
         raise EngineError("the program 'git' is not installed", hint="install git")
-    foreign = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_OF_SERVERS)]
+    foreign = [
+        name for name in os.environ if name.startswith("GIT_") and not name.startswith(_OF_SERVERS)
+    ]
     drop = [word for name in foreign for word in ("-u", name)]
     done = process.run(
-        [*([without, *drop] if drop else []), program, "--no-pager", *_OPTIONS, *options, *arguments],
+        [
+            *([without, *drop] if drop else []),
+            program,
+            "--no-pager",
+            *_OPTIONS,
+            *options,
+            *arguments,
+        ],
         stdin=stdin,
         env={**_SAME_EVERYWHERE, **env},
         cwd=cwd,

@@ -17,13 +17,18 @@ def meminfo(root: Path = Path("/")) -> dict[str, int]:
         text = (root / "proc/meminfo").read_text(encoding="utf-8")
     except OSError:
         return {}
-    return {name: int(count) << 10 for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+    return {
+        name: int(count) << 10
+        for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
+    }
 
 
 def is_taken(port: int, address: str = "") -> bool:
     """Whether something listens on a TCP port of this machine, at ``address`` or (of "") at any."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take nothing
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # connections that have ended take nothing
         try:
             probe.bind((address.strip("[]"), port))
         except OSError as error:
@@ -31,10 +36,13 @@ def is_taken(port: int, address: str = "") -> bool:
     return False
 
 
-# Temporary containers that a killed run left behind. The engine removes each one when its program ends.
+# Temporary containers that a killed run left behind. The engine removes each one when its program
+# ends.
 
 THROWAWAY = "dev.envgen.throwaway"
-RUNS = 24 * 3600.0  # seconds, after which one that runs counts as left behind: as long as a download may take
+RUNS = (
+    24 * 3600.0
+)  # seconds, after which one that runs counts as left behind: as long as a download may take
 ENDED = 600.0  # and for another one: it may be about to start, or to be removed
 
 
@@ -49,10 +57,19 @@ class Leftover:
 
 
 def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
-    """A row of the engine's list of containers as a leftover; None for one that a process may still wait for."""
+    """A row of the engine's list of containers as a leftover; None for one that a process may still
+    wait for.
+    """
     created = float(row.get("Created") or 0)
     runs = row.get("State") in ("running", "paused", "restarting")
-    if THROWAWAY not in (row.get("Labels") or {}) or not now - created > (RUNS if runs else ENDED):  # NaN has no age
+    if THROWAWAY not in (row.get("Labels") or {}) or not now - created > (
+        RUNS if runs else ENDED
+    ):  # NaN has no age
         return None
     name = str((row.get("Names") or [str(row.get("Id", ""))[:12]])[0]).removeprefix("/")
-    return Leftover(str(row.get("Id", "")), name, created, "it has run for more than a day" if runs else "it has ended")
+    return Leftover(
+        str(row.get("Id", "")),
+        name,
+        created,
+        "it has run for more than a day" if runs else "it has ended",
+    )

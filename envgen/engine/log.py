@@ -6,7 +6,8 @@ _HEADER = 8  # bytes before each part of a stream: channel, 3 zero bytes, length
 
 
 class Tail:
-    """The end of a log, stdout and stderr in the order they came. The log of a terminal has no headers.
+    """The end of a log, stdout and stderr in the order they came. The log of a terminal has no
+    headers.
 
     The SDK's own reader keeps no time limit and takes the text of an HTTP error for a header.
     """

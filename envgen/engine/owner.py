@@ -22,7 +22,9 @@ def caller() -> tuple[int, int]:
 
 
 def host_user(engine: Engine) -> tuple[int, int]:
-    """Uid and gid of ``user: host`` in this engine's containers: in a rootless one, root is the user who runs it."""
+    """Uid and gid of ``user: host`` in this engine's containers: in a rootless one, root is the
+    user who runs it.
+    """
     return (0, 0) if engine.info().rootless else caller()
 
 

@@ -1,4 +1,5 @@
-"""Runs other programs: an argv list, never a shell; a program's whole process group ends with envgen.
+"""Runs other programs: an argv list, never a shell; a program's whole process group ends with
+envgen.
 
 Secrets go into ``env`` or stdin, never into ``argv``, which every user of the machine can read.
 """
@@ -37,7 +38,9 @@ class ProcessTimeout(ProcessError):
     """A program did not end in time; it and its children were killed."""
 
     def __init__(self, argv: Sequence[str], seconds: float, stderr: str) -> None:
-        super().__init__(argv, -signal.SIGKILL, f"did not end within {seconds:g} s\n{stderr}".strip())
+        super().__init__(
+            argv, -signal.SIGKILL, f"did not end within {seconds:g} s\n{stderr}".strip()
+        )
 
 
 class OutputTooLong(Exception):
@@ -60,15 +63,19 @@ def run(
 ) -> ExecResult:
     """Run a program and return its output. With ``check`` ProcessError unless it ends with 0.
 
-    ``on_line("stdout" | "stderr", line)`` gets each line as it comes, without its newline. ``on_tick`` is called at
-    least every ``TICK`` seconds. What they raise ends the program, and so do ProcessTimeout and OutputTooLong (more
-    than ``limit`` bytes; without it, of a program with ``on_line`` only the last 64 KiB are returned). ``ending``: the
-    first signal to it then. ``hold``: keep its stdin open until it ends, so that it can see that envgen was killed.
+    ``on_line("stdout" | "stderr", line)`` gets each line as it comes, without its newline.
+    ``on_tick`` is called at
+    least every ``TICK`` seconds. What they raise ends the program, and so do ProcessTimeout and
+    OutputTooLong (more than ``limit`` bytes; without it, of a program with ``on_line`` only the
+    last 64 KiB are returned). ``ending``: the first signal to it then. ``hold``: keep its stdin
+    open until it ends, so that it can see that envgen was killed.
     """
     written = {"stdout": bytearray(), "stderr": bytearray()}
     deadline = None if timeout is None else time.monotonic() + timeout
     lines = _Lines(on_line or (lambda _channel, _line: None))
-    with _started(argv, env, cwd, subprocess.DEVNULL if stdin is None else PIPE, ending=ending) as child:
+    with _started(
+        argv, env, cwd, subprocess.DEVNULL if stdin is None else PIPE, ending=ending
+    ) as child:
         if child.stdin:
             threading.Thread(target=_send, args=(child.stdin, stdin, hold), daemon=True).start()
         for channel, data in _blocks(child):
@@ -100,9 +107,13 @@ def _send(pipe: IO[bytes], data: bytes, hold: bool) -> None:
 
 
 def interactive(
-    argv: Sequence[str], *, env: Mapping[str, str] | None = None, on_tick: Callable[[], None] = lambda: None
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    on_tick: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours.
+    """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not
+    ours.
 
     ``on_tick`` is called every second.
     """
@@ -138,7 +149,9 @@ def show_command(argv: Sequence[str]) -> None:
         print(f"$ {shell_line(argv)}", file=sys.stderr, flush=True)
 
 
-def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:
+def _popen(
+    argv: Sequence[str], env: Mapping[str, str] | None, **options: Any
+) -> subprocess.Popen[bytes]:
     show_command(argv)
     try:
         merged = {**os.environ, **env} if env else None
@@ -151,11 +164,15 @@ def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -
 
 
 def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
-    """End a program and its children: ``first``, then SIGKILL after ``GRACE`` seconds. Leaves no zombie."""
+    """End a program and its children: ``first``, then SIGKILL after ``GRACE`` seconds. Leaves no
+    zombie.
+    """
     for signum in (first, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: end it now
+        with contextlib.suppress(
+            subprocess.TimeoutExpired, KeyboardInterrupt
+        ):  # a second Ctrl-C: end it now
             deadline = time.monotonic() + GRACE
             for _ in _blocks(child):  # with a full pipe that is not read it would never end
                 if child.poll() is not None or time.monotonic() > deadline:
@@ -176,12 +193,22 @@ def _started(
     stderr: int | None = PIPE,
     ending: signal.Signals = signal.SIGINT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in its own session: one signal reaches it and all its children, and Ctrl-C only envgen."""
+    """A program in its own session: one signal reaches it and all its children, and Ctrl-C only
+    envgen.
+    """
     child = None
     with terminable():
         try:
             with _deferred():
-                child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=stderr, start_new_session=True)
+                child = _popen(
+                    argv,
+                    env,
+                    cwd=cwd,
+                    stdin=stdin,
+                    stdout=PIPE,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
             yield child
         except BaseException:
             if child and child.poll() is None:
@@ -195,7 +222,9 @@ def _started(
 
 
 @contextlib.contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None], *signals: signal.Signals) -> Iterator[None]:
+def _handling(
+    handler: Callable[[int, FrameType | None], None], *signals: signal.Signals
+) -> Iterator[None]:
     """Sets ``handler`` for these signals, in the main thread, which alone may do so."""
     ours = signals if threading.current_thread() is threading.main_thread() else ()
     before = {signum: signal.signal(signum, handler) for signum in ours}
@@ -210,7 +239,9 @@ def _handling(handler: Callable[[int, FrameType | None], None], *signals: signal
 def _deferred() -> Iterator[None]:
     """Delays Ctrl-C to the end of the block: while a program starts, it would be lost, and run on."""
     received: list[int] = []
-    with _handling(lambda signum, _frame: received.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    with _handling(
+        lambda signum, _frame: received.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    ):
         yield
     if received:
         raise KeyboardInterrupt
@@ -218,7 +249,9 @@ def _deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP act as Ctrl-C: clean up, then end. (A child in its own session gets none.)"""
+    """Inside, SIGTERM and SIGHUP act as Ctrl-C: clean up, then end. (A child in its own session
+    gets none.)
+    """
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -228,7 +261,9 @@ def terminable() -> Iterator[None]:
 
 
 def _blocks(child: Child) -> Iterator[tuple[str, bytes]]:
-    """What a program writes: ("stdout" | "stderr", bytes), b"" at the end of one; ("", b"") every ``TICK`` seconds."""
+    """What a program writes: ("stdout" | "stderr", bytes), b"" at the end of one; ("", b"") every
+    ``TICK`` seconds.
+    """
     with selectors.DefaultSelector() as selector:
         for channel, pipe in (("stdout", child.stdout), ("stderr", child.stderr)):
             if pipe and not pipe.closed:

@@ -10,12 +10,14 @@ from envgen.engine.process import in_background
 from envgen.errors import EngineTimeout
 from envgen.text import progress
 
-SILENT = 60.0  # seconds without an answer, after which an engine is given up while another program waits for it
+# seconds without an answer, after which an engine is given up while another program waits for it
+SILENT = 60.0
 _BETWEEN = 5.0  # seconds between two questions to it
 
 
 class Pulse:
-    """Watches whether an engine still answers while ``what``, another program, works with it. Call it now and then.
+    """Watches whether an engine still answers while ``what``, another program, works with it. Call
+    it now and then.
 
     Compose has no limit of its own: with an engine that is stopped or hangs it would wait for ever.
     """
@@ -38,11 +40,17 @@ class Pulse:
             self._asked, self._question = now, in_background(self._ask)
         silent = now - self._answered
         if silent >= SILENT and not self._only_says:
-            reason = f"the Docker Engine at {self._endpoint.host} has not answered for {SILENT:.0f} s"
-            raise EngineTimeout(f"{reason}, while {self._what} waited for it", hint="systemctl status docker")
+            reason = (
+                f"the Docker Engine at {self._endpoint.host} has not answered for {SILENT:.0f} s"
+            )
+            raise EngineTimeout(
+                f"{reason}, while {self._what} waited for it", hint="systemctl status docker"
+            )
         if silent >= SILENT / 3 and not self._told:
             self._told = True
-            progress(f"  {self._what} waits for the Docker Engine, which has not answered for {silent:.0f} s")
+            progress(
+                f"  {self._what} waits for the Docker Engine, which has not answered for {silent:.0f} s"
+            )
 
     def _ask(self) -> None:
         from envgen.engine import sdk  # only after seconds

@@ -1,8 +1,9 @@
 """The SDK's client with limits, and its errors in one sentence.
 
-An engine may be stopped, killed in the middle of an answer, or not an engine at all. So each request has a time limit
-and each answer a size limit, however slowly it arrives. Importing the SDK takes a tenth of a second: only this file
-does, and it is imported by the first question to an engine.
+An engine may be stopped, killed in the middle of an answer, or not an engine at all. So each
+request has a time limit and each answer a size limit, however slowly it arrives. Importing the SDK
+takes a tenth of a second: only this file does, and it is imported by the first question to an
+engine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class EngineSession(docker.APIClient):
     """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
 
     def __init__(self, endpoint: Endpoint, version: str = "", seconds: int = api.QUESTION) -> None:
-        """``version``: of the engine's API; "": the SDK's. ``seconds``: the time of a request that names none."""
+        """``version``: of the engine's API; "": the SDK's. ``seconds``: the time of a request that
+        names none.
+        """
         with wrap_errors(endpoint):
             super().__init__(endpoint.url, version or DEFAULT_DOCKER_API_VERSION, seconds)
         self.trust_env = False  # no proxy and no ~/.netrc for an engine
@@ -46,7 +49,9 @@ class EngineSession(docker.APIClient):
         elif not budget and limit <= api.PATIENT:
             limit = shown = min(limit, api.QUESTION)
         streams = options.pop("stream", False)
-        options["timeout"] = limit + 5  # of the socket, between two bytes; the limit for the whole is shorter
+        options["timeout"] = (
+            limit + 5
+        )  # of the socket, between two bytes; the limit for the whole is shorter
 
         def ask() -> requests.Response:
             response = super(EngineSession, self).send(request, stream=True, **options)
@@ -78,16 +83,20 @@ def read_all(response: requests.Response) -> requests.Response:
         body += chunk
         if len(body) > LARGEST:
             response.close()
-            raise EngineError(f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine")
+            raise EngineError(
+                f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine"
+            )
     response._content = bytes(body)
     return response
 
 
 @contextlib.contextmanager
 def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
-    """Turns what the SDK and ``values.py`` raise inside into EngineError. ``what``: in front of the engine's message.
+    """Turns what the SDK and ``values.py`` raise inside into EngineError. ``what``: in front of the
+    engine's message.
 
-    Inside stand only a question and the reading of its answer: a defect of envgen elsewhere must stay one.
+    Inside stand only a question and the reading of its answer: a defect of envgen elsewhere must
+    stay one.
     """
     prefix = f"{what}: " if what else ""
     try:
@@ -96,12 +105,19 @@ def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
         raise
     except docker.errors.APIError as error:
         raise EngineError(prefix + _explanation(error)) from None
-    except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
-        raise EngineError("the engine's answer is not JSON: this may not be a Docker Engine") from None
+    except (
+        requests.exceptions.JSONDecodeError,
+        requests.exceptions.InvalidJSONError,
+    ):  # an OSError, a ValueError
+        raise EngineError(
+            "the engine's answer is not JSON: this may not be a Docker Engine"
+        ) from None
     except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
         raise api.unreachable(endpoint, error) from None
     except _UNEXPECTED:
-        raise EngineError(f"{prefix}the engine's answer does not have the form of a Docker Engine's") from None
+        raise EngineError(
+            f"{prefix}the engine's answer does not have the form of a Docker Engine's"
+        ) from None
 
 
 def _explanation(error: docker.errors.APIError) -> str:
@@ -111,5 +127,11 @@ def _explanation(error: docker.errors.APIError) -> str:
 
 
 _UNEXPECTED = (
-    ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)

@@ -109,20 +109,27 @@ class Image:
     env: Mapping[str, str]
     layers: tuple[str, ...] = ()  # digests of their content: the same in every store, unlike the id
     repo_digests: tuple[str, ...] = ()  # name@sha256:...; none for an image that was built here
-    tagged: str = ""  # the time of its tag: a locked build sets ``created`` to the time of its inputs
+    tagged: str = (
+        ""  # the time of its tag: a locked build sets ``created`` to the time of its inputs
+    )
 
     @property
     def content(self) -> str:
-        """What it is made of, to be compared. Unlike the ID, it is the same in every engine's store."""
+        """What it is made of, to be compared. Unlike the ID, it is the same in every engine's
+        store.
+        """
         return str((self.layers, sorted(self.env.items()), self.architecture))
 
 
-BY_ITSELF = 75  # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
+# of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
+BY_ITSELF = 75
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container. ``health`` is "" where no health check is defined; ``service`` is "" outside Compose."""
+    """A container. ``health`` is "" where no health check is defined; ``service`` is "" outside
+    Compose.
+    """
 
     id: str
     name: str
@@ -164,7 +171,11 @@ class Container:
     @property
     def how_ended(self) -> str:
         """As a continuation of "its process"."""
-        return "was killed because memory ran out" if self.oom_killed else f"exited with code {self.own_code}"
+        return (
+            "was killed because memory ran out"
+            if self.oom_killed
+            else f"exited with code {self.own_code}"
+        )
 
 
 @dataclass(frozen=True)
@@ -186,7 +197,9 @@ class EngineInfo:
 
     @property
     def local(self) -> bool:
-        """True where the engine is certainly on this machine: paths and ports are the same for both."""
+        """True where the engine is certainly on this machine: paths and ports are the same for
+        both.
+        """
         return self.endpoint.startswith("unix://")
 
 
@@ -194,7 +207,12 @@ def device_request(device: Mapping[str, Any]) -> dict[str, Any]:
     """The API's form of a device that Compose reserves (`deploy.resources.reservations.devices`)."""
     named = list(device.get("device_ids") or ())
     capabilities = [list(device["capabilities"])]
-    return {"Driver": device["driver"], "Count": 0 if named else -1, "DeviceIDs": named, "Capabilities": capabilities}
+    return {
+        "Driver": device["driver"],
+        "Count": 0 if named else -1,
+        "DeviceIDs": named,
+        "Capabilities": capabilities,
+    }
 
 
 # From the engine's JSON. Only the functions below know the API's field names.
@@ -214,13 +232,16 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
         api_version=str(version.get("ApiVersion") or ""),
         arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
-        cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
+        cdi_devices=tuple(
+            str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"
+        ),
         memory=int(info.get("MemTotal") or 0),
         cpus=int(info.get("NCPU") or 0),
         endpoint=endpoint,
         name=str(info.get("Name", "")),
         rootless="name=rootless" in (info.get("SecurityOptions") or ()),
-        containerd_store=["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or ()),
+        containerd_store=["driver-type", "io.containerd.snapshotter.v1"]
+        in (info.get("DriverStatus") or ()),
     )
 
 
@@ -274,7 +295,11 @@ def container_of(document: Mapping[str, Any]) -> Container:
 
 def _has_gpu(host: Mapping[str, Any]) -> bool:
     requests = [one for one in host.get("DeviceRequests") or () if "gpu" in str(one)]
-    devices = [one for one in host.get("Devices") or () if str(one.get("PathOnHost")).startswith("/dev/nvidia")]
+    devices = [
+        one
+        for one in host.get("Devices") or ()
+        if str(one.get("PathOnHost")).startswith("/dev/nvidia")
+    ]
     return bool(requests or devices) or host.get("Runtime") == "nvidia"
 
 
@@ -314,7 +339,9 @@ def _mount(document: Mapping[str, Any]) -> ContainerMount:
     kind = str(document.get("Type", ""))
     # A volume's Source is a folder of the engine; Compose uses its name.
     source = document.get("Name") if kind == "volume" else document.get("Source")
-    return ContainerMount(str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True))
+    return ContainerMount(
+        str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True)
+    )
 
 
 def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:
@@ -324,8 +351,16 @@ def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:
         number, _, protocol = inside.partition("/")
         for binding in bindings or ():
             ports.append(
-                Port(int(binding.get("HostPort") or 0), int(number), str(binding.get("HostIp") or ""), protocol)
+                Port(
+                    int(binding.get("HostPort") or 0),
+                    int(number),
+                    str(binding.get("HostIp") or ""),
+                    protocol,
+                )
             )
     # Docker lists a published port for IPv4 and IPv6: keep one.
-    unique = {(p.host, p.container, p.protocol, "" if p.address in ("0.0.0.0", "::") else p.address): p for p in ports}
+    unique = {
+        (p.host, p.container, p.protocol, "" if p.address in ("0.0.0.0", "::") else p.address): p
+        for p in ports
+    }
     return tuple(sorted(unique.values(), key=lambda p: (p.container, p.host)))

@@ -1,7 +1,7 @@
 """Rules that find the cause of a failure in a log of a build, of the JIT or of a server.
 
-The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports only ``text``. Keys of a
-rule, beside its texts:
+The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports only
+``text``. Keys of a rule, beside its texts:
 
 ``match``    a line that matches one of these patterns; the named groups of an expression are facts
 ``except``   a line with one of these texts does not match
@@ -30,22 +30,27 @@ import yaml
 
 from envgen.text import shorten
 
-# Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) ` of vLLM (two of them
-# under Ray), `[rank3]: ` of torch, `ERROR: `.
+# Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) `
+# of vLLM (two of them under Ray), `[rank3]: ` of torch, `ERROR: `.
 _BEGIN = (
     r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}"
     r"(?:\[rank\d{1,4}\]: {0,8})?(?:error: )?"
 )
-# Source code: in a traceback (the line below it has the message), and a step's line of the Dockerfile. (in lower case)
+# Source code: in a traceback (the line below it has the message), and a step's line of the
+# Dockerfile. (in lower case)
 _SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )|^#\d{1,5} \[")
 # What vLLM, FlashInfer and NCCL log below an error: they go on after it. (in lower case)
-_MILD = re.compile(r"(?:^|[ )])(?:info|warning|debug) \d\d-\d\d \d\d:\d\d:\d\d \[| - (?:info|warning) - |\bnccl info ")
+_MILD = re.compile(
+    r"(?:^|[ )])(?:info|warning|debug) \d\d-\d\d \d\d:\d\d:\d\d \[| - (?:info|warning) - |\bnccl info "
+)
 _FACT = re.compile(r"\{([a-z_]+)\}")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
 def filled(text: str, facts: Mapping[str, str] = {}) -> str:
-    """A rule's text: each ``[[part]]`` with its facts, or without the part where one of them is missing."""
+    """A rule's text: each ``[[part]]`` with its facts, or without the part where one of them is
+    missing.
+    """
 
     def part(optional: re.Match[str]) -> str:
         if not set(_FACT.findall(optional[1])) <= facts.keys():
@@ -57,7 +62,9 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
 
 @dataclass(frozen=True)
 class RulePattern:
-    """``has``: text in every matching line, in lower case; a line with it must match ``parts`` or ``expression``."""
+    """``has``: text in every matching line, in lower case; a line with it must match ``parts`` or
+    ``expression``.
+    """
 
     has: str
     parts: tuple[str, ...] = ()
@@ -84,7 +91,9 @@ class RulePattern:
 
 
 def read_pattern(node: Any) -> RulePattern:
-    """An entry of a rule's ``match``: a text with `*` for anything, or ``{re: EXPRESSION, has: TEXT}``."""
+    """An entry of a rule's ``match``: a text with `*` for anything, or ``{re: EXPRESSION, has:
+    TEXT}``.
+    """
     if isinstance(node, str):
         parts = tuple(part for part in node.lower().split("*") if part)
         return RulePattern(max(parts, key=len), parts)
@@ -95,7 +104,16 @@ def read_pattern(node: Any) -> RulePattern:
 
 FOLDER = Path(__file__).parent / "rules"
 # In this order: an early warning about the network must not hide a kernel that failed later.
-FILES = ("gpu.yaml", "jit.yaml", "cluster.yaml", "serve.yaml", "host.yaml", "build.yaml", "kinds.yaml", "notices.yaml")
+FILES = (
+    "gpu.yaml",
+    "jit.yaml",
+    "cluster.yaml",
+    "serve.yaml",
+    "host.yaml",
+    "build.yaml",
+    "kinds.yaml",
+    "notices.yaml",
+)
 KINDS = ("build", "serve")
 
 
@@ -127,7 +145,11 @@ class Rule:
 def rules() -> tuple[Rule, ...]:
     """All rules, in order."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    nodes = [node for name in FILES for node in yaml.load((FOLDER / name).read_text("utf-8"), Loader=loader) or ()]
+    nodes = [
+        node
+        for name in FILES
+        for node in yaml.load((FOLDER / name).read_text("utf-8"), Loader=loader) or ()
+    ]
     return tuple(read_rule(node, rank) for rank, node in enumerate(nodes))
 
 
@@ -136,10 +158,26 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
     never = tuple(text.lower() for text in node.get("except", ()))
     patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
     facts = {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()}
-    return Rule(node["rule"], rank, frozenset(node.get("kinds", KINDS)), node["cause"].strip(), node["cure"].strip(),
-                node["link"], patterns, node["example"], frozenset(node.get("codes", ())), node.get("notice", False),
-                node.get("quoted", False), never, beside, facts, node.get("general", False),
-                node.get("weak", False), node.get("mild", False), node.get("only", ""))  # fmt: skip
+    return Rule(
+        node["rule"],
+        rank,
+        frozenset(node.get("kinds", KINDS)),
+        node["cause"].strip(),
+        node["cure"].strip(),
+        node["link"],
+        patterns,
+        node["example"],
+        frozenset(node.get("codes", ())),
+        node.get("notice", False),
+        node.get("quoted", False),
+        never,
+        beside,
+        facts,
+        node.get("general", False),
+        node.get("weak", False),
+        node.get("mild", False),
+        node.get("only", ""),
+    )
 
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:
@@ -153,7 +191,8 @@ SHOWN = 400  # characters of a line that are shown as evidence
 
 @dataclass(frozen=True)
 class Explanation:
-    """A rule that matched. ``rule``: its stable name; ``line``: from 1 (0: none); ``failure``: False for a notice.
+    """A rule that matched. ``rule``: its stable name; ``line``: from 1 (0: none); ``failure``:
+    False for a notice.
 
     ``general``: it may be the consequence of something else.
     """
@@ -170,14 +209,17 @@ class Explanation:
 
     def data(self) -> dict[str, object]:
         """All fields but the last two, for JSON."""
-        return {name: value for name, value in vars(self).items() if name not in ("rank", "general")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("rank", "general")
+        }
 
 
 @dataclass(frozen=True)
 class Circumstances:
     """What is known of a failure beside its log.
 
-    ``failed``: False if nothing but the log says so. ``facts`` fill the rules' texts: `memory`, `raise`, `cuda`, ...
+    ``failed``: False if nothing but the log says so. ``facts`` fill the rules' texts: `memory`,
+    `raise`, `cuda`, ...
     ``tags``: of `mounted` and `installed`, the one that holds.
     """
 
@@ -188,14 +230,18 @@ class Circumstances:
     tags: frozenset[str] = frozenset()
 
     def beside(self, package: str) -> Circumstances:
-        """The same with the package that raised the first exception ("": unknown), for rules that find no other."""
+        """The same with the package that raised the first exception ("": unknown), for rules that
+        find no other.
+        """
         return replace(self, facts={"package": package, **self.facts}) if package else self
 
 
 _OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
 # A line of a build: BuildKit numbers its steps.
-_OF_BUILD = re.compile(r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|\$ docker buildx )", re.MULTILINE)
+_OF_BUILD = re.compile(
+    r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|\$ docker buildx )", re.MULTILINE
+)
 BEGINNING = 2000  # lines, in which a build shows what it is
 
 
@@ -210,8 +256,13 @@ class _Text:
     def __init__(self, lines: Iterable[str], outlived: Collection[int]) -> None:
         cut = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
         self.whole, self.low = "\n".join(cut), "\n".join(map(_lower, cut))
-        blank = (" " * len(line) if number in outlived else _lower(line) for number, line in enumerate(cut))
-        self.failing = "\n".join(blank) if outlived else self.low  # each line where it stands in ``low``
+        blank = (
+            " " * len(line) if number in outlived else _lower(line)
+            for number, line in enumerate(cut)
+        )
+        self.failing = (
+            "\n".join(blank) if outlived else self.low
+        )  # each line where it stands in ``low``
         self.of_build = _OF_BUILD.search("\n".join(cut[:BEGINNING])) is not None
 
     def search(
@@ -230,10 +281,16 @@ class _Text:
             skipped = skipped or (("raise " in line or line[:1] == "#") and _SOURCE.search(line))
             place = -1 if skipped else pattern.find(line)
             if place >= 0:
-                first = max(0, min(place - 60, len(line) - SHOWN))  # of a long line, the part around the match
+                first = max(
+                    0, min(place - 60, len(line) - SHOWN)
+                )  # of a long line, the part around the match
                 first = line.find(" ", first, place) + 1 or first if first else 0
                 match = pattern.expression.search(text) if pattern.expression else None
-                named = {name: value for name, value in match.groupdict().items() if value} if match else {}
+                named = (
+                    {name: value for name, value in match.groupdict().items() if value}
+                    if match
+                    else {}
+                )
                 return begin, text[first : first + SHOWN].strip(), named
         return None
 
@@ -245,16 +302,26 @@ class _Text:
 def _lower(line: str) -> str:
     """In lower case, and as long as before: a few letters change their length."""
     low = line.lower()
-    return low if len(low) == len(line) else "".join(c if len(c.lower()) != 1 else c.lower() for c in line)
+    return (
+        low
+        if len(low) == len(line)
+        else "".join(c if len(c.lower()) != 1 else c.lower() for c in line)
+    )
 
 
 def classify(
-    lines: Iterable[str], *, kind: str | None = None, known: Circumstances = UNKNOWN, before: int = 0,
+    lines: Iterable[str],
+    *,
+    kind: str | None = None,
+    known: Circumstances = UNKNOWN,
+    before: int = 0,
     outlived: Collection[int] = (),
-) -> tuple[Explanation, ...]:  # fmt: skip
-    """The known causes in a log: failures before notices, then by rank. Each rule matches once, at its first line.
+) -> tuple[Explanation, ...]:
+    """The known causes in a log: failures before notices, then by rank. Each rule matches once, at
+    its first line.
 
-    ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which may have their ends.
+    ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which
+    may have their ends.
     ``outlived``: the indices of lines that tell of no failure: the program went on after them.
     """
     log, rows = _Text(lines, outlived), list[tuple[Rule, str, int, dict[str, str]]]()
@@ -264,7 +331,9 @@ def classify(
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
             if match and (best is None or match[0] < best[0]):
                 best, facts = match, facts | match[2]
-        if best is None or (rule.beside and not any(log.search(pattern) for pattern in rule.beside)):
+        if best is None or (
+            rule.beside and not any(log.search(pattern) for pattern in rule.beside)
+        ):
             continue
         for name, pattern in rule.facts.items():
             if name not in facts and (match := log.search(pattern)):
@@ -274,7 +343,9 @@ def classify(
     certain = any(not rule.notice and not rule.weak and not rule.general for rule, *_ in rows)
     taken, shown = set[int](), list[Explanation]()
     for rule, evidence, line, facts in rows:
-        if line not in taken and not (rule.general and certain):  # what is certain explains the line, or the log
+        if line not in taken and not (
+            rule.general and certain
+        ):  # what is certain explains the line, or the log
             taken.add(line)
             failure = not rule.notice and (failed or not rule.weak)
             shown.append(_explanation(rule, evidence, line, facts, failure=failure))
@@ -285,20 +356,42 @@ def _explanation(
     rule: Rule, evidence: str, line: int, facts: Mapping[str, str], *, failure: bool = True
 ) -> Explanation:
     cause, cure = filled(rule.cause, facts), filled(rule.cure, facts)
-    return Explanation(rule.rule, cause, evidence, line, cure, rule.link, failure, rule.rank, rule.general)
+    return Explanation(
+        rule.rule, cause, evidence, line, cure, rule.link, failure, rule.rank, rule.general
+    )
 
 
-OUT_OF_MEMORY = {"serve": "server_memory", "build": "out_of_memory"}  # what Docker's OOMKilled means
-_OF_MEMORY = {*OUT_OF_MEMORY.values(), "cuda_memory", "driver_memory", "jit_memory", "memory_floor", "ray_memory"}
+OUT_OF_MEMORY = {
+    "serve": "server_memory",
+    "build": "out_of_memory",
+}  # what Docker's OOMKilled means
+_OF_MEMORY = {
+    *OUT_OF_MEMORY.values(),
+    "cuda_memory",
+    "driver_memory",
+    "jit_memory",
+    "memory_floor",
+    "ray_memory",
+}
 
 
-def likeliest(matched: Iterable[Explanation], known: Circumstances, *, kind: str | None = None) -> Explanation | None:
-    """The cause: what a rule that ``matched`` says, or what the exit code or Docker proves; None if nothing does."""
+def likeliest(
+    matched: Iterable[Explanation], known: Circumstances, *, kind: str | None = None
+) -> Explanation | None:
+    """The cause: what a rule that ``matched`` says, or what the exit code or Docker proves; None if
+    nothing does.
+    """
     by_rule = {failure.rule: failure for failure in matched if failure.failure}
     for rule in rules_for(kind):
         # Whatever else the log says: it was killed for its memory.
-        if known.oom_killed and rule.rule == OUT_OF_MEMORY[kind or "serve"] and not by_rule.keys() & _OF_MEMORY:
-            return _explanation(rule, "Docker reports that it was killed because memory ran out", 0, known.facts)
+        if (
+            known.oom_killed
+            and rule.rule == OUT_OF_MEMORY[kind or "serve"]
+            and not by_rule.keys() & _OF_MEMORY
+        ):
+            return _explanation(
+                rule, "Docker reports that it was killed because memory ran out", 0, known.facts
+            )
         if rule.rule in by_rule and (not known.oom_killed or rule.rule in _OF_MEMORY):
             return by_rule[rule.rule]
         if known.exit_code in rule.codes and not known.oom_killed:

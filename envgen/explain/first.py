@@ -1,8 +1,9 @@
 """The first exception of the first process that failed, for logs in which no rule matches.
 
-vLLM's processes share one log. The one that fails writes its traceback first; its parents follow with longer ones about
-the child. So the first traceback that is not about another process has the cause. In a chain of exceptions ("During
-handling of ...") the last one has the message for the user, and the first one is the root.
+vLLM's processes share one log. The one that fails writes its traceback first; its parents follow
+with longer ones about the child. So the first traceback that is not about another process has the
+cause. In a chain of exceptions ("During handling of ...") the last one has the message for the
+user, and the first one is the root.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray, two of them; torch's
-# own is `[rank3]: `.
+# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray,
+# two of them; torch's own is `[rank3]: `.
 _PROCESS = re.compile(
     r"^\((?:(?P<name>[\w ./:-]{1,60}?) ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?|^\[(?P<rank>rank\d{1,4})\]: ?"
 )
 # A step of a build (`#12 34.5 `, or `34.567 ` alone), and a service of Compose (`serve-1  | `).
-_STEP = re.compile(r"^(?:(?P<step>#\d{1,5}) )?\d{1,7}\.\d{1,4} (?=\S| {2})|^[\w.-]{1,80}-\d{1,4} {1,40}\| ?")
+_STEP = re.compile(
+    r"^(?:(?P<step>#\d{1,5}) )?\d{1,7}\.\d{1,4} (?=\S| {2})|^[\w.-]{1,80}-\d{1,4} {1,40}\| ?"
+)
 _LOGGED = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
 )
@@ -26,7 +29,9 @@ TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ {0,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _NAME = r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}"
-_RAISED = re.compile(rf"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):){_NAME}(?:: |:?$)")  # names the exception
+_RAISED = re.compile(
+    rf"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):){_NAME}(?:: |:?$)"
+)  # names the exception
 # Raised because another process, task or program failed.
 _WRAPPER = re.compile(
     r"see (?:root cause|stack trace|the stack trace|above)|root cause above|engine core initialization failed|"
@@ -42,8 +47,8 @@ _WRAPPER = re.compile(
 )
 _VALIDATION = re.compile(r"\d+ validation errors? for ")
 _USAGE = re.compile(r"^[\w./ -]{1,80}: error: \S")
-# A line that names an error: `error: ...`, `docker: Error response from daemon: ...`, `0.243 error: ...` of a build,
-# `nvcc fatal : ...`, or an exception without its traceback.
+# A line that names an error: `error: ...`, `docker: Error response from daemon: ...`, `0.243 error:
+# ...` of a build, `nvcc fatal : ...`, or an exception without its traceback.
 _ERROR = re.compile(
     r"^(?:[\W\d]{0,16}(?:[\w.-]{1,40}:? )?(?:fatal|error)\b(?! [ijr]n?\b)[\w ]{0,40} {0,4}: ?\S|"
     r"(?:[A-Za-z_][\w.]{0,80}\.)?[A-Z]\w{1,60}(?:Error|Exception): \S)",
@@ -66,8 +71,8 @@ SHOWN = 400  # characters
 class First:
     """The first failure: the process ("" if unknown), its exception, and the line, counted from 1.
 
-    ``root``: the exception that it was raised from; "" for none. ``component``: the package whose code raised it, with
-    its version if the log has one; "" if unknown.
+    ``root``: the exception that it was raised from; "" for none. ``component``: the package whose
+    code raised it, with its version if the log has one; "" if unknown.
     """
 
     process: str
@@ -89,7 +94,8 @@ class First:
 class _Process:
     """The state of one process's traceback."""
 
-    state: str = ""  # "frames" inside a traceback, "after" its exception, "chained" before the next of its chain
+    # "frames" inside a traceback, "after" its exception, "chained" before the next of its chain
+    state: str = ""
     best: First | None = None  # of the exceptions of this chain
     root: str = ""  # the first one of this chain
     links: int = 0  # of this chain
@@ -100,7 +106,11 @@ class _Process:
     def shown(self) -> Iterator[First]:
         """The exception that is shown for this chain."""
         if self.best:
-            yield replace(self.best, root=self.root) if self.links > 1 and self.root != self.best.text else self.best
+            yield (
+                replace(self.best, root=self.root)
+                if self.links > 1 and self.root != self.best.text
+                else self.best
+            )
 
 
 @dataclass
@@ -111,14 +121,18 @@ class Tracker:
     _processes: defaultdict[str, _Process] = field(default_factory=lambda: defaultdict(_Process))
     _found: list[First] = field(default_factory=list)
     _usage: list[First] = field(default_factory=list)
-    _errors: list[First] = field(default_factory=list)  # lines that name an error, outside a traceback
+    _errors: list[First] = field(
+        default_factory=list
+    )  # lines that name an error, outside a traceback
 
     def feed(self, line: str, number: int) -> None:
         """Read the line with this number."""
         line = line[:8192].rstrip("\r\n")
         if "ersion" in line or "==" in line or " (v" in line:
             for named in _VERSIONS.finditer(line):
-                package = "vllm" if named["engine"] else named["name"].lower().replace("pytorch", "torch")
+                package = (
+                    "vllm" if named["engine"] else named["name"].lower().replace("pytorch", "torch")
+                )
                 self.versions.setdefault(package, named["engine"] or named["version"])
         name, level, text = read_line(line)
         if level in ("DEBUG", "INFO", "WARNING"):  # exceptions that were caught
@@ -129,24 +143,37 @@ class Tracker:
         if process.state in ("", "after") and (level or "rror" in text or "fatal" in text.lower()):
             if _USAGE.match(text):
                 self._usage.append(First(name, text.strip()[:SHOWN], number))
-            elif len(self._errors) < 20 and (level in ("ERROR", "CRITICAL") or _ERROR.match(text)) and text.strip():
+            elif (
+                len(self._errors) < 20
+                and (level in ("ERROR", "CRITICAL") or _ERROR.match(text))
+                and text.strip()
+            ):
                 self._errors.append(First(name, text.strip()[:SHOWN], number))
 
     @property
     def raised(self) -> bool:
         """Whether there was an exception that nothing caught."""
-        return bool(self._found or self._usage) or any(process.best for process in self._processes.values())
+        return bool(self._found or self._usage) or any(
+            process.best for process in self._processes.values()
+        )
 
     @property
     def first(self) -> First | None:
         """The first exception that is not about another process, else any exception or error."""
-        unfinished = [exception for process in self._processes.values() for exception in process.shown()]
+        unfinished = [
+            exception for process in self._processes.values() for exception in process.shown()
+        ]
         exceptions = sorted([*self._found, *unfinished], key=lambda exception: exception.line)
-        causes, errors = ([one for one in some if not is_consequence(one.text)] for some in (exceptions, self._errors))
+        causes, errors = (
+            [one for one in some if not is_consequence(one.text)]
+            for some in (exceptions, self._errors)
+        )
         best = next(iter([*causes, *self._usage, *errors, *exceptions, *self._errors]), None)
         if best is None or not best.component:
             return best
-        return replace(best, component=f"{best.component} {self.versions.get(best.component, '')}".strip())
+        return replace(
+            best, component=f"{best.component} {self.versions.get(best.component, '')}".strip()
+        )
 
 
 def is_consequence(text: str) -> bool:
@@ -182,7 +209,9 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
     elif frame := _FRAME.match(text):
         if process.state == "":  # an excerpt that lacks the header
             process.state = "frames"
-        packages = [*_PACKAGE.finditer(frame["path"])][-1:] or [*_CHECKOUT.finditer(frame["path"])][:1]
+        packages = [*_PACKAGE.finditer(frame["path"])][-1:] or [*_CHECKOUT.finditer(frame["path"])][
+            :1
+        ]
         process.package = packages[0][1] if packages else process.package
     elif process.state == "frames" and (raised := _RAISED.match(text)):
         wrapper = is_consequence(text)
@@ -192,7 +221,10 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
         process.root = process.root or ("" if wrapper else text[:SHOWN].strip())
         process.links += not wrapper
         rest = text[raised.end() :]
-        process.wants_reason, process.state = bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":"), "after"
+        process.wants_reason, process.state = (
+            bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":"),
+            "after",
+        )
     elif process.state in ("after", "chained"):
         if any(words in plain for words in CHAINED):
             process.state = "chained"
@@ -201,7 +233,12 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
             kind = process.best.text.partition(":")[0].rpartition(".")[2]
             process.best = replace(process.best, text=f"{kind}: {reason}"[:SHOWN], line=number)
             process.wants_reason = False
-        elif plain and process.state == "after" and not process.wants_reason and not text[0].isspace():
+        elif (
+            plain
+            and process.state == "after"
+            and not process.wants_reason
+            and not text[0].isspace()
+        ):
             yield from _complete(process)
 
 

@@ -1,4 +1,6 @@
-"""What a log tells of a failure that no rule knows: its deciding lines, versions and GPU, and where to search."""
+"""What a log tells of a failure that no rule knows: its deciding lines, versions and GPU, and where
+to search.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,25 @@ _LEVELS = {"CRITICAL": 2, "ERROR": 2, "DEBUG": -3}
 _SOURCE = re.compile(
     r'^ {0,12}(?:File "|raise |return |at |\^|~|frame #|(?:PC: )?@ |\d{1,3}: )|^ {4,}[\w.]+(?: = |\()'
 )  # and frames of other languages
-_ADVICE = re.compile(r"^(?:note|hint|help|for debugging|compile with|please (?:check|see|refer)|see )", re.IGNORECASE)
+_ADVICE = re.compile(
+    r"^(?:note|hint|help|for debugging|compile with|please (?:check|see|refer)|see )", re.IGNORECASE
+)
 _GPU = re.compile(
     r"\b(?:NVIDIA )?(GB\d{2,3}\b|[ABHL]\d{2,3}(?:[ -](?:SXM\d?|PCIe|NVL|\d{2,3}GB)){0,2}\b|"
     r"(?:GeForce )?RTX (?:PRO )?\d{4}(?: Ti)?|DGX Spark|Tesla \w{1,6})"
 )
-_ARCHITECTURE = re.compile(r"\b(?:sm_?|compute_|capability[ :=(]{1,3})(\d{2,3}[af]?|\d{1,2}\.\d)\b", re.IGNORECASE)
-_MACHINE = re.compile(
-    r"\b(driver|cuda)(?: version)?(?:[ :=]{1,4}| release )v?(\d{2,3}\.\d{1,3}(?:\.\d{1,3})?)", re.IGNORECASE
+_ARCHITECTURE = re.compile(
+    r"\b(?:sm_?|compute_|capability[ :=(]{1,3})(\d{2,3}[af]?|\d{1,2}\.\d)\b", re.IGNORECASE
 )
-# What differs from machine to machine, or would find nothing: paths, addresses, numbers, punctuation.
+_MACHINE = re.compile(
+    r"\b(driver|cuda)(?: version)?(?:[ :=]{1,4}| release )v?(\d{2,3}\.\d{1,3}(?:\.\d{1,3})?)",
+    re.IGNORECASE,
+)
+# What differs from machine to machine, or would find nothing: paths, addresses, numbers,
+# punctuation.
 _OWN = re.compile(
-    r"\S*[/\\@]\S*|\b0x[0-9a-f]+\b|\b\d[\d.,:x]*\w{0,3}\b|<[^>]{0,80}>|[`\"'()\[\]{}|,;=*#]", re.IGNORECASE
+    r"\S*[/\\@]\S*|\b0x[0-9a-f]+\b|\b\d[\d.,:x]*\w{0,3}\b|<[^>]{0,80}>|[`\"'()\[\]{}|,;=*#]",
+    re.IGNORECASE,
 )
 _PLAIN = re.compile(
     r"^(?:\w+\.)*(?:Value|Runtime|Assertion|Type|OS|Key|Attribute)?Error:|^docker:|"
@@ -49,7 +58,9 @@ WORDS = 7  # of a search
 
 @dataclass(frozen=True)
 class Clues:
-    """``lines``: the deciding ones, each with its number. ``search``: an address that searches for the first."""
+    """``lines``: the deciding ones, each with its number. ``search``: an address that searches for
+    the first.
+    """
 
     lines: tuple[tuple[int, str], ...]
     versions: Mapping[str, str]
@@ -59,13 +70,19 @@ class Clues:
 
 @cache
 def _data() -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "unknown.yaml").read_text("utf-8"))
+    data: dict[str, Any] = yaml.safe_load(
+        (Path(__file__).parent / "unknown.yaml").read_text("utf-8")
+    )
     signs = [(weight, re.compile(words, re.IGNORECASE)) for weight, words in data["signs"]]
-    projects = [(name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()]
+    projects = [
+        (name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()
+    ]
     return {"signs": signs, "stems": tuple(data["stems"]), "projects": projects}
 
 
-def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapping[str, str]) -> Clues:
+def clues(
+    lines: Sequence[str], before: int, first: First | None, versions: Mapping[str, str]
+) -> Clues:
     """What lines tell that no rule explains; ``before``: the number of lines before them."""
     heaviest, quiet, seen = list[tuple[int, int, str]](), list[tuple[int, int, str]](), set[str]()
     stems, raised = _data()["stems"], ""
@@ -86,11 +103,20 @@ def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapp
     if first:
         mine, raised = [(0, first.line, first.text.strip())], first.text
         if _BARE.match(first.text):  # where it was raised says more
-            frames = [(at, frame[1]) for at in range(first.line - before - 1) if (frame := _FRAME.search(lines[at]))]
-            mine = [(0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN]) for at, _ in frames[-1:]] + mine
+            frames = [
+                (at, frame[1])
+                for at in range(first.line - before - 1)
+                if (frame := _FRAME.search(lines[at]))
+            ]
+            mine = [
+                (0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN])
+                for at, _ in frames[-1:]
+            ] + mine
             raised = " ".join([first.text, *(name for _, name in frames[-1:])])
         heaviest = [*mine, *(line for line in heaviest if line[1] != first.line)][:DECIDING]
-    elif not heaviest and not any(STARTED in line for line in lines):  # it hangs: what it waits for is not an error
+    elif not heaviest and not any(
+        STARTED in line for line in lines
+    ):  # it hangs: what it waits for is not an error
         heaviest = quiet[-1:]
     whole = "\n".join(lines[:BEGINNING])
     gpu, architecture = _GPU.search(whole), _ARCHITECTURE.search(whole)
@@ -99,12 +125,16 @@ def clues(lines: Sequence[str], before: int, first: First | None, versions: Mapp
         tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),
         dict(sorted({**versions, **machine}.items())),
         gpu[1] if gpu else f"SM {architecture[1]}" if architecture else "",
-        _search(raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole),
+        _search(
+            raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole
+        ),
     )
 
 
 def in_words(first: First | None, told: Clues | None, name: str = "") -> list[str]:
-    """The first exception and the other deciding lines, versions and an address. ``name``: of the log, for places."""
+    """The first exception and the other deciding lines, versions and an address. ``name``: of the
+    log, for places.
+    """
     lines = list[str]()
 
     def at(number: int) -> str:
@@ -116,7 +146,11 @@ def in_words(first: First | None, told: Clues | None, name: str = "") -> list[st
         lines += [f"raised from: {first.root}"] if first.root else []
         lines += [f"in: {first.component}"] if first.component else []
     if told is not None:
-        lines += [f"{at(number)}{text}" for number, text in told.lines if not first or number != first.line]
+        lines += [
+            f"{at(number)}{text}"
+            for number, text in told.lines
+            if not first or number != first.line
+        ]
         shown = [f"{package} {version}" for package, version in told.versions.items()]
         shown += [f"GPU {told.gpu}"] if told.gpu else []
         lines += [f"the log shows: {', '.join(shown)}"] if shown else []
@@ -125,26 +159,40 @@ def in_words(first: First | None, told: Clues | None, name: str = "") -> list[st
 
 
 def _with_message(header: str, below: Sequence[str]) -> str:
-    """A line that announces its message (of CMake, a panic, a crash of Python), with the first line below it."""
+    """A line that announces its message (of CMake, a panic, a crash of Python), with the first line
+    below it.
+    """
     message = next((text for line in below if (text := read_line(line)[2].strip())), "")
     return f"{header} {message}"[:SHOWN]
 
 
 def _weight(level: str, text: str) -> int:
     """How much a line says of a failure."""
-    if _SOURCE.match(text) or _ADVICE.match(text) or any(words in text for words in (*CHAINED, TRACEBACK)):
+    if (
+        _SOURCE.match(text)
+        or _ADVICE.match(text)
+        or any(words in text for words in (*CHAINED, TRACEBACK))
+    ):
         return 0
     weight = sum(weight for weight, sign in _data()["signs"] if sign.search(text))
     return weight + _LEVELS.get(level, 0) - 4 * is_consequence(text) if weight else 0
 
 
 def _search(text: str, package: str, log: str) -> str:
-    """The address of a search in the issues of the project that ``text`` comes from, else of the server's."""
+    """The address of a search in the issues of the project that ``text`` comes from, else of the
+    server's.
+    """
     words = [word.strip(".:!?-") for word in _OWN.sub(" ", _PLAIN.sub(" ", text)).split()]
     query = quote_plus(" ".join([word for word in words if len(word) > 1][:WORDS]))
     projects = _data()["projects"]
-    named = [name for name, raised in projects if raised.search(text) or raised.search(f"package:{package}")]
+    named = [
+        name
+        for name, raised in projects
+        if raised.search(text) or raised.search(f"package:{package}")
+    ]
     named += [name for name, _ in projects if name == "vllm-project/vllm" and "vllm" in log.lower()]
     if not query:
         return ""
-    return "https://github.com/" + (f"{named[0]}/issues?q={query}" if named else f"search?type=issues&q={query}")
+    return "https://github.com/" + (
+        f"{named[0]}/issues?q={query}" if named else f"search?type=issues&q={query}"
+    )

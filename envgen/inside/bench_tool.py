@@ -1,7 +1,8 @@
 """Runs inside a container: runs a benchmark tool, and returns its output.
 
-``probe`` returns the tools' versions; ``run`` runs one of them once. llama-benchy gets its book of prompts from a
-server on loopback, since it would download one. Its files go into a temporary folder.
+``probe`` returns the tools' versions; ``run`` runs one of them once. llama-benchy gets its book of
+prompts from a server on loopback, since it would download one. Its files go into a temporary
+folder.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def probe(request: Doc) -> Doc:
 
 
 def run(request: Doc) -> Doc:
-    """Run the tool, with the paths of files for {book}, {result} and {folder}. Kill it after ``silence``
+    """Run the tool, with the paths of files for {book}, {result} and {folder}. Kill it after
+    ``silence``
     seconds without output."""
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
     names = {name: os.path.join(folder, name) for name in ("result", "output", "book")}
@@ -70,9 +72,12 @@ def run(request: Doc) -> Doc:
         output, result = (read_text(names[name], LONGEST) for name in ("output", "result"))
         lines = output.splitlines()
         return {
-            "code": code, "seconds": time.monotonic() - began, "result": result, "tail": lines[-LINES:],
+            "code": code,
+            "seconds": time.monotonic() - began,
+            "result": result,
+            "tail": lines[-LINES:],
             "fell_back": [line for line in lines if "Falling back" in line][:3],
-        }  # fmt: skip
+        }
     finally:
         server.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,7 +87,12 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
     """Run it to its end; -9 where it was killed after a silence."""
     with open(names["output"], "wb") as output:
         child = subprocess.Popen(
-            words, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            words,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     last, seen = time.monotonic(), -1
     try:

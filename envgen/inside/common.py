@@ -12,7 +12,9 @@ PATCHES = "/opt/envgen/patches.json"  # by apply-patches, while the image was bu
 
 
 def read_bytes(path: str, limit: int = 1 << 20) -> bytes:
-    """The first ``limit`` bytes of a file; empty where it can't be read, or is none: a pipe would never end."""
+    """The first ``limit`` bytes of a file; empty where it can't be read, or is none: a pipe would
+    never end.
+    """
     try:
         with open(path, "rb", opener=without_waiting) as file:
             return file.read(limit) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
@@ -39,7 +41,9 @@ def listing(folder: str | int) -> list[str]:
 
 def value_of(name: str, text: str) -> str:
     """The text of a name in a generated file (`NAME: str = other = "text"`); "" without one."""
-    match = re.search(r"^%s\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)" % name, text, re.MULTILINE)
+    match = re.search(
+        r"^%s\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)" % name, text, re.MULTILINE
+    )
     return match.group(1) if match else ""
 
 
@@ -60,14 +64,18 @@ TUNED = 5000  # files of tuning results that are read; the rest are counted
 
 
 def tunings() -> list[dict[str, Any]]:
-    """The folders with results of FlashInfer's autotuner, by the environment, and a digest of their content.
+    """The folders with results of FlashInfer's autotuner, by the environment, and a digest of their
+    content.
 
-    FlashInfer has its results in its own cache; vLLM has those of a model on several GPUs in its cache
-    (https://github.com/vllm-project/vllm, model_executor/warmup/flashinfer_autotune_cache.py).
+    FlashInfer has its results in its own cache; vLLM has those of a model on several GPUs in its
+    cache (https://github.com/vllm-project/vllm,
+    model_executor/warmup/flashinfer_autotune_cache.py).
     """
     known, home = os.environ, os.path.expanduser("~")
     root = os.path.join(known.get("FLASHINFER_WORKSPACE_BASE") or home, ".cache", "flashinfer")
-    vllm = known.get("VLLM_CACHE_ROOT") or os.path.join(known.get("XDG_CACHE_HOME") or home + "/.cache", "vllm")
+    vllm = known.get("VLLM_CACHE_ROOT") or os.path.join(
+        known.get("XDG_CACHE_HOME") or home + "/.cache", "vllm"
+    )
     places = [
         known.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or os.path.join(root, "autotune"),
         os.path.expanduser(known.get("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or "")
@@ -87,5 +95,9 @@ def _tuning(place: str) -> dict[str, Any]:
             results += 1
             if results <= TUNED:
                 content = hashlib.sha256(read_bytes(path)).hexdigest()
-                digest.update(("%s %s\n" % (os.path.relpath(path, place), content)).encode("utf-8", "surrogateescape"))
+                digest.update(
+                    ("%s %s\n" % (os.path.relpath(path, place), content)).encode(
+                        "utf-8", "surrogateescape"
+                    )
+                )
     return {"place": place, "results": results, "digest": digest.hexdigest()[:12]}

@@ -17,22 +17,29 @@ Doc = Dict[str, Any]
 
 
 def import_of(package: str, names: Iterable[str]) -> Doc:
-    """An import, and those of ``names`` that it does not give; vLLM lists those that it imports late."""
+    """An import, and those of ``names`` that it does not give; vLLM lists those that it imports
+    late.
+    """
     module = importlib.import_module(package)
     there = {*vars(module), *getattr(module, "__all__", ())}
     return {
-        "version": str(getattr(module, "__version__", "")), "file": getattr(module, "__file__", None) or "",
+        "version": str(getattr(module, "__version__", "")),
+        "file": getattr(module, "__file__", None) or "",
         "lacks": [name for name in names if name not in there],
-    }  # fmt: skip
+    }
 
 
 def ask_kernel() -> Doc:
     """Compile and run FlashInfer's smallest kernel in a temporary cache, and compare with torch."""
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
-        return {"skipped": "torch %s for CUDA %s finds no GPU" % (torch.__version__, torch.version.cuda)}
+        return {
+            "skipped": "torch %s for CUDA %s finds no GPU" % (torch.__version__, torch.version.cuda)
+        }
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["FLASHINFER_WORKSPACE_BASE"] = folder  # else an already compiled kernel would be used
+        os.environ["FLASHINFER_WORKSPACE_BASE"] = (
+            folder  # else an already compiled kernel would be used
+        )
         flashinfer = importlib.import_module("flashinfer")
         torch.manual_seed(0)
         x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
@@ -42,7 +49,12 @@ def ask_kernel() -> Doc:
         seconds = time.monotonic() - began
         wanted = torch.nn.functional.silu(x[:, :128].float()) * x[:, 128:].float()
         worst = float((got.float() - wanted).abs().max())
-    return {"kernel": "silu_and_mul", "seconds": round(seconds, 1), "worst": worst, "right": worst < 0.02}
+    return {
+        "kernel": "silu_and_mul",
+        "seconds": round(seconds, 1),
+        "worst": worst,
+        "right": worst < 0.02,
+    }
 
 
 def short_of(least: int) -> str:
@@ -53,7 +65,9 @@ def short_of(least: int) -> str:
 
 
 def answer(request: Doc) -> Doc:
-    """Imports the ``package``, or runs the kernel. One that hangs, exits or crashes is the answer, too."""
+    """Imports the ``package``, or runs the kernel. One that hangs, exits or crashes is the answer,
+    too.
+    """
     if sys.path and sys.path[0] == "":
         del sys.path[0]  # as for a console script: without the current folder
     short = short_of(request.get("least", 0))

@@ -1,7 +1,8 @@
-"""Runs inside the container: reads a program and a request from stdin, writes one marked JSON document to stdout.
+"""Runs inside the container: reads a program and a request from stdin, writes one marked JSON
+document to stdout.
 
-Output of the program and of packages that it imports goes to stderr, away from the document. A program that takes too
-long ends with its stack.
+Output of the program and of packages that it imports goes to stderr, away from the document. A
+program that takes too long ends with its stack.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class ProgramFiles:
 
     def __init__(self, files: Dict[str, str]) -> None:
         self.files = files
-        self.packages = {name[:dot] for name in files for dot, letter in enumerate(name) if letter == "."}
+        self.packages = {
+            name[:dot] for name in files for dot, letter in enumerate(name) if letter == "."
+        }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name not in self.files and name not in self.packages:
@@ -35,11 +38,15 @@ class ProgramFiles:
 
     def exec_module(self, module: Any) -> None:
         name = "<%s>" % module.__name__
-        exec(compile(self.files.get(module.__name__, ""), name, "exec", dont_inherit=True), module.__dict__)
+        exec(
+            compile(self.files.get(module.__name__, ""), name, "exec", dont_inherit=True),
+            module.__dict__,
+        )
 
 
 def watch() -> None:
-    """End at the end of stdin, which means that envgen was killed: the next envgen must not find this one at work. It
+    """End at the end of stdin, which means that envgen was killed: the next envgen must not find
+    this one at work. It
     finishes what is half done."""
     while os.read(0, 4096):
         pass
@@ -50,7 +57,10 @@ def bounded(document: Doc, limit: int) -> bytes:
     """The document as bytes, or an error where it is too long."""
     data = json.dumps(document, default=str).encode("utf-8", "replace")
     if len(data) > limit:
-        short = {"error": "TooLong", "message": "the answer has %d bytes, %d are allowed" % (len(data), limit)}
+        short = {
+            "error": "TooLong",
+            "message": "the answer has %d bytes, %d are allowed" % (len(data), limit),
+        }
         data = json.dumps(short).encode()
     return data
 
@@ -63,7 +73,9 @@ def main(envelope: Doc) -> None:
         sys.meta_path.insert(0, ProgramFiles(envelope["files"]))
         if envelope["watch"]:
             _thread.start_new_thread(watch, ())
-        document = {"answer": importlib.import_module(envelope["entry"]).answer(envelope["request"])}
+        document = {
+            "answer": importlib.import_module(envelope["entry"]).answer(envelope["request"])
+        }
     except BaseException as problem:  # an import may raise anything, SystemExit included
         stack = traceback.format_exc().splitlines()[-12:]
         document = {"error": type(problem).__name__, "message": str(problem)[:4000], "stack": stack}

@@ -1,9 +1,10 @@
 """Runs inside the container: checks a Hugging Face cache, and fills it with huggingface_hub.
 
 ``check`` only needs Python: it reads the files. A shard is whole when it has as many bytes as its
-own header says (https://github.com/huggingface/safetensors: 8 bytes of length, a JSON header with offsets, the data),
-and the tensors that the index expects in it. The hub's hash of a file is the name of its blob; the content is
-compared with it where that is asked for, since it takes as long as reading all.
+own header says (https://github.com/huggingface/safetensors: 8 bytes of length, a JSON header with
+offsets, the data), and the tensors that the index expects in it. The hub's hash of a file is the
+name of its blob; the content is compared with it where that is asked for, since it takes as long as
+reading all.
 ``pull`` uses the huggingface_hub of the image; it continues partial files.
 """
 
@@ -62,15 +63,19 @@ def commit_of(folder: str, revision: str) -> str:
     """The commit of a revision in the cache; "" without one."""
     if COMMIT.match(revision):
         return revision
-    commit = read_bytes(os.path.join(folder, "refs", revision), 100).decode("ascii", "replace").strip()
+    commit = (
+        read_bytes(os.path.join(folder, "refs", revision), 100).decode("ascii", "replace").strip()
+    )
     return commit if COMMIT.match(commit) else ""
 
 
-def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = False, deep: bool = False) -> Doc:
+def check(
+    home: str, repo: str, revision: str, commit: str, *, reads: bool = False, deep: bool = False
+) -> Doc:
     """The ``state`` of the model (absent, partial, damaged or whole), and its ``problems``.
 
-    ``commit``: of the lock, or "". A server loads the commit that ``revision`` points to. ``reads``: it needs a
-    vocabulary. ``deep``: compare every byte with the hub's hashes.
+    ``commit``: of the lock, or "". A server loads the commit that ``revision`` points to.
+    ``reads``: it needs a vocabulary. ``deep``: compare every byte with the hub's hashes.
     """
     folder = folder_of(home, repo)
     current = commit_of(folder, revision)
@@ -82,7 +87,9 @@ def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = Fal
         return document
     problems: List[str] = document["problems"]
     if commit and current != commit:
-        problems.append("%s is %s here, and %s in the lock" % (revision, current[:12] or "unknown", commit[:12]))
+        problems.append(
+            "%s is %s here, and %s in the lock" % (revision, current[:12] or "unknown", commit[:12])
+        )
     names = sorted(walk(snapshot))
     sizes: Dict[str, int] = {}
     for name in names:
@@ -95,7 +102,9 @@ def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = Fal
         problems.append("config.json is missing")
     elif not json_of(os.path.join(snapshot, "config.json")):
         problems.append("config.json is empty, or can't be read")
-    if reads and not any(VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes):
+    if reads and not any(
+        VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes
+    ):
         problems.append("the tokenizer's vocabulary is missing")
     shards, why = wanted_shards(snapshot, sizes)
     problems.extend(why)
@@ -119,7 +128,9 @@ def check(home: str, repo: str, revision: str, commit: str, *, reads: bool = Fal
 
 def walk(snapshot: str) -> Iterator[str]:
     """Names of files relative to the snapshot; links to folders are not followed."""
-    paths = (os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files)
+    paths = (
+        os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files
+    )
     for path in itertools.islice(paths, FILES):
         yield os.path.relpath(path, snapshot)
 
@@ -139,7 +150,9 @@ def json_of(path: str) -> Doc:
 
 
 def opened(path: str) -> BinaryIO:
-    """The open file. OSError for anything else: a pipe, which a container can make there, would never end."""
+    """The open file. OSError for anything else: a pipe, which a container can make there, would
+    never end.
+    """
     file = open(path, "rb", opener=without_waiting)  # noqa: SIM115  (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -148,10 +161,14 @@ def opened(path: str) -> BinaryIO:
 
 
 def differs(path: str, size: int) -> bool:
-    """Whether a file has other bytes than the hub's: its blob is called after their hash, by git's rule where they are
+    """Whether a file has other bytes than the hub's: its blob is called after their hash, by git's
+    rule where they are
     few. False where its name is none, or where it can't be read."""
     name = os.path.basename(os.path.realpath(path))
-    if os.path.basename(os.path.dirname(os.path.realpath(path))) != "blobs" or len(name) not in (40, 64):
+    if os.path.basename(os.path.dirname(os.path.realpath(path))) != "blobs" or len(name) not in (
+        40,
+        64,
+    ):
         return False
     digest = hashlib.sha256() if len(name) == 64 else hashlib.sha1(b"blob %d\0" % size)
     try:
@@ -166,7 +183,8 @@ def differs(path: str, size: int) -> bool:
 def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[str]], List[str]]:
     """The weight files in the model's own index with the tensors of each, and problems with it.
 
-    Without an index, at least one must exist, and of those that count themselves (model-00001-of-00002) all.
+    Without an index, at least one must exist, and of those that count themselves
+    (model-00001-of-00002) all.
     """
     for index in INDEXES:
         if index not in sizes:
@@ -184,7 +202,9 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[s
 
 
 def counted_in(names: List[str]) -> Iterator[str]:
-    """All files of the sets of which ``names`` has one: a set's files have their number and its size in their names."""
+    """All files of the sets of which ``names`` has one: a set's files have their number and its
+    size in their names.
+    """
     sets = {(match[1], match[3], match[4]) for match in filter(None, map(NUMBERED.match, names))}
     for head, count, tail in sets:
         for number in range(1, min(int(count), FILES) + 1):
@@ -192,15 +212,30 @@ def counted_in(names: List[str]) -> Iterator[str]:
 
 
 def shard_of(path: str) -> Tuple[int, Set[str]]:
-    """The size of a safetensors file by its own header, and its tensors; -1 without a readable header."""
+    """The size of a safetensors file by its own header, and its tensors; -1 without a readable
+    header.
+    """
     try:
         with opened(path) as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if not 2 <= length <= HEADER:
                 return -1, set()
             header = json.loads(file.read(length).decode("utf-8"))
-        ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error):
+        ends = {
+            name: int(entry["data_offsets"][1])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        struct.error,
+    ):
         return -1, set()
     return 8 + int(length) + max(ends.values(), default=0), set(ends)
 
@@ -211,18 +246,25 @@ def size_of_blobs(folder: str) -> int:
     for path in glob.glob(os.path.join(glob.escape(folder), "blobs", "*")):
         with contextlib.suppress(OSError):  # renamed meanwhile
             status = os.stat(path)
-            sizes.append(min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size)
+            sizes.append(
+                min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size
+            )
     return sum(sizes)
 
 
-# --- fetching ---------------------------------------------------------------------------------------------------------
+# --- fetching
+# ---------------------------------------------------------------------------------------------------------
 
 
 def pull(request: Doc) -> Doc:
-    """Fetch missing files; ``problem``: why it failed. Progress goes to stderr as JSON, one line per second."""
+    """Fetch missing files; ``problem``: why it failed. Progress goes to stderr as JSON, one line
+    per second.
+    """
     trust(str(request.get("ca", "")))
     home, repo, revision = str(request["home"]), str(request["repo"]), str(request["revision"])
-    os.environ.update({"HF_HOME": home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"})
+    os.environ.update(
+        {"HF_HOME": home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    )
     os.environ.pop("HF_HUB_OFFLINE", None)
     if request.get("endpoint"):
         os.environ["HF_ENDPOINT"] = str(request["endpoint"])
@@ -233,18 +275,35 @@ def pull(request: Doc) -> Doc:
         why = install(str(request["install"])) if request.get("install") else ""
         if not request.get("install") or why:
             kind = "network" if why else "image"
-            return {"problem": why or "the image has no huggingface_hub: %s" % missing, "kind": kind}
+            return {
+                "problem": why or "the image has no huggingface_hub: %s" % missing,
+                "kind": kind,
+            }
         import huggingface_hub
     try:
         return fetch(huggingface_hub, request, home, repo, revision, token)
     except Exception as problem:
-        return {"problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]), "kind": kind_of(problem)}
+        return {
+            "problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]),
+            "kind": kind_of(problem),
+        }
 
 
 def install(requirement: str) -> str:
-    """Install a package for this process alone, by pip and its configuration. Returns why it failed, or ""."""
+    """Install a package for this process alone, by pip and its configuration. Returns why it
+    failed, or "".
+    """
     folder = tempfile.mkdtemp()
-    command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", folder]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--target",
+        folder,
+    ]
     done = subprocess.run([*command, requirement], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         last = done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -255,8 +314,12 @@ def install(requirement: str) -> str:
 
 
 def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: Any) -> Doc:
-    """Download by huggingface_hub, which retries and continues partial files. Raises its exceptions."""
-    info = hub.HfApi().model_info(repo, revision=request.get("commit") or revision, files_metadata=True, token=token)
+    """Download by huggingface_hub, which retries and continues partial files. Raises its
+    exceptions.
+    """
+    info = hub.HfApi().model_info(
+        repo, revision=request.get("commit") or revision, files_metadata=True, token=token
+    )
     ignore = [str(pattern) for pattern in request.get("ignore", ())]
     names = {one.rfilename for one in info.siblings}
     chosen = set(hub.utils.filter_repo_objects(names, ignore_patterns=ignore))
@@ -266,13 +329,19 @@ def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: An
     os.makedirs(home, exist_ok=True)
     free = shutil.disk_usage(home).free
     if total - present > free:
-        return {"problem": "%d bytes are missing, and %d are free" % (total - present, free), "kind": "space",
-                "missing": total - present, "free": free}  # fmt: skip
+        return {
+            "problem": "%d bytes are missing, and %d are free" % (total - present, free),
+            "kind": "space",
+            "missing": total - present,
+            "free": free,
+        }
     done = threading.Event()
     watcher = threading.Thread(target=watch, args=(folder, total, done), daemon=True)
     watcher.start()
     try:
-        hub.snapshot_download(repo, revision=info.sha, ignore_patterns=ignore, token=token, max_workers=4)
+        hub.snapshot_download(
+            repo, revision=info.sha, ignore_patterns=ignore, token=token, max_workers=4
+        )
     finally:
         done.set()
         watcher.join(5)
@@ -305,15 +374,29 @@ def say(document: Doc) -> None:
 
 
 def kind_of(problem: Exception) -> str:
-    """access, missing, network or other: by the names of huggingface_hub's errors, which have moved between modules."""
+    """access, missing, network or other: by the names of huggingface_hub's errors, which have moved
+    between modules.
+    """
     names = {one.__name__ for one in type(problem).__mro__}
     status = getattr(getattr(problem, "response", None), "status_code", 0)
     if status in (401, 403):
         return "access"
     if names & {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
         return "missing"
-    if names & {"ConnectionError", "Timeout", "TransportError", "ProtocolError", "ChunkedEncodingError", "TimeoutError",
-                "LocalEntryNotFoundError"} or status >= 500 or status == 429:  # fmt: skip
+    if (
+        names
+        & {
+            "ConnectionError",
+            "Timeout",
+            "TransportError",
+            "ProtocolError",
+            "ChunkedEncodingError",
+            "TimeoutError",
+            "LocalEntryNotFoundError",
+        }
+        or status >= 500
+        or status == 429
+    ):
         return "network"
     if isinstance(problem, OSError) and problem.errno == 28:
         return "space"

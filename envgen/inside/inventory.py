@@ -1,4 +1,6 @@
-"""Runs inside a server's container: versions, GPU, inputs and tuning results, for the record of a run."""
+"""Runs inside a server's container: versions, GPU, inputs and tuning results, for the record of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ WANTED = re.compile(
 
 
 def answer(_request: Doc) -> Doc:
-    """Versions of the WANTED packages, the GPU with its driver, the image's inputs, and FlashInfer's tuning results."""
+    """Versions of the WANTED packages, the GPU with its driver, the image's inputs, and
+    FlashInfer's tuning results.
+    """
     document: Doc = {"versions": {"python": platform.python_version()}}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"] or ""
@@ -32,7 +36,11 @@ def answer(_request: Doc) -> Doc:
     cuda = re.search(r"release ([0-9.]+)", out(nvcc, "--version"))
     if cuda:
         document["versions"]["cuda"] = cuda.group(1)
-    gpu = out("nvidia-smi", "--query-gpu=name,driver_version,compute_cap,memory.total", "--format=csv,noheader")
+    gpu = out(
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,compute_cap,memory.total",
+        "--format=csv,noheader",
+    )
     if gpu:
         rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
         names = ("name", "driver", "compute_capability", "memory")
@@ -41,7 +49,9 @@ def answer(_request: Doc) -> Doc:
     try:
         with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
             inputs = json.load(file).get("inputs", {})
-        document["inputs"] = {key: value for key, value in inputs.items() if key.startswith(("git ", "image "))}
+        document["inputs"] = {
+            key: value for key, value in inputs.items() if key.startswith(("git ", "image "))
+        }
     except (OSError, ValueError, AttributeError):
         pass  # an image that envgen did not build
     return document

@@ -1,4 +1,6 @@
-"""Runs inside a container with the host's network: who listens there, and which sockets are this container's."""
+"""Runs inside a container with the host's network: who listens there, and which sockets are this
+container's.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def unreadable(proc: str) -> int:
 
 
 def answer(request: Doc) -> Doc:
-    """Rows of /proc/net, the inodes of this container's sockets, and how many processes hide theirs."""
+    """Rows of /proc/net, the inodes of this container's sockets, and how many processes hide
+    theirs.
+    """
     proc = str(request.get("proc", PROC))
     rows = table(os.path.join(proc, "net", "tcp")) + table(os.path.join(proc, "net", "tcp6"))
     inodes = {fields[9] for fields in map(str.split, rows) if len(fields) > 9}

@@ -1,4 +1,6 @@
-"""Runs inside a container with the host's network: facts of a machine in a cluster, and connections to another."""
+"""Runs inside a container with the host's network: facts of a machine in a cluster, and connections
+to another.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def answer(request: Doc) -> Doc:
         return {"error": reason_of(error)}
 
 
-# --- facts ------------------------------------------------------------------------------------------------------------
+# --- facts
+# ------------------------------------------------------------------------------------------------------------
 
 
 def facts(request: Doc) -> Doc:
@@ -91,7 +94,9 @@ def number_of(name: str, what: int) -> bytes:
 
 
 def rdma_port(name: str) -> Doc:
-    """The first port of an RDMA device, and its RoCE v2 addresses over IPv4 as [index, address, network]."""
+    """The first port of an RDMA device, and its RoCE v2 addresses over IPv4 as [index, address,
+    network].
+    """
     port = os.path.join(RDMA, name, "ports", "1")
     attributes = os.path.join(port, "gid_attrs")
     gids = []
@@ -161,26 +166,44 @@ def checkout(folder: str) -> str:
 def of_checkout(folder: str) -> Set[str]:
     """Tracked and untracked files, without ignored ones, except those that a build has written."""
     try:
-        listed = tracked(folder, "--cached", "--recurse-submodules") | tracked(folder, "--others", "--exclude-standard")
+        listed = tracked(folder, "--cached", "--recurse-submodules") | tracked(
+            folder, "--others", "--exclude-standard"
+        )
         built = tracked(folder, "--others", "--ignored", "--exclude-standard", "--", *BUILT)
         return listed | {path for path in built if not LEFT_OUT & set(path.split("/"))}
     except (OSError, subprocess.SubprocessError):  # no git, or not a checkout
-        return {path for path, _ in files_of(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))}
+        return {
+            path for path, _ in files_of(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))
+        }
 
 
 def tracked(folder: str, *words: str) -> Set[str]:
-    trust = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+    trust = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
+    }
     done = subprocess.run(
         ["git", "-C", folder, "ls-files", "-z", *words],
-        env=dict(os.environ, **trust), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=PATIENCE,
-    )  # fmt: skip
-    return {os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")}
+        env=dict(os.environ, **trust),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=PATIENCE,
+    )
+    return {
+        os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")
+    }
 
 
 def described_as(path: str) -> List[Any]:
     """A link with its target; or size, hash and mode; [] for a missing file."""
     try:
-        return ["link", os.readlink(path)] if os.path.islink(path) else [*sample(path), os.stat(path).st_mode & 0o111]
+        return (
+            ["link", os.readlink(path)]
+            if os.path.islink(path)
+            else [*sample(path), os.stat(path).st_mode & 0o111]
+        )
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -210,11 +233,14 @@ def sample(path: str) -> List[Any]:
     return [size, digest.hexdigest()]
 
 
-# --- one connection ---------------------------------------------------------------------------------------------------
+# --- one connection
+# ---------------------------------------------------------------------------------------------------
 
 
 def listen(request: Doc) -> Doc:
-    """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the last: many packets."""
+    """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the
+    last: many packets.
+    """
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
         for sock in waiting:
@@ -236,7 +262,9 @@ def listener(request: Doc, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.settimeout(request["seconds"])
         end = time.monotonic() + request["seconds"] / 2
-        while is_taken(port) and time.monotonic() < end:  # by a connection that just ended, it is free in a moment
+        while (
+            is_taken(port) and time.monotonic() < end
+        ):  # by a connection that just ended, it is free in a moment
             time.sleep(0.1)
         sock.bind((request["address"], port))
         sock.listen(1)
@@ -247,13 +275,16 @@ def listener(request: Doc, port: int) -> socket.socket:
 
 
 def dial(request: Doc, port: int, end: float) -> socket.socket:
-    """A connection from ``source`` to a port of ``address``; retries until ``end`` while it is refused."""
+    """A connection from ``source`` to a port of ``address``; retries until ``end`` while it is
+    refused.
+    """
     while True:
         try:
             return socket.create_connection(
-                (request["address"], port), timeout=max(0.5, min(10.0, end - time.monotonic())),
+                (request["address"], port),
+                timeout=max(0.5, min(10.0, end - time.monotonic())),
                 source_address=(request["source"], 0),
-            )  # fmt: skip
+            )
         except ConnectionRefusedError:
             if time.monotonic() > end:
                 raise

@@ -1,7 +1,7 @@
 """Runs inside the base image: resolves packages for it, and changes nothing outside the container.
 
-uv resolves them as a build would: with the same indexes, constraints and overrides, on top of the packages of the base
-image.
+uv resolves them as a build would: with the same indexes, constraints and overrides, on top of the
+packages of the base image.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ class Failed(Exception):
 
 
 def run(argv: List[str], **options: Any) -> str:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
     out: str = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         output = done.stderr.decode("utf-8", "replace").strip() or out.strip()
         killed = "was killed: memory ran out, or somebody stopped it"
-        how = killed if done.returncode in (-9, 137) else "ended with %d and printed nothing" % done.returncode
-        raise Failed("\n".join(output.splitlines()[-12:]) or "%s %s" % (os.path.basename(argv[0]), how))
+        how = (
+            killed
+            if done.returncode in (-9, 137)
+            else "ended with %d and printed nothing" % done.returncode
+        )
+        raise Failed(
+            "\n".join(output.splitlines()[-12:]) or "%s %s" % (os.path.basename(argv[0]), how)
+        )
     return out
 
 
-# --- Python -----------------------------------------------------------------------------------------------------------
+# --- Python
+# -----------------------------------------------------------------------------------------------------------
 
 
 def installed() -> Present:
@@ -56,16 +65,26 @@ def installed() -> Present:
 
 
 def stand_ins(folder: str, present: Present) -> None:
-    """A folder of empty wheels for the installed packages, so that uv can choose them though no index has them."""
+    """A folder of empty wheels for the installed packages, so that uv can choose them though no
+    index has them.
+    """
     os.makedirs(folder, exist_ok=True)
     for name, (version, distribution) in present.items():
         stem = "%s-%s" % (name.replace("-", "_"), version)
         lines = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
-        lines += ["Requires-Dist: " + " ".join(text.split()) for text in distribution.requires or ()]
-        lines += ["Provides-Extra: " + text for text in distribution.metadata.get_all("Provides-Extra") or ()]
+        lines += [
+            "Requires-Dist: " + " ".join(text.split()) for text in distribution.requires or ()
+        ]
+        lines += [
+            "Provides-Extra: " + text
+            for text in distribution.metadata.get_all("Provides-Extra") or ()
+        ]
         with zipfile.ZipFile(os.path.join(folder, stem + "-py3-none-any.whl"), "w") as wheel:
             wheel.writestr(stem + ".dist-info/METADATA", "\n".join(lines) + "\n")
-            wheel.writestr(stem + ".dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(
+                stem + ".dist-info/WHEEL",
+                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            )
             wheel.writestr(stem + ".dist-info/RECORD", "")
 
 
@@ -76,7 +95,9 @@ def tags_module() -> Any:
 def fits(filename: str, tags: Set[Any]) -> bool:
     """True for a wheel with one of these tags: this Python could install it."""
     try:
-        return not tags.isdisjoint(tags_module().parse_tag("-".join(filename[: -len(".whl")].split("-")[-3:])))
+        return not tags.isdisjoint(
+            tags_module().parse_tag("-".join(filename[: -len(".whl")].split("-")[-3:]))
+        )
     except ValueError:  # not the name of a wheel
         return False
 
@@ -119,7 +140,10 @@ class PackageSets:
             try:
                 prefer = kept.get(item["name"], {})
                 if stays(item["name"]) or item["name"].startswith("binaries."):
-                    prefer = {**prefer, **together}  # a name without a version gets what the other steps ask for
+                    prefer = {
+                        **prefer,
+                        **together,
+                    }  # a name without a version gets what the other steps ask for
                 pins = self.one(item, off, prefer, later)
             except Failed as failure:
                 if not item["needs_metadata"]:
@@ -131,11 +155,13 @@ class PackageSets:
                 later.update({pin["name"]: pin["version"] for pin in pins})
         return {"python": platform.python_version(), "sets": done, "open": opened, "clash": clash}
 
-    def together(self, off: List[str], kept: Dict[str, Dict[str, str]]) -> Tuple[Dict[str, str], str]:
+    def together(
+        self, off: List[str], kept: Dict[str, Dict[str, str]]
+    ) -> Tuple[Dict[str, str], str]:
         """(name -> version for all steps together, ""), or ({}, the reason).
 
-        With these versions no step replaces a package of an earlier one, which would leave both in the image's layers,
-        and a whiteout, whose time can't be set.
+        With these versions no step replaces a package of an earlier one, which would leave both in
+        the image's layers, and a whiteout, whose time can't be set.
         """
         items = [item for item in self.request["sets"] if stays(item["name"]) and item["words"]]
         if len(items) < 2:
@@ -146,26 +172,42 @@ class PackageSets:
         for item in items:
             present.update(kept.get(item["name"], {}))
         words = sorted({word for item in items for word in item["words"] if item["dependencies"]})
-        binary = [word for item in items if item["needs_metadata"] for word in ("--only-binary", normal(item["own"]))]
+        binary = [
+            word
+            for item in items
+            if item["needs_metadata"]
+            for word in ("--only-binary", normal(item["own"]))
+        ]
         try:
-            return self.choose("together", words, never, present, ["--find-links", self.links, *binary]), ""
+            return self.choose(
+                "together", words, never, present, ["--find-links", self.links, *binary]
+            ), ""
         except Failed as failure:
             return {}, " ".join(str(failure).split())[:400]
 
     def choose(
-        self, name: str, words: List[str], never: Set[str], prefer: Dict[str, str], options: List[str]
+        self,
+        name: str,
+        words: List[str],
+        never: Set[str],
+        prefer: Dict[str, str],
+        options: List[str],
     ) -> Dict[str, str]:
         """name -> version, as uv resolves ``words`` without the packages ``never``."""
         stem = os.path.join(self.folder, name)
         self.write(stem + ".in", words)
-        self.write(stem + ".override", ['%s ; sys_platform == "never"' % one for one in sorted(never)])
+        self.write(
+            stem + ".override", ['%s ; sys_platform == "never"' % one for one in sorted(never)]
+        )
         # uv prefers the versions in an existing output file.
         self.write(stem + ".txt", ["%s==%s" % pair for pair in sorted(prefer.items())])
         self.compile(stem + ".in", stem + ".txt", ["--override", stem + ".override", *options])
         with open(stem + ".txt", encoding="utf-8") as file:
             return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
 
-    def one(self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]) -> List[Doc]:
+    def one(
+        self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]
+    ) -> List[Doc]:
         stem, own = os.path.join(self.folder, item["name"]), normal(item["own"])
         never = (set(off) | set(map(normal, item["never"]))) - {own}
         present = {} if item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
@@ -179,7 +221,9 @@ class PackageSets:
         if not wanted:
             return []
         self.write(stem + ".pins", ["%s==%s" % pair for pair in sorted(wanted.items())])
-        target = os.path.join(self.folder, "pylock.%s.toml" % re.sub(r"[^a-z0-9]", "", item["name"]))
+        target = os.path.join(
+            self.folder, "pylock.%s.toml" % re.sub(r"[^a-z0-9]", "", item["name"])
+        )
         self.compile(stem + ".pins", target, ["--no-deps", "--format", "pylock.toml"])
         return self.pins(target, wanted)
 
@@ -187,12 +231,25 @@ class PackageSets:
         # Without constraints and overrides from outside: the request has them.
         outside = ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
         environment = {name: value for name, value in os.environ.items() if name not in outside}
-        argv = [self.uv, "pip", "compile", source, "-o", target, "--python", sys.executable, "--quiet"]
+        argv = [
+            self.uv,
+            "pip",
+            "compile",
+            source,
+            "-o",
+            target,
+            "--python",
+            sys.executable,
+            "--quiet",
+        ]
         # An option --find-links replaces the variable; for no-index uv has none.
         for links in filter(None, environment.get("UV_FIND_LINKS", "").split(",")):
             argv += ["--find-links", links]
         argv += ["--no-index"] if environment.get("PIP_NO_INDEX") == "1" else []
-        run([*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options], env=environment)
+        run(
+            [*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options],
+            env=environment,
+        )
 
     def pins(self, path: str, wanted: Dict[str, str]) -> List[Doc]:
         try:
@@ -208,7 +265,9 @@ class PackageSets:
             sources = [package[key] for key in ("sdist", "archive") if key in package]
             hashes = fitting or [digest for _, digest in hashes_of(sources)]
             if not hashes:
-                raise Failed("the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name]))
+                raise Failed(
+                    "the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name])
+                )
             pins.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
         missing = sorted(set(wanted) - {pin["name"] for pin in pins})
         if missing:
@@ -222,9 +281,22 @@ class PackageSets:
 
 
 def get_uv(folder: str) -> str:
-    """Installs uv outside of the base image's packages. The version for builds is locked like others."""
+    """Installs uv outside of the base image's packages. The version for builds is locked like
+    others.
+    """
     target = os.path.join(folder, "uv")
-    argv = [sys.executable, "-m", "pip", "install", "--no-input", "--quiet", "--no-deps", "--target", target, "uv"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-input",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        target,
+        "uv",
+    ]
     run([*argv, "--disable-pip-version-check", "--root-user-action=ignore"])
     return os.path.join(target, "bin", "uv")
 
@@ -239,7 +311,9 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
 def answer(request: Doc) -> Doc:
     """Resolve the packages of each profile."""
     arch = ARCHS.get(platform.machine(), platform.machine())
-    with tempfile.TemporaryDirectory(prefix="envgen-") as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with tempfile.TemporaryDirectory(
+        prefix="envgen-"
+    ) as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
         uv, present = attempt(get_uv, folder), installed()
         if "failed" in uv:
             return {"arch": arch, "python": dict.fromkeys(request["python"], uv)}

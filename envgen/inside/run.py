@@ -1,7 +1,7 @@
 """Sends a program to another Python, and returns its one JSON document.
 
-The program's files and the request go to stdin as JSON; the document comes on stdout after a unique mark, which
-tells it from output of packages. Time and size are limited on both sides.
+The program's files and the request go to stdin as JSON; the document comes on stdout after a unique
+mark, which tells it from output of packages. Time and size are limited on both sides.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def text_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """A file of ``envgen/inside`` with ``answer(request)``; sent with ``common`` and all of its own folder."""
+    """A file of ``envgen/inside`` with ``answer(request)``; sent with ``common`` and all of its own
+    folder.
+    """
 
     entry: str
     flags: tuple[str, ...] = ()  # of Python
@@ -57,12 +59,18 @@ class Program:
     def files(self) -> dict[str, str]:
         """Module name -> source."""
         folder, slash, _ = self.entry.rpartition("/")
-        beside = [f"{folder}/{path.stem}" for path in (FOLDER / folder).glob("[!_]*.py")] if slash else [self.entry]
+        beside = (
+            [f"{folder}/{path.stem}" for path in (FOLDER / folder).glob("[!_]*.py")]
+            if slash
+            else [self.entry]
+        )
         return {module_of(name): text_of(name) for name in ("common", *beside)}
 
 
 def shell_python(profile: Profile) -> str:
-    """The Python that a user's shell would start: a name, so that a virtual environment on PATH wins."""
+    """The Python that a user's shell would start: a name, so that a virtual environment on PATH
+    wins.
+    """
     return profile.base.python if "/" not in profile.base.python else "python3"
 
 
@@ -90,7 +98,9 @@ class NoAnswer:
         return "; ".join([str(self), *(self.stack[-1:] if not gave else ())])[:400]
 
 
-def in_container(engine: Engine, container: str, *, workdir: str = "", user: str = "", hold: bool = False) -> Execute:
+def in_container(
+    engine: Engine, container: str, *, workdir: str = "", user: str = "", hold: bool = False
+) -> Execute:
     """Run in a container that is running. ``hold``: keep stdin open, for a program that watches it."""
     return lambda argv, stdin, timeout: engine.exec(
         container, argv, stdin=stdin, workdir=workdir, user=user, timeout=timeout, hold=hold
@@ -115,21 +125,40 @@ def in_image(
 ) -> Execute:
     """Run in a temporary container of an image.
 
-    ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out. ``gpus``: as Compose
-    writes them, in `deploy.resources.reservations.devices`. ``devices``: paths of the engine's machine.
+    ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out.
+    ``gpus``: as Compose writes them, in `deploy.resources.reservations.devices`. ``devices``: paths
+    of the engine's machine.
     """
-    more: dict[str, Any] = {**({"gpus": gpus} if gpus else {}), **({"devices": devices} if devices else {})}
+    more: dict[str, Any] = {
+        **({"gpus": gpus} if gpus else {}),
+        **({"devices": devices} if devices else {}),
+    }
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         present = list(mounts)
         while True:
             try:
                 return engine.run_once(
-                    image, argv, stdin=stdin, mounts=present, env=env, network=network, user=user, timeout=timeout,
-                    memory=memory, ulimits=ulimits, hold=hold, on_line=on_line, **more,
-                )  # fmt: skip
+                    image,
+                    argv,
+                    stdin=stdin,
+                    mounts=present,
+                    env=env,
+                    network=network,
+                    user=user,
+                    timeout=timeout,
+                    memory=memory,
+                    ulimits=ulimits,
+                    hold=hold,
+                    on_line=on_line,
+                    **more,
+                )
             except EngineError as error:
-                missing = [mount for mount in present if f"{ABSENT}{mount.source}" in str(error).splitlines()[0]]
+                missing = [
+                    mount
+                    for mount in present
+                    if f"{ABSENT}{mount.source}" in str(error).splitlines()[0]
+                ]
                 if absent is None or not missing:
                     raise
                 absent.extend(missing)
@@ -170,9 +199,15 @@ def ask(
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
         "starter": STARTER,  # the probe starts other interpreters
-        "frame": text_of("frame"), "files": program.files(), "entry": module_of(program.entry),
-        "request": dict(request), "mark": mark, "seconds": timeout, "bytes": program.bytes, "watch": program.watch,
-    }  # fmt: skip
+        "frame": text_of("frame"),
+        "files": program.files(),
+        "entry": module_of(program.entry),
+        "request": dict(request),
+        "mark": mark,
+        "seconds": timeout,
+        "bytes": program.bytes,
+        "watch": program.watch,
+    }
     argv = [python, *program.flags, "-c", STARTER]
     return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
 

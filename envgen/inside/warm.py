@@ -1,7 +1,7 @@
 """Runs in a container's own Python: FlashInfer builds the modules named in argv.
 
-FlashInfer's own generators and build run under its own lock, so the result is that of a first use. ninja's output goes
-to stdout; lines that start with MARK are envgen's.
+FlashInfer's own generators and build run under its own lock, so the result is that of a first use.
+ninja's output goes to stdout; lines that start with MARK are envgen's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ GATE = "/opt/envgen/bin/compile-gate"
 
 # Parameters of generators in the names of attention modules.
 SPELLED = {
-    "dtype_q": r"dtype_q_([a-z0-9]+)_", "dtype_kv": r"dtype_kv_([a-z0-9]+(?:_e2m1)?)_",
+    "dtype_q": r"dtype_q_([a-z0-9]+)_",
+    "dtype_kv": r"dtype_kv_([a-z0-9]+(?:_e2m1)?)_",
     "dtype_o": r"dtype_o_([a-z0-9]+)_",
-    "dtype_idx": r"dtype_idx_([a-z0-9]+)_", "head_dim_qk": r"head_dim_qk_(\d+)", "head_dim_vo": r"head_dim_vo_(\d+)",
-    "head_dim_ckv": r"head_dim_ckv_(\d+)", "head_dim_kpe": r"head_dim_kpe_(\d+)", "pos_encoding_mode": r"posenc_(\d+)",
-    "use_sliding_window": r"use_swa_(True|False)", "use_logits_soft_cap": r"use_logits_cap_(True|False)",
-    "use_fp16_qk_reduction": r"f16qk_(True|False)", "use_profiler": r"profiler_(True|False)",
-}  # fmt: skip
+    "dtype_idx": r"dtype_idx_([a-z0-9]+)_",
+    "head_dim_qk": r"head_dim_qk_(\d+)",
+    "head_dim_vo": r"head_dim_vo_(\d+)",
+    "head_dim_ckv": r"head_dim_ckv_(\d+)",
+    "head_dim_kpe": r"head_dim_kpe_(\d+)",
+    "pos_encoding_mode": r"posenc_(\d+)",
+    "use_sliding_window": r"use_swa_(True|False)",
+    "use_logits_soft_cap": r"use_logits_cap_(True|False)",
+    "use_fp16_qk_reduction": r"f16qk_(True|False)",
+    "use_profiler": r"profiler_(True|False)",
+}
 
 
 def say(**words: object) -> None:
@@ -41,7 +48,10 @@ def say(**words: object) -> None:
 
 def tokens(name: str) -> set[str]:
     """The words of a name; sm120 counts as 120."""
-    parts = {part[2:] if part.startswith("sm") and part[2:].isdigit() else part for part in name.split("_")}
+    parts = {
+        part[2:] if part.startswith("sm") and part[2:].isdigit() else part
+        for part in name.split("_")
+    }
     return parts - {"", "gen", "module"}
 
 
@@ -59,15 +69,22 @@ def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
                     parameters = inspect.signature(value).parameters.values()
                 except (TypeError, ValueError):
                     continue
-                if all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+                if all(
+                    p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+                    for p in parameters
+                ):
                     makers[name] = value
     return sorted(makers.items())
 
 
 def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
-    """The spec with this name, from the 12 generators whose names share most words with it; None without one."""
+    """The spec with this name, from the 12 generators whose names share most words with it; None
+    without one.
+    """
     wanted = tokens(name)
-    scored = sorted(known, key=lambda item: (-len(tokens(item[0]) & wanted), len(tokens(item[0]) - wanted)))
+    scored = sorted(
+        known, key=lambda item: (-len(tokens(item[0]) & wanted), len(tokens(item[0]) - wanted))
+    )
     for generator, make in scored[:12]:
         if not tokens(generator) & wanted:
             break
@@ -92,7 +109,10 @@ def activation(name: str) -> Any:
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an attention module, from its name."""
     # Names of attention with sinks leave out the encoding, which is always none there.
-    values: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2", "pos_encoding_mode": 0}
+    values: dict[str, Any] = {
+        "backend": "fa3" if name.endswith("_sm90") else "fa2",
+        "pos_encoding_mode": 0,
+    }
     for parameter, pattern in SPELLED.items():
         match = re.search(pattern, name)
         if match is None:
@@ -119,7 +139,9 @@ def attention(name: str) -> Any:
             continue
         try:
             if spell(**{p: values[p] for p in inspect.signature(spell).parameters}) == name:
-                return make(**{p: values[p] for p in inspect.signature(make).parameters if p in values})
+                return make(
+                    **{p: values[p] for p in inspect.signature(make).parameters if p in values}
+                )
         except Exception:
             continue
     return None
@@ -132,7 +154,9 @@ def main(names: list[str]) -> int:
     os.environ["MAX_JOBS"] = os.environ.get("MAX_JOBS") or ("128" if gated else "2")
     if not gated:
         return build(names)
-    with subprocess.Popen([GATE, "watch", "5"]) as watch:  # prints compilers that run and wait, on changes
+    with subprocess.Popen(
+        [GATE, "watch", "5"]
+    ) as watch:  # prints compilers that run and wait, on changes
         try:
             return build(names)
         finally:
@@ -163,7 +187,9 @@ def build(names: list[str]) -> int:
         try:
             spec.build(True, need_lock=True)
         except Exception as error:
-            say(event="failed", module=name, message=type(error).__name__ + ": " + str(error)[:2000])
+            say(
+                event="failed", module=name, message=type(error).__name__ + ": " + str(error)[:2000]
+            )
             worst = 1
         else:
             say(event="done", module=name)

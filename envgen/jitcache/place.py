@@ -1,4 +1,6 @@
-"""Where the cache's agent runs (a running service of the profile, else a temporary container), and queries."""
+"""Where the cache's agent runs (a running service of the profile, else a temporary container), and
+queries.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ _KEY = re.compile(r"-([0-9a-f]{12})")
 class AgentHost:
     """A running container, or an image with the cache's mount.
 
-    ``root``: of the cache. ``sources``: its volumes or folders, to find other containers that share it.
+    ``root``: of the cache. ``sources``: its volumes or folders, to find other containers that share
+    it.
     """
 
     root: str
@@ -44,7 +47,8 @@ class AgentHost:
 def find_place(deployment: Deployment) -> AgentHost | None:
     """Where the agent runs. None: the cache's volume or folder doesn't exist yet.
 
-    EngineError without a container and an image; NotFoundError if the profile has no FlashInfer cache.
+    EngineError without a container and an image; NotFoundError if the profile has no FlashInfer
+    cache.
     """
     engine, profile, own = deployment.engine, deployment.profile, cache_mount(deployment)
     containers = engine.containers(project=profile.compose_name, all=True)
@@ -61,16 +65,24 @@ def find_place(deployment: Deployment) -> AgentHost | None:
 
 
 def exists(deployment: Deployment, mount: ContainerMount) -> bool:
-    return Path(mount.source).is_dir() if mount.kind == "bind" else deployment.engine.volume(mount.source) is not None
+    return (
+        Path(mount.source).is_dir()
+        if mount.kind == "bind"
+        else deployment.engine.volume(mount.source) is not None
+    )
 
 
 def temporary_host(deployment: Deployment, root: str, *mounts: ContainerMount) -> AgentHost:
-    """A temporary container of the profile's image or its base. EngineError if the engine has neither."""
+    """A temporary container of the profile's image or its base. EngineError if the engine has
+    neither.
+    """
     profile = deployment.profile
     for name in (profile.image_name, str(profile.base.image)):
         if deployment.engine.image(name) is not None:
             sources = frozenset(mount.source for mount in mounts)
-            return AgentHost(root, f"a temporary container of {name}", image=name, mounts=mounts, sources=sources)
+            return AgentHost(
+                root, f"a temporary container of {name}", image=name, mounts=mounts, sources=sources
+            )
     raise EngineError(
         f"no service of profile {profile.name} runs, and the engine has neither its image {profile.image_name} "
         "nor its base",
@@ -85,7 +97,9 @@ def key_in(source: str) -> str:
 
 
 def cache_mount(deployment: Deployment) -> ContainerMount:
-    """The mount of the profile's cache, as `envgen up` makes it. NotFoundError if the profile has none."""
+    """The mount of the profile's cache, as `envgen up` makes it. NotFoundError if the profile has
+    none.
+    """
     if CACHE not in deployment.profile.caches:
         hint = f"add `{FLASHINFER.line()}` to the profile"
         raise NotFoundError(f"profile {deployment.profile.name} has no FlashInfer cache", hint=hint)
@@ -112,55 +126,78 @@ def kernels_of_b12x(profile: Profile) -> dict[str, Any]:
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:
     """The cache's root by FlashInfer's rule for these variables, else by the profile's mount."""
-    return posixpath.join(env[BASE], BELOW.lstrip("/")) if env.get(BASE) else profile.caches[CACHE].path.path
+    return (
+        posixpath.join(env[BASE], BELOW.lstrip("/"))
+        if env.get(BASE)
+        else profile.caches[CACHE].path.path
+    )
 
 
 def mount_of(mounts: Sequence[ContainerMount], root: str) -> ContainerMount | None:
     """The innermost mount that contains ``root``."""
-    covering = [m for m in mounts if root == m.target or root.startswith(m.target.rstrip("/") + "/")]
+    covering = [
+        m for m in mounts if root == m.target or root.startswith(m.target.rstrip("/") + "/")
+    ]
     return max(covering, key=lambda mount: len(mount.target), default=None)
 
 
 @dataclass(frozen=True)
 class Query:
-    """Modules by name or glob, version and architecture. ``archs``: FlashInfer's folder names; None: all."""
+    """Modules by name or glob, version and architecture. ``archs``: FlashInfer's folder names;
+    None: all.
+    """
 
     patterns: tuple[str, ...] = ()
     version: str = ""
     archs: tuple[str, ...] | None = None
 
 
-def make_query(patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None) -> Query:
+def make_query(
+    patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None
+) -> Query:
     """A query from a command line. RefusedError for names that could lead out of the cache."""
     query = Query(patterns, version or "", None if arch is None else arch_folders(arch))
     try:
         check_request(list(patterns), query.version, list(query.archs or ()))
     except Fault as fault:
-        raise RefusedError(fault.message, hint="name a module as `envgen cache list` shows it") from None
+        raise RefusedError(
+            fault.message, hint="name a module as `envgen cache list` shows it"
+        ) from None
     if version == "":
-        raise UsageError("--version is empty", hint="write it as `envgen cache list` shows it: --version 0.5.3")
+        raise UsageError(
+            "--version is empty", hint="write it as `envgen cache list` shows it: --version 0.5.3"
+        )
     return query
 
 
 def arch_folders(text: str) -> tuple[str, ...]:
-    """The folders of an architecture: ``12.1a`` and ``121a`` mean the same; ``none``: the layout without one.
+    """The folders of an architecture: ``12.1a`` and ``121a`` mean the same; ``none``: the layout
+    without one.
 
-    FlashInfer up to 0.6.6 uses ``121`` for ``12.1``; later releases use ``121a``, and ``120f`` for ``12.0``.
+    FlashInfer up to 0.6.6 uses ``121`` for ``12.1``; later releases use ``121a``, and ``120f`` for
+    ``12.0``.
     """
     if text == NO_ARCH:
         return ("",)
     if not text:
-        raise UsageError("--arch is empty", hint="write it like 12.1a or 121a; `none`: modules without one")
+        raise UsageError(
+            "--arch is empty", hint="write it like 12.1a or 121a; `none`: modules without one"
+        )
     try:
         parsed = CudaArchList.parse(text)
     except ValueError:
         return (text,)
-    named = [CudaArchList(tuple({_normal(arch, twelve): None for arch in parsed.archs})) for twelve in ("f", "a")]
+    named = [
+        CudaArchList(tuple({_normal(arch, twelve): None for arch in parsed.archs}))
+        for twelve in ("f", "a")
+    ]
     return tuple(dict.fromkeys([parsed.folder, *(one.folder for one in named)]))
 
 
 def _normal(arch: CudaArch, twelve: str) -> CudaArch:
-    """The suffix that FlashInfer 0.6.7 and later add. ``twelve``: that of 12.0, which is ``a`` with CUDA 12.8."""
+    """The suffix that FlashInfer 0.6.7 and later add. ``twelve``: that of 12.0, which is ``a`` with
+    CUDA 12.8.
+    """
     if arch.suffix or arch.major < 9:
         return arch
     return CudaArch(arch.major, arch.minor, twelve if (arch.major, arch.minor) == (12, 0) else "a")

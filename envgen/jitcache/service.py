@@ -1,4 +1,6 @@
-"""FlashInfer's cache of one profile: list, clear, record baselines; who holds a lock, and what must be restarted."""
+"""FlashInfer's cache of one profile: list, clear, record baselines; who holds a lock, and what must
+be restarted.
+"""
 
 from __future__ import annotations
 
@@ -66,45 +68,67 @@ class JitCache:
         """Where the agent runs; None before the cache exists."""
         return find_place(self.deployment)
 
-    def inventory(self, query: Query = NOTHING, *, thorough: bool = False, b12x: bool = False) -> Inventory:
+    def inventory(
+        self, query: Query = NOTHING, *, thorough: bool = False, b12x: bool = False
+    ) -> Inventory:
         """The modules of a query. NotFoundError for a name or glob that matches nothing.
 
-        ``thorough``: read every file that they were compiled from, and name the changed ones. ``b12x``: with the
-        kernels that b12x compiled, each operation as a module.
+        ``thorough``: read every file that they were compiled from, and name the changed ones.
+        ``b12x``: with the kernels that b12x compiled, each operation as a module.
         """
         place = self.place()
         if place is None and not query.patterns:
-            return Inventory(root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ())
+            return Inventory(
+                root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ()
+            )
         others = kernels_of_b12x(self.deployment.profile) if b12x else {}
         place, listed = self._judged(Inventory, query, "list", place, thorough=thorough, **others)
         label = self._label(place.container)
-        modules = tuple(replace(module, holders=_in(label, module.holders)) for module in listed.modules)
-        building = tuple(replace(batch, holders=_in(label, batch.holders)) for batch in listed.building)
+        modules = tuple(
+            replace(module, holders=_in(label, module.holders)) for module in listed.modules
+        )
+        building = tuple(
+            replace(batch, holders=_in(label, batch.holders)) for batch in listed.building
+        )
         return replace(listed, modules=modules, building=building)
 
     def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
-        """Record what the modules were compiled from. ``since``: when envgen began to compile them (ns), or 0."""
+        """Record what the modules were compiled from. ``since``: when envgen began to compile them
+        (ns), or 0.
+        """
         return self._judged(RecordedBaseline, query, "baseline", since=since)[1]
 
-    def clear(self, query: Query, *, everything: bool = False, dry_run: bool = False, stale: bool = False) -> Cleared:
-        """Clear the modules of a query, and b12x's kernels; without patterns those only with ``everything`` or
-        ``stale`` (only modules that are), and else what killed runs left.
+    def clear(
+        self, query: Query, *, everything: bool = False, dry_run: bool = False, stale: bool = False
+    ) -> Cleared:
+        """Clear the modules of a query, and b12x's kernels; without patterns those only with
+        ``everything`` or ``stale`` (only modules that are), and else what killed runs left.
 
         RefusedError, with nothing changed, while one of the modules is being built.
         """
         others = kernels_of_b12x(self.deployment.profile)
-        place, cleared = self._judged(Cleared, query, "clear", all=everything, dry_run=dry_run, stale=stale, **others)
+        place, cleared = self._judged(
+            Cleared, query, "clear", all=everything, dry_run=dry_run, stale=stale, **others
+        )
         users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, users=users, unseen=unseen, restart=restart)
 
     def keep_proven(self, place: AgentHost) -> tuple[list[str], list[str]]:
-        """Clear each module that is not certainly what it would be if it were compiled now; those kept and cleared."""
-        modules = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)[1].modules
-        proven = [m for m in modules if (m.state, m.baseline, m.guess) == ("fresh", "recorded", False)]
+        """Clear each module that is not certainly what it would be if it were compiled now; those
+        kept and cleared.
+        """
+        modules = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)[
+            1
+        ].modules
+        proven = [
+            m for m in modules if (m.state, m.baseline, m.guess) == ("fresh", "recorded", False)
+        ]
         others = [module for module in modules if module not in proven]
         for shelf in {(module.version, module.arch) for module in others}:
-            names = tuple(module.name for module in others if (module.version, module.arch) == shelf)
+            names = tuple(
+                module.name for module in others if (module.version, module.arch) == shelf
+            )
             self._judged(Cleared, Query(names, shelf[0], (shelf[1],)), "clear", place)
         return [module.name for module in proven], [module.name for module in others]
 
@@ -113,9 +137,15 @@ class JitCache:
         self._judged(Cleared, NOTHING, "clear", place, all=True)
 
     def _judged(
-        self, kind: type[P], query: Query, operation: str, place: AgentHost | None = None, **more: Any
+        self,
+        kind: type[P],
+        query: Query,
+        operation: str,
+        place: AgentHost | None = None,
+        **more: Any,
     ) -> tuple[AgentHost, P]:
-        """Where the agent ran, and its answer to an operation that judges modules. The request has the environment to
+        """Where the agent ran, and its answer to an operation that judges modules. The request has
+        the environment to
         judge by; in a running service the agent uses the service's."""
         place = place or self.place()
         if place is None:
@@ -124,10 +154,15 @@ class JitCache:
         if place.container is None:
             environ |= service_env(self.deployment.profile)
         request = {
-            **vars(query), "operation": operation, "root": place.root, "environ": environ,
-            "expected_archs": sorted(arch_folders(str(self.deployment.profile.cuda.arch_list) or NO_ARCH)),
+            **vars(query),
+            "operation": operation,
+            "root": place.root,
+            "environ": environ,
+            "expected_archs": sorted(
+                arch_folders(str(self.deployment.profile.cuda.arch_list) or NO_ARCH)
+            ),
             "blind": place.container is None,
-        }  # fmt: skip
+        }
         answer = self.ask(kind, place, {**request, **more})
         return place, replace(answer, place=place.shown)
 
@@ -139,26 +174,41 @@ class JitCache:
                 return bind(kind, document.get("result"))
             failure = bind(AgentFailed, document)
         except ShapeError as error:
-            raise EngineError(f"unexpected answer about the JIT cache: {reason_of(error)}") from None
+            raise EngineError(
+                f"unexpected answer about the JIT cache: {reason_of(error)}"
+            ) from None
         if failure.kind == "not_found":
             raise not_found(failure.data)
         if failure.kind == "refused":
-            raise self._held(place, failure.data.held) if failure.data.held else RefusedError(failure.message)
+            raise (
+                self._held(place, failure.data.held)
+                if failure.data.held
+                else RefusedError(failure.message)
+            )
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
 
     def _send(self, place: AgentHost, request: Mapping[str, Any]) -> dict[str, Any]:
         if place.container is None:
             execute = run.in_image(
-                self.deployment.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
+                self.deployment.engine,
+                place.image,
+                mounts=place.mounts,
+                user=ROOT_USER,
+                hold=True,
+                memory=MEMORY,
             )
         else:
             # Root may delete what any service wrote.
-            execute = run.in_container(self.deployment.engine, place.container.id, user=ROOT_USER, hold=True)
+            execute = run.in_container(
+                self.deployment.engine, place.container.id, user=ROOT_USER, hold=True
+            )
         python = self.deployment.profile.base.python
         answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
         if isinstance(answer, run.NoAnswer):
             reason = " / ".join([str(answer), *answer.stack[-3:]])
-            raise EngineError(f"{python} in {place.shown} gave no answer: {reason}", hint=run.NEEDED)
+            raise EngineError(
+                f"{python} in {place.shown} gave no answer: {reason}", hint=run.NEEDED
+            )
         return answer
 
     # Other processes
@@ -168,7 +218,9 @@ class JitCache:
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
-        others = [c for c in self.deployment.engine.containers() if c.state == "running" and c.id != own]
+        others = [
+            c for c in self.deployment.engine.containers() if c.state == "running" and c.id != own
+        ]
         return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
 
     def _label(self, container: Container | None) -> str:
@@ -187,9 +239,12 @@ class JitCache:
             return None
 
     def _users(self, place: AgentHost, cleared: Cleared) -> tuple[tuple[User, ...], int]:
-        """The processes in all containers with this cache that have loaded removed libraries, and how many processes or
+        """The processes in all containers with this cache that have loaded removed libraries, and
+        how many processes or
         containers could not be inspected."""
-        libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
+        libraries = [
+            [inode, target.name] for target in cleared.modules for inode in target.libraries
+        ]
         if not libraries:
             return (), 0
         users = [replace(user, where=self._label(place.container)) for user in cleared.users]
@@ -197,13 +252,20 @@ class JitCache:
         for container in self._sharing(place):
             seen = self._look(container, libraries)
             unseen += seen.unseen if seen else 1
-            users += [replace(user, where=self._label(container)) for user in seen.users] if seen else []
+            users += (
+                [replace(user, where=self._label(container)) for user in seen.users] if seen else []
+            )
         return tuple(users), unseen
 
     def _held(self, place: AgentHost, held: Sequence[HeldLock]) -> RefusedError:
         label = self._label(place.container)
-        lines = [f"{what_is_locked(lock.lock)}, {describe_holders(_in(label, lock.holders))}" for lock in held]
-        return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
+        lines = [
+            f"{what_is_locked(lock.lock)}, {describe_holders(_in(label, lock.holders))}"
+            for lock in held
+        ]
+        return RefusedError(
+            "nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it"
+        )
 
 
 def _in(where: str, holders: Sequence[Holder]) -> list[Holder]:
@@ -212,9 +274,17 @@ def _in(where: str, holders: Sequence[Holder]) -> list[Holder]:
 
 def not_found(data: AgentRefusal) -> NotFoundError:
     """The error for names and globs that match nothing, with near matches."""
-    near = [match for name in data.missing for match in difflib.get_close_matches(name, data.names, 3, 0.5)]
+    near = [
+        match
+        for name in data.missing
+        for match in difflib.get_close_matches(name, data.names, 3, 0.5)
+    ]
     hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?" if near else ""
-    message = f"no module matches {', '.join(map(visible, data.missing))}" if data.missing else "the cache is empty"
+    message = (
+        f"no module matches {', '.join(map(visible, data.missing))}"
+        if data.missing
+        else "the cache is empty"
+    )
     return NotFoundError(message, hint=hint or "`envgen cache list` shows the modules")
 
 
@@ -235,5 +305,7 @@ def describe_holders(holders: Sequence[Holder]) -> str:
         if run.MARK in holder.command:
             parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
         else:
-            parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
+            parts.append(
+                f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}"
+            )
     return " and ".join(parts) or "by a process of another container, or of the machine itself"

@@ -35,7 +35,9 @@ class Removal:
 
 @dataclass(frozen=True)
 class Space:
-    """A namespace. ``source``: its volume or folder; ``current``: the profile's own now; ``users``: containers."""
+    """A namespace. ``source``: its volume or folder; ``current``: the profile's own now; ``users``:
+    containers.
+    """
 
     key: str
     source: str
@@ -61,7 +63,9 @@ def create_mount(cache: JitCache) -> ContainerMount:
 
 
 def with_kernels(deployment: Deployment, make: Callable[[], None]) -> None:
-    """``make`` creates the profile's folders and volumes; a new cache then begins with what another one has."""
+    """``make`` creates the profile's folders and volumes; a new cache then begins with what another
+    one has.
+    """
     cache = JitCache(deployment)
     before = alike(cache)
     make()
@@ -76,12 +80,18 @@ def alike(cache: JitCache) -> Space | None:
     mount = cache_mount(deployment)
     if not key_in(mount.source) or exists(deployment, mount):
         return None
-    others = [one for one in spaces(cache) if one.key[:ALIKE] == key_in(mount.source)[:ALIKE] and not one.current]
+    others = [
+        one
+        for one in spaces(cache)
+        if one.key[:ALIKE] == key_in(mount.source)[:ALIKE] and not one.current
+    ]
     return others[0] if others else None
 
 
 def carry(cache: JitCache, before: Space | None) -> None:
-    """Copy the modules of another cache into the profile's new one, except those that a patch may concern."""
+    """Copy the modules of another cache into the profile's new one, except those that a patch may
+    concern.
+    """
     deployment = cache.deployment
     if before is None or deployment.image is None:
         return
@@ -89,7 +99,9 @@ def carry(cache: JitCache, before: Space | None) -> None:
     old = ContainerMount(before.source, "/envgen-old", before.kind, read_only=True)
     new = replace(mount, target="/envgen-new")
     words = ["cp", "-a", f"{old.target}/.", f"{new.target}/"]
-    place = temporary_host(deployment, root_in(service_env(deployment.profile), deployment.profile), mount)
+    place = temporary_host(
+        deployment, root_in(service_env(deployment.profile), deployment.profile), mount
+    )
     options: dict[str, Any] = {"mounts": [old, new], "user": ROOT_USER, "timeout": TIMEOUT}
     done = deployment.engine.run_once(deployment.image.id, words, **options)
     try:
@@ -99,21 +111,29 @@ def carry(cache: JitCache, before: Space | None) -> None:
     if done.code:  # nothing unproven stays
         cache.drop(place)
     again = f"; compiled again: {', '.join(dropped)}" if dropped else ""
-    progress(f"  kernels: {counted(len(kept), 'module')} kept from {before.source}, which has other patches{again}")
+    progress(
+        f"  kernels: {counted(len(kept), 'module')} kept from {before.source}, which has other patches{again}"
+    )
 
 
 def leftovers(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
-    """Leftovers of killed clears in the profile's cache: volume or folder, bytes, and a function that removes them."""
+    """Leftovers of killed clears in the profile's cache: volume or folder, bytes, and a function
+    that removes them.
+    """
     try:
         left = cache.clear(NOTHING, dry_run=True).leftovers
     except NotFoundError:  # no cache yet
         return None
     name = cache_mount(cache.deployment).source
-    return (name, left.bytes, lambda: "; ".join(cache.clear(NOTHING).errors)) if left.count else None
+    return (
+        (name, left.bytes, lambda: "; ".join(cache.clear(NOTHING).errors)) if left.count else None
+    )
 
 
 def spaces(cache: JitCache) -> list[Space]:
-    """The namespaces of this profile, the current one first, then by last use; none with `namespace: false`."""
+    """The namespaces of this profile, the current one first, then by last use; none with
+    `namespace: false`.
+    """
     current = cache_mount(cache.deployment)
     if not key_in(current.source):
         return []
@@ -121,7 +141,9 @@ def spaces(cache: JitCache) -> list[Space]:
     if current.kind == "volume":
         sources = list(cache.deployment.engine.volumes(head))
     else:
-        sources = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
+        sources = [
+            str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()
+        ]
     namespaces = [
         Space(key_in(source), source, current.kind, source == current.source, _users(cache, source))
         for source in sources
@@ -131,12 +153,15 @@ def spaces(cache: JitCache) -> list[Space]:
 
 
 def _users(cache: JitCache, source: str) -> tuple[str, ...]:
-    """Containers, running or not, that mount the namespace or a folder in it; not leftovers of killed runs."""
+    """Containers, running or not, that mount the namespace or a folder in it; not leftovers of
+    killed runs.
+    """
     left = {container.id for container in cache.deployment.engine.leftovers()}
     return tuple(
         container.name
         for container in cache.deployment.engine.containers(all=True)
-        if container.id not in left and any(f"{m.source}/".startswith(f"{source}/") for m in container.mounts)
+        if container.id not in left
+        and any(f"{m.source}/".startswith(f"{source}/") for m in container.mounts)
     )
 
 
@@ -148,11 +173,19 @@ def _ask(cache: JitCache, mounts: Sequence[ContainerMount], **request: Any) -> R
 def _measured(cache: JitCache, namespaces: Sequence[Space]) -> list[Space]:
     if not namespaces:
         return []
-    mounts = [ContainerMount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(namespaces)]
+    mounts = [
+        ContainerMount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True)
+        for n, s in enumerate(namespaces)
+    ]
     measured = _ask(cache, mounts, roots=[mount.target for mount in mounts]).spaces
     if len(measured) != len(namespaces):
-        raise EngineError(f"unexpected answer: {len(measured)} namespaces instead of {len(namespaces)}")
-    return [replace(space, **vars(measurement)) for space, measurement in zip(namespaces, measured, strict=True)]
+        raise EngineError(
+            f"unexpected answer: {len(measured)} namespaces instead of {len(namespaces)}"
+        )
+    return [
+        replace(space, **vars(measurement))
+        for space, measurement in zip(namespaces, measured, strict=True)
+    ]
 
 
 def remove(cache: JitCache, space: Space) -> str:

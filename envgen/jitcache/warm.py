@@ -32,7 +32,8 @@ HOURS = 24 * 3600.0
 
 @dataclass
 class Built:
-    """A module's result. ``outcome``: done, fresh (there was nothing to compile), masked, unknown (it can't be compiled
+    """A module's result. ``outcome``: done, fresh (there was nothing to compile), masked, unknown
+    (it can't be compiled
     by name) or failed."""
 
     name: str
@@ -51,10 +52,17 @@ def first_error(lines: Sequence[str]) -> str:
 
 
 class Warm:
-    """Runs the builder and reads its output. ``run_lines`` runs a command in the container; ``show`` gets progress."""
+    """Runs the builder and reads its output. ``run_lines`` runs a command in the container;
+    ``show`` gets progress.
+    """
 
     def __init__(
-        self, run_lines: RunLines, python: str, where: str, show: Callable[[str], None], hint: str = ""
+        self,
+        run_lines: RunLines,
+        python: str,
+        where: str,
+        show: Callable[[str], None],
+        hint: str = "",
     ) -> None:
         """``hint``: what to do where FlashInfer is missing."""
         self.hint = hint
@@ -71,13 +79,25 @@ class Warm:
     def run(self, names: Sequence[str], jobs: int | None) -> None:
         """Build modules, with MAX_JOBS if ``jobs`` is given."""
         self._tail = []
-        # As `python -P` (3.11): with -c, sys.path begins with "", which would make /flashinfer a package.
+        # As `python -P` (3.11): with -c, sys.path begins with "", which would make /flashinfer a
+        # package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
-        command = [self.python, "-c", start + f"exec(compile({text_of('warm')!r}, 'envgen-warm', 'exec'))", *names]
-        code = self.run_lines(with_start_up(command), self._line, {} if jobs is None else {"MAX_JOBS": str(jobs)})
+        command = [
+            self.python,
+            "-c",
+            start + f"exec(compile({text_of('warm')!r}, 'envgen-warm', 'exec'))",
+            *names,
+        ]
+        code = self.run_lines(
+            with_start_up(command), self._line, {} if jobs is None else {"MAX_JOBS": str(jobs)}
+        )
         if not self.built and code:
-            reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {code}")
-            raise NotFoundError(f"{self.where} has no FlashInfer that can be imported: {reason}", hint=self.hint)
+            reason = next(
+                (line for line in reversed(self._tail) if line.strip()), f"exit code {code}"
+            )
+            raise NotFoundError(
+                f"{self.where} has no FlashInfer that can be imported: {reason}", hint=self.hint
+            )
 
     def _line(self, line: str) -> None:
         if line.startswith(MARK):
@@ -97,7 +117,9 @@ class Warm:
         if step:
             output = _OUTPUT.search(step[3])
             what = output[1].rpartition("/")[2] if output else "linked"
-            self.show(f"{self._now.name}: {step[1]}/{step[2]} {what} {time.monotonic() - self._since:.0f}s")
+            self.show(
+                f"{self._now.name}: {step[1]}/{step[2]} {what} {time.monotonic() - self._since:.0f}s"
+            )
 
     def _event(self, event: dict[str, Any]) -> None:
         kind, module = event["event"], event.get("module", "")
@@ -112,7 +134,9 @@ class Warm:
             return
         built = self.built[module]
         # ninja prints a line for each step of a build.
-        built.outcome = "fresh" if kind == "done" and not any(map(_STEP.match, built.lines)) else kind
+        built.outcome = (
+            "fresh" if kind == "done" and not any(map(_STEP.match, built.lines)) else kind
+        )
         built.seconds = round(time.monotonic() - self._since, 2)
         self._now = None
         if kind == "failed":
@@ -139,9 +163,17 @@ def warm(
     place = find_compile_host(cache)
     archs = arch_folders(str(cache.deployment.profile.cuda.arch_list) or NO_ARCH)
     # Not a query with the names: some may not exist yet.
-    modules = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
-    stale = sorted({module.name for module in modules if module.state == "stale" and not module.guess})
-    wanted = list(names) or sorted({module.name for module in modules if module.state == "partial"} | set(stale))
+    modules = [
+        module
+        for module in cache.inventory(Query(archs=archs)).modules
+        if not names or module.name in names
+    ]
+    stale = sorted(
+        {module.name for module in modules if module.state == "stale" and not module.guess}
+    )
+    wanted = list(names) or sorted(
+        {module.name for module in modules if module.state == "partial"} | set(stale)
+    )
     if not wanted:
         return [], None
     if stale:
@@ -157,7 +189,8 @@ def warm(
 
 
 def find_compile_host(cache: JitCache) -> AgentHost:
-    """Where to compile: in a running service with the cache, else in the image with the cache mounted (created if
+    """Where to compile: in a running service with the cache, else in the image with the cache
+    mounted (created if
     missing). EngineError without either."""
     profile = cache.deployment.profile
     place = cache.place()
@@ -183,12 +216,24 @@ def _runner(cache: JitCache, place: AgentHost) -> RunLines:
     def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
         if place.container is not None:
             # As the service's user, who will load and rebuild the modules.
-            return engine.exec(place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line).code
-        profile, service = cache.deployment.profile, next(iter(cache.deployment.profile.services), "")
+            return engine.exec(
+                place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line
+            ).code
+        profile, service = (
+            cache.deployment.profile,
+            next(iter(cache.deployment.profile.services), ""),
+        )
         env = {**service_env(profile), **user_env(profile, service), **env}
         user = run_as(engine, profile, service)
         return engine.run_once(
-            place.image, argv, mounts=place.mounts, env=env, user=user, timeout=HOURS, memory=0, on_line=on_line
+            place.image,
+            argv,
+            mounts=place.mounts,
+            env=env,
+            user=user,
+            timeout=HOURS,
+            memory=0,
+            on_line=on_line,
         ).code
 
     return run

@@ -1,4 +1,6 @@
-"""What a profile needs from the lock, and which of its inputs are stale. Pure; rendering uses the same decisions."""
+"""What a profile needs from the lock, and which of its inputs are stale. Pure; rendering uses the
+same decisions.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from envgen.redact import without_login
 
 @dataclass(frozen=True)
 class PythonSet:
-    """One installation step. ``needs_metadata``: only the dependencies of the source's release are resolved."""
+    """One installation step. ``needs_metadata``: only the dependencies of the source's release are
+    resolved.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -32,7 +36,9 @@ class PythonSet:
 
 @dataclass(frozen=True)
 class Stale:
-    """One input that is missing or out of date. ``name``: for `envgen lock --upgrade`; ``key``: its place."""
+    """One input that is missing or out of date. ``name``: for `envgen lock --upgrade`; ``key``: its
+    place.
+    """
 
     name: str
     message: str
@@ -76,22 +82,32 @@ class FetchedRepository:
 
 
 def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
-    """Every git repository that a build of ``profile`` fetches: sources, their submodules' forks, builds' inputs."""
+    """Every git repository that a build of ``profile`` fetches: sources, their submodules' forks,
+    builds' inputs.
+    """
     fetched = []
     for name, source in profile.sources.items():
         if source.origin.git:
             fetched.append(FetchedRepository(name, source.origin.git, source.origin.git_ref))
             fetched += [
-                FetchedRepository(f"{name}/{path}", r.git, r.ref) for path, r in source.submodule_origins.items()
+                FetchedRepository(f"{name}/{path}", r.git, r.ref)
+                for path, r in source.submodule_origins.items()
             ]
         if source.origin.is_built:
-            fetched += [FetchedRepository(f"{name}.{key}", r.git, r.ref) for key, r in source.install.inputs.items()]
+            fetched += [
+                FetchedRepository(f"{name}.{key}", r.git, r.ref)
+                for key, r in source.install.inputs.items()
+            ]
     return tuple(fetched)
 
 
 def patched(profile: Profile) -> dict[str, str]:
     """source -> the folder of its series, for sources whose patches a build applies."""
-    return {n: s.patches for n, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
+    return {
+        n: s.patches
+        for n, s in profile.sources.items()
+        if s.patches and s.origin.kind != "checkout"
+    }
 
 
 def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
@@ -101,28 +117,61 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
     if words := (*profile.pip.tools, *profile.pip.deps):
         steps.append(PythonSet("deps", words, never=others))
     for name, source in profile.sources.items():
-        never = tuple(d for n, d in ((n, s.distribution) for n, s in profile.sources.items()) if n != name)
+        never = tuple(
+            d for n, d in ((n, s.distribution) for n, s in profile.sources.items()) if n != name
+        )
         if source.origin.is_built:
             if source.install.requires:
                 steps.append(PythonSet(f"requires.{name}", source.install.requires))
             if source.install.dependencies:
-                words = (f"{source.distribution}=={version}",) if (version := source.origin.version) else ()
-                steps.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
+                words = (
+                    (f"{source.distribution}=={version}",)
+                    if (version := source.origin.version)
+                    else ()
+                )
+                steps.append(
+                    PythonSet(
+                        f"install.{name}", words, source.distribution, never, needs_metadata=True
+                    )
+                )
         elif source.origin.wheel:
             wheel = (str(source.origin.wheel),)
-            steps.append(PythonSet(f"install.{name}", wheel, source.distribution, never, source.install.dependencies))
+            steps.append(
+                PythonSet(
+                    f"install.{name}",
+                    wheel,
+                    source.distribution,
+                    never,
+                    source.install.dependencies,
+                )
+            )
         elif source.binaries:
             wheel = (str(source.binaries),)
-            steps.append(PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False))
-            steps.append(PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True))
+            steps.append(
+                PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False)
+            )
+            steps.append(
+                PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True)
+            )
     return tuple(steps)
 
 
 def python_asks(profile: Profile, base_digest: str) -> str:
     """A digest of everything that determines the Python packages of a profile."""
     sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
-    asked = ["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest]
-    more = [extra for extra in (profile.base.apt, profile.pip.remove, profile.pip.index_variables) if extra]
+    asked = [
+        "python",
+        sets,
+        profile.pip.override,
+        profile.pip.protect,
+        profile.base.python,
+        base_digest,
+    ]
+    more = [
+        extra
+        for extra in (profile.base.apt, profile.pip.remove, profile.pip.index_variables)
+        if extra
+    ]
     return _digest([*asked, *more])
 
 
@@ -140,18 +189,25 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
     return ProfileLock(
         base=base,
         git=git,
-        python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == asks and pins_all(v, profile)},
+        python={
+            p: v
+            for p, v in pythons.items()
+            if wanted in ("", p) and v.asks == asks and pins_all(v, profile)
+        },
     )
 
 
 def pins_all(python: PythonLock, profile: Profile) -> bool:
-    """Whether each step that the profile asks for is pinned with hashes, or named as open with the reason."""
+    """Whether each step that the profile asks for is pinned with hashes, or named as open with the
+    reason.
+    """
     pinned = all(pin.hashes for pins in python.sets.values() for pin in pins)
     return pinned and all({*python.sets, *python.open} & {one.name} for one in python_sets(profile))
 
 
 def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale]:
-    """The inputs of the image that ``mine``, the profile's part of the lock, lacks or has out of date.
+    """The inputs of the image that ``mine``, the profile's part of the lock, lacks or has out of
+    date.
 
     ``platform``: the one whose packages must be locked; "": any.
     """
@@ -165,14 +221,20 @@ def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
-            outdated.append(Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip"))
+            outdated.append(
+                Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip")
+            )
     return outdated
 
 
 def unlocked_models(profile: Profile, lock: Lock) -> list[Stale]:
     """The models of services that the lock lacks. No image depends on them."""
     return [
-        Stale(name, f"{model.revision} of the model {model.repo} is not in the lock", f"services.{name}.model")
+        Stale(
+            name,
+            f"{model.revision} of the model {model.repo} is not in the lock",
+            f"services.{name}.model",
+        )
         for name, models in models_of(profile).items()
         for model in models
         if model_key(model.repo, model.revision) not in lock.models
@@ -183,12 +245,20 @@ _VARIED = re.compile(r"services\.([^.]+)\.(?:model\.repo|args\.speculative-confi
 
 
 def models_of(profile: Profile) -> dict[str, tuple[ModelRef, ...]]:
-    """The weights that the services of a profile load, by service: models and drafts, those of all variants too."""
-    weights = {name: list(service.models) for name, service in profile.services.items() if service.models}
+    """The weights that the services of a profile load, by service: models and drafts, those of all
+    variants too.
+    """
+    weights = {
+        name: list(service.models) for name, service in profile.services.items() if service.models
+    }
     for variant in profile.variants.values():
         for path, value in variant.changes.items():
             match = _VARIED.fullmatch(path)
-            draft = draft_of(value, variant.changes.get(f"{path.rpartition('.')[0]}.revision")) if match else None
+            draft = (
+                draft_of(value, variant.changes.get(f"{path.rpartition('.')[0]}.revision"))
+                if match
+                else None
+            )
             if match and draft is not None and draft not in weights.setdefault(match[1], []):
                 weights[match[1]].append(draft)
     return {name: tuple(models) for name, models in weights.items()}
@@ -211,7 +281,9 @@ class Upgrade:
     def moves(self, package: str) -> bool:
         """True when this Python package is to be upgraded."""
         named = {canonicalize_name(name) for name in self.names}
-        related = package.startswith(FAMILY) and any(name.startswith(f"{FAMILY}-") for name in named)
+        related = package.startswith(FAMILY) and any(
+            name.startswith(f"{FAMILY}-") for name in named
+        )
         return self.everything or package in named or related
 
     def wants_python(self, profile: Profile, lock: Lock) -> bool:
@@ -222,12 +294,16 @@ class Upgrade:
         return self.wants("pip", *wheels) or any(map(self.moves, pins))
 
 
-def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> dict[str, dict[str, str]]:
+def keep(
+    have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile
+) -> dict[str, dict[str, str]]:
     """set -> package -> version: what keeps its version, unless another package forces a change."""
     kept: dict[str, dict[str, str]] = {}
     for name, pins in (item for python in have.values() for item in python.sets.items()):
         source = profile.sources.get(name.partition(".")[2])
-        if upgrade.wants("pip") or (name.partition(".")[2] in upgrade.names and source and not source.origin.git):
+        if upgrade.wants("pip") or (
+            name.partition(".")[2] in upgrade.names and source and not source.origin.git
+        ):
             continue
         for pin in pins:
             if not upgrade.moves(pin.name):

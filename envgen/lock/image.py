@@ -32,18 +32,31 @@ class Manifest:
 
 
 def read(engine: Engine, name: str) -> Manifest:
-    """The manifest of an image on the engine. NotFoundError: there is no such image, or envgen did not build it."""
+    """The manifest of an image on the engine. NotFoundError: there is no such image, or envgen did
+    not build it.
+    """
     image = engine.image(name)
     if image is None:
-        raise NotFoundError(f"the engine has no image {name}", hint="`docker image ls` lists its images")
-    labels = {key: value for key, value in image.labels.items() if key.startswith((PREFIX, "org.opencontainers."))}
+        raise NotFoundError(
+            f"the engine has no image {name}", hint="`docker image ls` lists its images"
+        )
+    labels = {
+        key: value
+        for key, value in image.labels.items()
+        if key.startswith((PREFIX, "org.opencontainers."))
+    }
     if f"{PREFIX}render" not in labels:
         raise NotFoundError(f"the image {name} was not built by envgen")
     document: dict[str, Any] = {"inputs": {}, "open": []}
     try:
         if labels.get(f"{PREFIX}lock"):
             document = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
-        own = {"image": name, "id": image.id, "labels": labels, "profile": labels.get(f"{PREFIX}profile", "")}
+        own = {
+            "image": name,
+            "id": image.id,
+            "labels": labels,
+            "profile": labels.get(f"{PREFIX}profile", ""),
+        }
         return bind(Manifest, {**document, **own})
     except (TypeError, ValueError):
         message = f"the image {name} has no readable manifest ({PATH})"
@@ -52,7 +65,9 @@ def read(engine: Engine, name: str) -> Manifest:
 
 def debian_packages(engine: Engine, image: str) -> list[str]:
     """name=version of each Debian package in an image; [] where it has none. No lock pins them."""
-    listed = engine.run_once(image, ["dpkg-query", "-W", "-f", "${Package}=${Version}\\n"], timeout=60)
+    listed = engine.run_once(
+        image, ["dpkg-query", "-W", "-f", "${Package}=${Version}\\n"], timeout=60
+    )
     return [] if listed.code else listed.stdout.decode("utf-8", "replace").split()
 
 
@@ -73,13 +88,18 @@ class Difference:
     second: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.field}: {self.first or 'nothing'} and {self.second or 'nothing'}"
+        return (
+            f"{self.path}: {self.field}: {self.first or 'nothing'} and {self.second or 'nothing'}"
+        )
 
 
 def differences(engine: Engine, first: str, second: str) -> list[Difference]:
     """What differs between the containers of two images, without times."""
     with files.Scratch("verify") as folder:
-        sides = [(_flat(engine.image_config(name)), _contents(engine, name, Path(folder))) for name in (first, second)]
+        sides = [
+            (_flat(engine.image_config(name)), _contents(engine, name, Path(folder)))
+            for name in (first, second)
+        ]
     (config, tree), (other, others) = sides
     return [*compared(config, other, "configuration: "), *compared(tree, others)][:MOST]
 
@@ -122,7 +142,11 @@ def compared(first: Tree, second: Tree, head: str = "") -> Iterator[Difference]:
     for path in sorted({*first, *second}):
         fields, others = first.get(path), second.get(path)
         if fields is None or others is None:
-            yield Difference(head + path, "path", *("there" if side is not None else "" for side in (fields, others)))
+            yield Difference(
+                head + path,
+                "path",
+                *("there" if side is not None else "" for side in (fields, others)),
+            )
             continue
         for name in sorted({*fields, *others}):
             if fields.get(name) != others.get(name):
@@ -131,12 +155,16 @@ def compared(first: Tree, second: Tree, head: str = "") -> Iterator[Difference]:
 
 def _without_uv_cache(record: bytes) -> bytes:
     """A package's RECORD without the line of uv_cache.json, whose digest depends on a time."""
-    return b"".join(line for line in record.splitlines(keepends=True) if b"/uv_cache.json," not in line)
+    return b"".join(
+        line for line in record.splitlines(keepends=True) if b"/uv_cache.json," not in line
+    )
 
 
 def _flat(value: Any, key: str = "") -> dict[str, dict[str, str]]:
     """The configuration of an image, with a row for each of its values."""
     if isinstance(value, (dict, list)):
         inner = value.items() if isinstance(value, dict) else enumerate(value)
-        return {k: v for name, one in inner for k, v in _flat(one, f"{key}.{name}".lstrip(".")).items()}
+        return {
+            k: v for name, one in inner for k, v in _flat(one, f"{key}.{name}".lstrip(".")).items()
+        }
     return {key: {"value": str(value)}}

@@ -1,8 +1,8 @@
 """The lock: the inputs of a project, resolved; its file; the comparison of two locks.
 
-Entries are kept by what was resolved (an image's name, a repository and a ref), so a profile with another image or ref
-finds no entry: its input is stale. The Python packages of a profile carry ``asks``, a digest of everything that
-determines them.
+Entries are kept by what was resolved (an image's name, a repository and a ref), so a profile with
+another image or ref finds no entry: its input is stale. The Python packages of a profile carry
+``asks``, a digest of everything that determines them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class ImageLock:
 
 @dataclass(frozen=True)
 class GitLock:
-    """A git ref: its commit (of a tag: what it points at). The commit names those of its submodules."""
+    """A git ref: its commit (of a tag: what it points at). The commit names those of its
+    submodules.
+    """
 
     url: str
     ref: str
@@ -74,7 +76,9 @@ class Pinned:
 
 @dataclass(frozen=True)
 class PythonLock:
-    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could not be locked."""
+    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could
+    not be locked.
+    """
 
     asks: str
     python: str
@@ -88,7 +92,9 @@ class Lock:
 
     images: Mapping[str, ImageLock] = field(default_factory=dict)
     git: Mapping[str, GitLock] = field(default_factory=dict)  # by git_key
-    python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
+    python: Mapping[str, Mapping[str, PythonLock]] = field(
+        default_factory=dict
+    )  # profile -> platform
     models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
 
     def commit_of(self, model: ModelRef) -> str:
@@ -112,14 +118,20 @@ class ProfileLock:
     def version(self, distribution: str) -> str:
         """The locked version of a Python package; "" where none is locked, or platforms differ."""
         name = canonicalize_name(distribution)
-        pins = (pin for python in self.python.values() for pins in python.sets.values() for pin in pins)
+        pins = (
+            pin for python in self.python.values() for pins in python.sets.values() for pin in pins
+        )
         versions = {pin.version for pin in pins if pin.name == name}
         return versions.pop() if len(versions) == 1 else ""
 
     @property
     def digest(self) -> str:
         """Changes with any locked input of this profile."""
-        base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
+        base = self.base and [
+            dict(self.base.platforms),
+            self.base.created,
+            self.base.resolved == LOCAL,
+        ]
         return digest_of(5, {"base": base, "inputs": facts_of(self)})
 
 
@@ -138,7 +150,8 @@ def model_key(repo: str, revision: str) -> str:
     return f"{repo} {revision}"
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+# --- the file
+# ---------------------------------------------------------------------------------------------------------
 
 FILE_NAME = "envgen.lock"
 HEAD = f"""\
@@ -163,7 +176,9 @@ def _written(value: Any) -> Any:
         return sorted(map(str, value))
     if isinstance(value, (ImageLock, GitLock, PythonLock)):
         return {key: _written(one) for key, one in vars(value).items() if key not in _APART}
-    return {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+    return (
+        {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+    )
 
 
 def save(path: Path, lock: Lock) -> bool:
@@ -186,15 +201,22 @@ def _plain(node: YamlNode) -> Any:
 
 
 def _shaped(document: Any) -> dict[str, Any]:
-    """The document of a file in the shape of ``Lock``: with the fields that are written as a key, or as one text."""
+    """The document of a file in the shape of ``Lock``: with the fields that are written as a key,
+    or as one text.
+    """
     images = {
         key: {"name": key, **one, "created": int(one.get("created", 0))}
         for key, one in document.get("images", {}).items()
     }
     urls = {key: key.rpartition(" ")[::2] for key in document.get("git", {})}
-    git = {key: {"url": urls[key][0], "ref": urls[key][1], **one} for key, one in document.get("git", {}).items()}
+    git = {
+        key: {"url": urls[key][0], "ref": urls[key][1], **one}
+        for key, one in document.get("git", {}).items()
+    }
     python = {
-        profile: {name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()}
+        profile: {
+            name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()
+        }
         for profile, platforms in document.get("python", {}).items()
     }
     return {**document, "images": images, "git": git, "python": python}
@@ -202,8 +224,12 @@ def _shaped(document: Any) -> dict[str, Any]:
 
 def _pinned(sets: Any) -> dict[str, Any]:
     texts = {step: [text.split(" ") for text in pins] for step, pins in sets.items()}
-    pairs = {step: [(*words[0].split("=="), words[1:]) for words in pins] for step, pins in texts.items()}
-    return {step: [dict(zip(_PIN, pin, strict=True)) for pin in pins] for step, pins in pairs.items()}
+    pairs = {
+        step: [(*words[0].split("=="), words[1:]) for words in pins] for step, pins in texts.items()
+    }
+    return {
+        step: [dict(zip(_PIN, pin, strict=True)) for pin in pins] for step, pins in pairs.items()
+    }
 
 
 _PIN = ("name", "version", "hashes")
@@ -234,7 +260,9 @@ def read_lock(path: Path) -> Lock:
     if version is None or version.text != str(FORMAT):
         place = version.place("format") if version else Place(top.source.label)
         other = visible(version.text[:40]) or version.seen() if version else ""
-        message = f"this envgen reads lock files of format {FORMAT}" + (f", not {other}" if other else "")
+        message = f"this envgen reads lock files of format {FORMAT}" + (
+            f", not {other}" if other else ""
+        )
         hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
         raise ProjectError([Problem(message, place, hint)])
     try:
@@ -246,7 +274,8 @@ def read_lock(path: Path) -> Lock:
         ) from None
 
 
-# --- compared ---------------------------------------------------------------------------------------------------------
+# --- compared
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -260,7 +289,9 @@ class InputChange:
     def __str__(self) -> str:
         if "#" in (self.before[:1], self.after[:1]):
             return f"{self.name} {'was added' if not self.before else 'was removed' if not self.after else 'changed'}"
-        return f"{self.name}: {_short(self.before) or 'nothing'} → {_short(self.after) or 'nothing'}"
+        return (
+            f"{self.name}: {_short(self.before) or 'nothing'} → {_short(self.after) or 'nothing'}"
+        )
 
 
 def _short(value: str) -> str:
@@ -282,7 +313,10 @@ def facts(lock: Lock) -> dict[str, str]:
             inputs[f"{head} python"] = python.python
             for name, pins in python.sets.items():
                 inputs |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
-                inputs |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
+                inputs |= {
+                    f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes))
+                    for pin in pins
+                }
     return inputs
 
 

@@ -39,8 +39,9 @@ PLACES = {
     "build.wheelhouse": "/run/envgen/lib/wheelhouse",
 }
 PROGRAM = run.Program("resolve")
-# $1 Python, $2 packages, $3 with-index, $4 with-network, $5 apt-install; then the program, which runs as a build step
-# would. Where the base image has no Python, the script installs it, as the build's first step will.
+# $1 Python, $2 packages, $3 with-index, $4 with-network, $5 apt-install; then the program, which
+# runs as a build step would. Where the base image has no Python, the script installs it, as the
+# build's first step will.
 _START = """\
 python=$1 packages=$2 index=$3 network=$4 install=$5
 shift 5
@@ -58,7 +59,8 @@ exec "$python" "$folder/with-index" "$@"
 """
 
 
-# Without a common solution each step is resolved alone, and replaces packages of the step before it.
+# Without a common solution each step is resolved alone, and replaces packages of the step before
+# it.
 _CLASH = "{}: no versions suit pip.tools, pip.deps and the sources together: {}"
 
 
@@ -85,18 +87,29 @@ class ResolveResult:
 
 
 def resolve(
-    profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, upgrade: Upgrade, files: Mapping[str, Path]
+    profiles: Sequence[Profile],
+    every: Sequence[Profile],
+    old: Lock,
+    upgrade: Upgrade,
+    files: Mapping[str, Path],
 ) -> ResolveResult:
-    """The lock of ``every`` profile, with ``profiles`` brought up to date. An input that fails is in ``problems``.
+    """The lock of ``every`` profile, with ``profiles`` brought up to date. An input that fails is
+    in ``problems``.
 
     ``files``: those of this machine, by the key that names them.
     """
     out = ResolveResult(old)
     engine = _engine(out)
-    jobs: dict[str, dict[str, tuple[_Question, Future[Any]]]] = {"images": {}, "git": {}, "models": {}}
+    jobs: dict[str, dict[str, tuple[_Question, Future[Any]]]] = {
+        "images": {},
+        "git": {},
+        "models": {},
+    }
     for question in (question for profile in profiles for question in _questions(profile, engine)):
         begun, known = jobs[question.part], vars(old)[question.part]
-        if question.entry not in begun and (question.entry not in known or upgrade.wants(*question.names)):
+        if question.entry not in begun and (
+            question.entry not in known or upgrade.wants(*question.names)
+        ):
             begun[question.entry] = question, in_background(question.answer)
     images: dict[str, ImageLock] = {**old.images, **_answers(jobs["images"], out.problems)}
     python = _packages(profiles, replace(old, images=images), upgrade, engine, files, out)
@@ -105,7 +118,10 @@ def resolve(
     wanted = {(one.part, one.entry) for profile in every for one in _questions(profile, engine)}
     wanted |= {("python", profile.name) for profile in every}
     parts = {"images": images, "git": git, "python": {**old.python, **python}, "models": models}
-    kept = {part: {k: v for k, v in entries.items() if (part, k) in wanted} for part, entries in parts.items()}
+    kept = {
+        part: {k: v for k, v in entries.items() if (part, k) in wanted}
+        for part, entries in parts.items()
+    }
     out.lock = Lock(**kept)
     return out
 
@@ -118,7 +134,8 @@ def _engine(out: ResolveResult) -> Engine | None:
         return None
 
 
-# --- images, git and models, each in a thread -------------------------------------------------------------------------
+# --- images, git and models, each in a thread
+# -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -146,40 +163,66 @@ class _Question:
 def _questions(profile: Profile, engine: Engine | None) -> Iterator[_Question]:
     """All images, refs and revisions of models of a profile."""
     image, name = str(profile.base.image), profile.name
-    yield _Question("images", image, ("base", image), image, name, "base.image", partial(_ask_image, profile, engine))
+    yield _Question(
+        "images",
+        image,
+        ("base", image),
+        image,
+        name,
+        "base.image",
+        partial(_ask_image, profile, engine),
+    )
     for git in ask.repositories(profile):
         what, key = f"{git.name} {git.ref}", f"sources.{git.source}.origin"
-        yield _Question("git", git.key, (git.name,), what, name, key, partial(resolve_git, git.url, git.ref))
-    for service, model in ((service, one) for service, models in ask.models_of(profile).items() for one in models):
-        entry, what, key = model_key(model.repo, model.revision), f"{model.repo} {model.revision}", "model.repo"
+        yield _Question(
+            "git", git.key, (git.name,), what, name, key, partial(resolve_git, git.url, git.ref)
+        )
+    for service, model in (
+        (service, one) for service, models in ask.models_of(profile).items() for one in models
+    ):
+        entry, what, key = (
+            model_key(model.repo, model.revision),
+            f"{model.repo} {model.revision}",
+            "model.repo",
+        )
         names, ask_it = (service, model.repo), partial(_ask_model, model)
         yield _Question("models", entry, names, what, name, f"services.{service}.{key}", ask_it)
 
 
 def _ask_image(profile: Profile, engine: Engine | None) -> ImageLock:
-    """The digest from the image's registry; for an image that was built on this machine, its local ID.
+    """The digest from the image's registry; for an image that was built on this machine, its local
+    ID.
 
-    A digest under another name (of a mirror, or a registry that it was pushed to) does not count as this name's.
+    A digest under another name (of a mirror, or a registry that it was pushed to) does not count as
+    this name's.
     """
     name = str(profile.base.image)
     local = engine.image(name) if engine else None
     if local and _repository(name) not in map(_repository, local.repo_digests):
         progress(f"{name}: only this machine's engine has it")
-        return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created))
+        return ImageLock(
+            name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created)
+        )
     return resolve_image(profile.base.image)
 
 
 def _repository(name: str) -> tuple[str, str]:
     image = ImageRef.parse(name)
-    return image.registry.removeprefix("index.").removesuffix("docker.io"), image.path.removeprefix("library/")
+    return image.registry.removeprefix("index.").removesuffix("docker.io"), image.path.removeprefix(
+        "library/"
+    )
 
 
 def _ask_model(model: ModelRef) -> str:
     return model.revision if COMMIT.fullmatch(model.revision) else commit_of(model)
 
 
-def _answers(jobs: Mapping[str, tuple[_Question, Future[Any]]], into: list[Unresolved]) -> dict[str, Any]:
-    """The answers. A question that failed goes ``into`` the problems, and the lock keeps its old entry."""
+def _answers(
+    jobs: Mapping[str, tuple[_Question, Future[Any]]], into: list[Unresolved]
+) -> dict[str, Any]:
+    """The answers. A question that failed goes ``into`` the problems, and the lock keeps its old
+    entry.
+    """
     answers = {}
     for entry, (question, job) in jobs.items():
         try:
@@ -189,7 +232,8 @@ def _answers(jobs: Mapping[str, tuple[_Question, Future[Any]]], into: list[Unres
     return answers
 
 
-# --- packages, in the base image --------------------------------------------------------------------------------------
+# --- packages, in the base image
+# --------------------------------------------------------------------------------------
 
 
 def _packages(
@@ -200,7 +244,9 @@ def _packages(
     files: Mapping[str, Path],
     out: ResolveResult,
 ) -> dict[str, Mapping[str, PythonLock]]:
-    """One container per base image, interpreter and package indexes, in this thread, which always removes it."""
+    """One container per base image, interpreter and package indexes, in this thread, which always
+    removes it.
+    """
     resolved: dict[str, Mapping[str, PythonLock]] = {}
     groups: dict[tuple[str, ...], list[Profile]] = {}
     for profile in profiles:
@@ -208,8 +254,12 @@ def _packages(
         if mine.base is None:
             continue  # already a problem
         image = engine.image(str(base.image)) if engine else None
-        platform = base.platform.value if base.platform else f"linux/{image.architecture}" if image else ""
-        if (platform not in mine.python if platform else not mine.python) or upgrade.wants_python(profile, lock):
+        platform = (
+            base.platform.value if base.platform else f"linux/{image.architecture}" if image else ""
+        )
+        if (platform not in mine.python if platform else not mine.python) or upgrade.wants_python(
+            profile, lock
+        ):
             key = (str(base.image), base.python, repr(base.apt), repr(profile.pip.index_variables))
             groups.setdefault(key, []).append(profile)
     for (name, *_), group in groups.items():
@@ -230,13 +280,17 @@ def _packages(
             python = _read(profile, base_lock.digest, answer.get("ok", {}))
             if problem := answer.get("failed") or _mismatch(python.sets):
                 message = f"the Python packages of profile {profile.name}: {problem}"
-                out.problems.append(Unresolved(Problem(message, hint=_hint(problem, profile)), profile.name, "pip"))
+                out.problems.append(
+                    Unresolved(Problem(message, hint=_hint(problem, profile)), profile.name, "pip")
+                )
                 continue
             # Another platform's packages stay if they are up to date.
             before = lock.python.get(profile.name, {}).items()
             others = {p: v for p, v in before if p != platform and v.asks == python.asks}
             resolved[profile.name] = {**others, platform: python}
-            out.notes += [_CLASH.format(profile.name, why) for why in [answer["ok"]["clash"]] if why]
+            out.notes += [
+                _CLASH.format(profile.name, why) for why in [answer["ok"]["clash"]] if why
+            ]
             out.notes += [
                 f"{profile.name}: {step} is not locked, so each build takes the newest versions: {why}"
                 for step, why in python.open.items()
@@ -251,12 +305,16 @@ def _require_image(base: ImageLock, engine: Engine | None) -> None:
         raise LockError(f"{where}, but no Docker Engine answers")
     local = engine.image(base.name)
     if local is None:
-        raise LockError(f"{where}, but the engine does not have it", hint=f"docker pull {base.name}")
+        raise LockError(
+            f"{where}, but the engine does not have it", hint=f"docker pull {base.name}"
+        )
     known = {local.id, *(text.rpartition("@")[2] for text in local.repo_digests)}
     if not known.intersection((base.digest, *base.platforms.values())):
         raise LockError(
             f"the engine's {base.name} is not {base.digest[:19]}, which the lock names",
-            hint=f"docker pull {base.name}" if base.resolved != LOCAL else "`envgen lock --upgrade base`",
+            hint=f"docker pull {base.name}"
+            if base.resolved != LOCAL
+            else "`envgen lock --upgrade base`",
         )
 
 
@@ -278,7 +336,9 @@ def _ask_inside(
     inside = run.in_image(
         engine,
         str(base.image),
-        mounts=[ContainerMount(str(path), PLACES[key], read_only=True) for key, path in files.items()],
+        mounts=[
+            ContainerMount(str(path), PLACES[key], read_only=True) for key, path in files.items()
+        ],
         env={**{name: os.environ[name] for name in proxies()}, **pip.index_variables},
         user="0:0",
         network="bridge",
@@ -290,7 +350,9 @@ def _ask_inside(
     reply = run.ask(execute, base.python, PROGRAM, request, timeout=TIMEOUT)
     if isinstance(reply, run.NoAnswer):
         missing = f"{base.image} has no {base.python}"
-        reason = missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
+        reason = (
+            missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
+        )
         raise LockError(
             f"packages for {base.image}: {base.python} cannot resolve them there: {reason}",
             hint="needs Python 3.8 or newer, with pip; where it has none: "
@@ -311,7 +373,10 @@ def _request(profile: Profile, kept: Mapping[str, Mapping[str, str]]) -> dict[st
 
 def _read(profile: Profile, base_digest: str, resolved: Mapping[str, Any]) -> PythonLock:
     sets = {
-        name: tuple(Pinned(str(pin["name"]), str(pin["version"]), tuple(map(str, pin["hashes"]))) for pin in pins)
+        name: tuple(
+            Pinned(str(pin["name"]), str(pin["version"]), tuple(map(str, pin["hashes"])))
+            for pin in pins
+        )
         for name, pins in resolved.get("sets", {}).items()
     }
     asks = python_asks(profile, base_digest)
@@ -321,9 +386,13 @@ def _read(profile: Profile, base_digest: str, resolved: Mapping[str, Any]) -> Py
 def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
     """FlashInfer's packages only work together when all are of one release."""
     for name, pins in sets.items():
-        family = {p.name: p.version.partition("+")[0] for p in pins if p.name.startswith("flashinfer")}
+        family = {
+            p.name: p.version.partition("+")[0] for p in pins if p.name.startswith("flashinfer")
+        }
         if len(set(family.values())) > 1:
-            listed = ", ".join(f"{package} {version}" for package, version in sorted(family.items()))
+            listed = ", ".join(
+                f"{package} {version}" for package, version in sorted(family.items())
+            )
             return f"{name} would mix releases of FlashInfer: {listed}; name one version for all of them"
     return ""
 
@@ -331,7 +400,9 @@ def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
 def _hint(text: str, profile: Profile) -> str:
     if "certificate" in text.lower():
         return "write your company's certificate authority in network.ca_certificates"
-    if re.search(r"dns error|failed to lookup address|Name or service not known|Could not resolve host", text):
+    if re.search(
+        r"dns error|failed to lookup address|Name or service not known|Could not resolve host", text
+    ):
         return "a host's name was not found: check pip.index, and the network"
     unanswered = re.search(r"\b40[13]\b|[Uu]nauthorized|No matching distribution found", text)
     if profile.pip.index_variables and profile.pip.netrc is None and unanswered:

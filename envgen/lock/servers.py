@@ -1,7 +1,7 @@
 """Resolves names: by git servers, image registries, the Hugging Face Hub.
 
-Registries are asked by `docker buildx imagetools`, as builds do: Docker's own logins, credential helpers, mirrors,
-proxies and certificates apply.
+Registries are asked by `docker buildx imagetools`, as builds do: Docker's own logins, credential
+helpers, mirrors, proxies and certificates apply.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ def _about(what: str) -> Iterator[None]:
     try:
         yield
     except LockError as error:
-        raise LockError(f"{what}: {error.problems[0].message}", hint=error.problems[0].hint) from None
+        raise LockError(
+            f"{what}: {error.problems[0].message}", hint=error.problems[0].hint
+        ) from None
 
 
-# --- git: from a branch, tag, commit or pull request to a commit ------------------------------------------------------
+# --- git: from a branch, tag, commit or pull request to a commit
+# ------------------------------------------------------
 
 _PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
-_UNKNOWN = re.compile(r"not our ref|unadvertised object|couldn't find remote ref", re.I)  # the server lacks a commit
+_UNKNOWN = re.compile(
+    r"not our ref|unadvertised object|couldn't find remote ref", re.I
+)  # the server lacks a commit
 
 
 def resolve_git(url: str, ref: str, *, timeout: float = 120) -> GitLock:
@@ -55,7 +60,9 @@ def resolve_git(url: str, ref: str, *, timeout: float = 120) -> GitLock:
             return GitLock(url, ref, ref, "commit")
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         names = [ref] if ref.startswith("refs/") else names
-        listed = _git(partial(ask_server, ["ls-remote", "--", url, *names], timeout=timeout), timeout)
+        listed = _git(
+            partial(ask_server, ["ls-remote", "--", url, *names], timeout=timeout), timeout
+        )
         lines = listed.decode(errors="replace").splitlines()
         commits = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
         for name in names:
@@ -101,33 +108,59 @@ def _sentence(stderr: str) -> str:
     """Git's own reason: its last fatal or error line."""
     lines = [line.strip() for line in without_login(stderr).splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:", "remote:"))]
-    messages = [line for line in reasons if "Could not read from remote" not in line] or lines or ["git failed"]
+    messages = (
+        [line for line in reasons if "Could not read from remote" not in line]
+        or lines
+        or ["git failed"]
+    )
     return re.sub(r"^(fatal|error|ERROR|remote): ", "", messages[-1])[:300]
 
 
-# --- registries: from an image's name to digests ----------------------------------------------------------------------
+# --- registries: from an image's name to digests
+# ----------------------------------------------------------------------
 
 PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Pattern of buildx's error -> message and hint. The first match counts.
 _TROUBLES = (
-    (r"\b429\b|toomanyrequests|rate limit", "{host} refuses more requests for now (429)",
-     "try again later, or `docker login {host}`: accounts have a higher limit"),
-    (r"\b401\b|unauthorized|authorization failed|authentication required|no basic auth|insufficient_scope",
-     "{host} needs a login, or has no such image", "`docker login {host}`"),
-    (r"\b403\b|forbidden|denied", "{host} forbids it (403)", "check that your account there has access to this image"),
-    (r"\b404\b|not found|manifest unknown", "{host} has no such image",
-     "check the name, and that the tag still exists"),
-    (r"x509|certificate|tls:", "TLS with {host} failed: {words}",
-     "add your company's certificates to this machine (update-ca-certificates), or put them into "
-     "/etc/docker/certs.d/{host}/ca.crt"),
-    (r"no such host|connection refused|i/o timeout|unreachable|no route|dial tcp|handshake timeout",
-     "{host} cannot be reached: {words}", "check the network and its proxy"),
-)  # fmt: skip
+    (
+        r"\b429\b|toomanyrequests|rate limit",
+        "{host} refuses more requests for now (429)",
+        "try again later, or `docker login {host}`: accounts have a higher limit",
+    ),
+    (
+        r"\b401\b|unauthorized|authorization failed|authentication required|no basic auth|insufficient_scope",
+        "{host} needs a login, or has no such image",
+        "`docker login {host}`",
+    ),
+    (
+        r"\b403\b|forbidden|denied",
+        "{host} forbids it (403)",
+        "check that your account there has access to this image",
+    ),
+    (
+        r"\b404\b|not found|manifest unknown",
+        "{host} has no such image",
+        "check the name, and that the tag still exists",
+    ),
+    (
+        r"x509|certificate|tls:",
+        "TLS with {host} failed: {words}",
+        "add your company's certificates to this machine (update-ca-certificates), or put them into "
+        "/etc/docker/certs.d/{host}/ca.crt",
+    ),
+    (
+        r"no such host|connection refused|i/o timeout|unreachable|no route|dial tcp|handshake timeout",
+        "{host} cannot be reached: {words}",
+        "check the network and its proxy",
+    ),
+)
 
 
 def resolve_image(ref: ImageRef, *, timeout: float = 60.0) -> ImageLock:
-    """The digests of an image, from its registry. Raises LockError, whose message begins with the image's name."""
+    """The digests of an image, from its registry. Raises LockError, whose message begins with the
+    image's name.
+    """
     name, host = str(ref), ref.registry or "docker.io"
     argv = [*plugin_argv("buildx"), "imagetools", "inspect", "--format", "{{json .}}", name]
     with _about(name):
@@ -139,12 +172,16 @@ def resolve_image(ref: ImageRef, *, timeout: float = 60.0) -> ImageLock:
         except ProcessError as error:
             raise LockError(str(error)) from None
         if done.code:
-            raise registry_error(_words(done.stderr), ref, hint=f"try `docker buildx imagetools inspect {name}`")
+            raise registry_error(
+                _words(done.stderr), ref, hint=f"try `docker buildx imagetools inspect {name}`"
+            )
         return _read(name, ref.digest, done.stdout)
 
 
 def registry_error(words: str, ref: ImageRef, *, hint: str) -> LockError:
-    """The error for a registry's or the network's ``words`` about an image; ``hint``: for unknown ones."""
+    """The error for a registry's or the network's ``words`` about an image; ``hint``: for unknown
+    ones.
+    """
     host = ref.registry or "docker.io"
     for pattern, sentence, known in _TROUBLES:
         if re.search(pattern, words, re.I):
@@ -168,14 +205,21 @@ def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
     if not _DIGEST.fullmatch(digest):
         raise LockError("its registry gives no digest")
     if wanted and digest != wanted:
-        raise LockError(f"the answer has the digest {digest}", hint="a proxy may have changed the answer")
+        raise LockError(
+            f"the answer has the digest {digest}", hint="a proxy may have changed the answer"
+        )
     if not isinstance(manifest.get("manifests"), list):
         platform = f"{image.get('os', 'linux')}/{image.get('architecture', '')}"
-        return ImageLock(name, digest, {platform: digest}, REGISTRY, seconds(str(image.get("created") or "")))
+        return ImageLock(
+            name, digest, {platform: digest}, REGISTRY, seconds(str(image.get("created") or ""))
+        )
     platforms: dict[str, str] = {}
     for entry in map(_mapping, manifest["manifests"]):
-        platform = "{os}/{architecture}".format_map({"os": "", "architecture": "", **_mapping(entry.get("platform"))})
-        # Attestations are in the list as unknown/unknown; of arm64's variants v8 comes first and is the common one.
+        platform = "{os}/{architecture}".format_map(
+            {"os": "", "architecture": "", **_mapping(entry.get("platform"))}
+        )
+        # Attestations are in the list as unknown/unknown; of arm64's variants v8 comes first and is
+        # the common one.
         if platform.startswith("linux/") and _DIGEST.fullmatch(str(entry.get("digest", ""))):
             platforms.setdefault(platform, entry["digest"])
     if not platforms:
@@ -187,7 +231,9 @@ def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
 
 
 def seconds(text: str) -> int:
-    """A time as Docker writes it (2025-12-11T04:05:06.789Z), in whole seconds; 0 where there is none."""
+    """A time as Docker writes it (2025-12-11T04:05:06.789Z), in whole seconds; 0 where there is
+    none.
+    """
     return max(0, int(instant(text).partition(".")[0] or 0))
 
 
@@ -195,7 +241,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --- the Hugging Face Hub: which commit a model's revision is at (https://huggingface.co/docs/hub/api) ----------------
+# --- the Hugging Face Hub: which commit a model's revision is at
+# (https://huggingface.co/docs/hub/api) ----------------
 
 HUB = "https://huggingface.co"
 LIMIT = 16 << 20  # bytes: an answer lists every file of the repository
@@ -211,7 +258,10 @@ def commit_of(model: ModelRef) -> str:
     commit = str(_about_model(model, "").get("sha", ""))
     if not COMMIT.fullmatch(commit):
         hint = "check HF_ENDPOINT"
-        raise LockError(f"the model {model.repo} at {model.revision}: the hub's answer names no commit", hint=hint)
+        raise LockError(
+            f"the model {model.repo} at {model.revision}: the hub's answer names no commit",
+            hint=hint,
+        )
     return commit
 
 
@@ -219,7 +269,11 @@ def size_of(model: ModelRef) -> int:
     """The bytes of a model's files, without those that `ignore` leaves out. Raises LockError."""
     files = _about_model(model, "?blobs=true").get("siblings")
     rows = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
-    wanted = (one for one in rows if not any(fnmatch(str(one.get("rfilename")), str(glob)) for glob in model.ignore))
+    wanted = (
+        one
+        for one in rows
+        if not any(fnmatch(str(one.get("rfilename")), str(glob)) for glob in model.ignore)
+    )
     return sum(size for one in wanted if isinstance(size := one.get("size"), int) and size > 0)
 
 
@@ -228,11 +282,16 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     import requests  # a tenth of a second
 
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    headers = {
+        "Accept": "application/json",
+        **({"Authorization": f"Bearer {token}"} if token else {}),
+    }
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}{query}"
     with _about(f"the model {model.repo} at {model.revision}"):
         try:
-            with requests.get(url, headers=headers, timeout=30, stream=True, verify=certificates()) as answer:
+            with requests.get(
+                url, headers=headers, timeout=30, stream=True, verify=certificates()
+            ) as answer:
                 status = answer.status_code
                 body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
         except (requests.RequestException, OSError) as error:

@@ -17,7 +17,8 @@ from envgen.profile.values import version_of_ref
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
-    """Mounted source -> the patches of its series that its checkout lacks (`envgen patch apply` adds them).
+    """Mounted source -> the patches of its series that its checkout lacks (`envgen patch apply`
+    adds them).
 
     Patches that are not for the checkout's nearest release don't count.
     """
@@ -26,7 +27,9 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
         assert source.origin.checkout is not None
         folder = root / Path(source.origin.checkout.path).expanduser()
         if source.patches and folder.is_dir():
-            with contextlib.suppress(EnvgenError, OSError):  # `envgen patch list` reports an unreadable series
+            with contextlib.suppress(
+                EnvgenError, OSError
+            ):  # `envgen patch list` reports an unreadable series
                 series = load_series(root, source.patches).for_version(nearest_release(folder))
                 if missing := _missing(folder, series):
                     lacked[name] = missing
@@ -42,7 +45,11 @@ def _missing(folder: Path, series: Series) -> tuple[str, ...]:
     with files.Scratch("patches") as scratch:
         put(Path(scratch), there)
         # One line of context is enough: the others may have edits.
-        missing = [p.name for p in reversed(series.patches) if apply(Path(scratch), p.content, "-R", "-C1").code]
+        missing = [
+            p.name
+            for p in reversed(series.patches)
+            if apply(Path(scratch), p.content, "-R", "-C1").code
+        ]
     return tuple(reversed(missing))
 
 
@@ -74,11 +81,14 @@ class Checkout:
             raise RefusedError("the patches are already applied in this checkout", hint=hint)
         if changed := self._work.edited("HEAD"):
             shown = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
-            raise RefusedError(f"{self.folder} has uncommitted changes: {shown}", hint="commit or undo them first")
+            raise RefusedError(
+                f"{self.folder} has uncommitted changes: {shown}", hint="commit or undo them first"
+            )
         self._work.git([*APPLY, "-"], stdin=combined)
 
     def changes(self, series: Series) -> tuple[bytes, list[str]]:
-        """A diff of all changes since HEAD and the applied patches, with new files; and the files that it leaves out.
+        """A diff of all changes since HEAD and the applied patches, with new files; and the files
+        that it leaves out.
 
         It leaves out files that a build's version script wrote, and those that git ignores.
         """
@@ -103,14 +113,24 @@ class Checkout:
         return self.head
 
     def _fits(self, content: bytes, *options: str) -> bool:
-        return self._work.git([*APPLY, "--check", *options, "-"], stdin=content, check=False).code == 0
+        return (
+            self._work.git([*APPLY, "--check", *options, "-"], stdin=content, check=False).code == 0
+        )
 
     def _combined(self, patches: tuple[Patch, ...]) -> bytes:
         """One diff for several patches, so that all of them are applied or none."""
         with self._work.index("HEAD") as env:
             for patch in patches:
                 self._work.git([*APPLY, "--cached", "-"], stdin=patch.content, env=env)
-            words = ["diff", "--cached", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "HEAD"]
+            words = [
+                "diff",
+                "--cached",
+                "--binary",
+                "--full-index",
+                "--no-ext-diff",
+                "--no-textconv",
+                "HEAD",
+            ]
             return self._work.git(words, env=env).stdout
 
     def _patched(self, diff: bytes) -> str:

@@ -62,7 +62,8 @@ APPLY = ("apply", "--whitespace=nowarn")
 
 
 def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
-    """Try each patch of a series that is for the version of ``tree``, in order, on top of those before it that fit.
+    """Try each patch of a series that is for the version of ``tree``, in order, on top of those
+    before it that fit.
 
     ``mounted``: a checkout may have them already.
     """
@@ -76,12 +77,16 @@ def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
     for patch in series.patches:
         state, messages = states.get(patch.name, (State.OUT_OF_RANGE, ()))
         has = mounted and state is State.ALREADY
-        verdicts.append(PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, messages, has))
+        verdicts.append(
+            PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, messages, has)
+        )
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
 def _tried(code: Mapping[str, File], series: Series) -> dict[str, tuple[State, tuple[str, ...]]]:
-    """Patch -> its state, and git's messages. One that fits stays applied, for the patches after it."""
+    """Patch -> its state, and git's messages. One that fits stays applied, for the patches after
+    it.
+    """
     with files.Scratch("patches") as scratch:
         folder = Path(scratch, "source")
         folder.mkdir()
@@ -95,12 +100,18 @@ def _state(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
         return State.FITS, ()
     if apply(folder, patch.content, "--check", "-R").code == 0:
         return State.ALREADY, ()
-    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in applied.stderr.splitlines() if line.strip())
+    return State.CONFLICT, tuple(
+        line.removeprefix("error: ") for line in applied.stderr.splitlines() if line.strip()
+    )
 
 
 def apply(folder: Path, content: bytes, *options: str) -> GitOutput:
-    """Run ``git apply`` in a temporary folder. In a repository around it, git would skip the files in silence."""
-    return git([*APPLY, *options, "-"], cwd=folder, env={"GIT_DIR": os.devnull}, stdin=content, check=False)
+    """Run ``git apply`` in a temporary folder. In a repository around it, git would skip the files
+    in silence.
+    """
+    return git(
+        [*APPLY, *options, "-"], cwd=folder, env={"GIT_DIR": os.devnull}, stdin=content, check=False
+    )
 
 
 # --- verdicts as text and as JSON -----------------------------------------------------------
@@ -116,8 +127,14 @@ def report_lines(run: DryRun) -> list[str]:
     """The text for one source: a line per patch, and git's messages where one does not fit."""
     lines = [f"{run.tree} ({run.series})"]
     for verdict in run.verdicts:
-        skipped = f", skipped (it is for {verdict.applies_to})" if verdict.state is State.OUT_OF_RANGE else ""
-        lines.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}")
+        skipped = (
+            f", skipped (it is for {verdict.applies_to})"
+            if verdict.state is State.OUT_OF_RANGE
+            else ""
+        )
+        lines.append(
+            f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}"
+        )
         if not verdict.ok:
             lines += [f"        {visible(line)}" for line in verdict.messages]
             lines.append(f"      hint: {_CURES[verdict.state]}")
@@ -127,7 +144,13 @@ def report_lines(run: DryRun) -> list[str]:
 def as_document(source: str, run: DryRun) -> dict[str, Any]:
     """One dry run, for --json."""
     verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
-    return {"source": source, "series": run.series, "tree": run.tree, "version": run.version, **verdicts}
+    return {
+        "source": source,
+        "series": run.series,
+        "tree": run.tree,
+        "version": run.version,
+        **verdicts,
+    }
 
 
 def summary(run: DryRun) -> str:

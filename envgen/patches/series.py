@@ -1,7 +1,7 @@
 """A patch series: its files, their order and versions; reading, checking and changing it.
 
-``patches/<name>/series`` names one patch per line; blank lines and ``#`` comments are skipped. A patch is a unified
-diff below fields as in DEP-3; ``Applies-To`` is the range of its versions.
+``patches/<name>/series`` names one patch per line; blank lines and ``#`` comments are skipped. A
+patch is a unified diff below fields as in DEP-3; ``Applies-To`` is the range of its versions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def read_header(content: bytes, file: str) -> Header:
 
 
 def in_range(applies_to: str, version: str) -> bool:
-    """Whether a patch is for this version. An unknown version (a branch, a commit) counts as in range."""
+    """Whether a patch is for this version. An unknown version (a branch, a commit) counts as in
+    range.
+    """
     if not applies_to or not version:
         return True
     try:
@@ -109,8 +111,8 @@ class FileDiff:
 def read_patch(content: bytes, file: str) -> list[FileDiff]:
     """The files that a patch touches. `git apply` judges everything else.
 
-    Raises ProjectError if it changes anything but plain files of the source, or has a changed line after the end of a
-    hunk, which git would ignore.
+    Raises ProjectError if it changes anything but plain files of the source, or has a changed line
+    after the end of a hunk, which git would ignore.
     """
     lines = content.decode("utf-8", "surrogateescape").split("\n")
     diffs: list[FileDiff] = []
@@ -126,7 +128,9 @@ def read_patch(content: bytes, file: str) -> list[FileDiff]:
         elif line.startswith("--- ") and number < len(lines) and lines[number].startswith("+++ "):
             if not in_header:
                 diffs.append(FileDiff("", "", number))
-            diffs[-1].source, diffs[-1].target = (name[4:].split("\t")[0] for name in (line, lines[number]))
+            diffs[-1].source, diffs[-1].target = (
+                name[4:].split("\t")[0] for name in (line, lines[number])
+            )
         elif match := _HUNK.match(line):
             if not diffs:
                 raise _refusal("is not a unified diff: this hunk belongs to no file", place)
@@ -134,11 +138,16 @@ def read_patch(content: bytes, file: str) -> list[FileDiff]:
             diffs[-1].in_header = False
         elif in_header and (match := _HEADER.match(line)):
             if (match["mode"] or "100644") not in ("100644", "100755"):
-                raise _refusal(f"touches a file of mode {match['mode']}; a patch may change plain files only", place)
+                raise _refusal(
+                    f"touches a file of mode {match['mode']}; a patch may change plain files only",
+                    place,
+                )
             diffs[-1].source = f"a/{match['source']}" if match["source"] else diffs[-1].source
             diffs[-1].target = f"b/{match['target']}" if match["target"] else diffs[-1].target
         elif diffs and not in_header and line.startswith(("+", "-")) and line != "-- ":
-            raise _refusal("has a change after the end of a hunk", place, "the counts of its @@ line are wrong")
+            raise _refusal(
+                "has a change after the end of a hunk", place, "the counts of its @@ line are wrong"
+            )
     for changed in diffs:
         for name in (changed.source, changed.target):
             if name != "/dev/null" and not _is_in_source(name):
@@ -168,7 +177,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch: its file relative to the project, its bytes, and what it changes in the files that it touches."""
+    """One patch: its file relative to the project, its bytes, and what it changes in the files that
+    it touches.
+    """
 
     name: str
     path: str
@@ -178,7 +189,9 @@ class Patch:
     diffs: tuple[FileDiff, ...] = field(default=(), compare=False)
 
     def is_python_only(self, package: str) -> bool:
-        """True when it touches only Python files of the installed package, so that nothing is compiled again."""
+        """True when it touches only Python files of the installed package, so that nothing is
+        compiled again.
+        """
         return all(file.startswith(f"{package}/") and file.endswith(".py") for file in self.touches)
 
 
@@ -191,24 +204,36 @@ class Series:
 
     def for_version(self, version: str) -> Series:
         """Without the patches that are not for ``version``. An unknown version ("") keeps them all."""
-        return Series(self.folder, tuple(p for p in self.patches if in_range(p.header.applies_to, version)))
+        return Series(
+            self.folder, tuple(p for p in self.patches if in_range(p.header.applies_to, version))
+        )
 
     def left_out(self, version: str) -> str:
         """A sentence about the patches that are not for ``version``; "" where all are."""
         others = [patch for patch in self.patches if not in_range(patch.header.applies_to, version)]
         names = ", ".join(f"{patch.name} (for {patch.header.applies_to})" for patch in others)
-        return f"{self.folder}: left out, because they are not for {version}: {names}" if others else ""
+        return (
+            f"{self.folder}: left out, because they are not for {version}: {names}"
+            if others
+            else ""
+        )
 
     def split(self, package: str) -> tuple[tuple[Patch, ...], tuple[Patch, ...]]:
         """(built with the wheel, applied to what is installed), each in series order.
 
-        A Python-only patch that shares a file with a patch of the first kind is built too, so the two groups touch
-        different files and applying one after the other equals the series.
+        A Python-only patch that shares a file with a patch of the first kind is built too, so the
+        two groups touch different files and applying one after the other equals the series.
         """
         late = {patch.name for patch in self.patches if patch.is_python_only(package)}
         while True:
-            built_files = {file for patch in self.patches if patch.name not in late for file in patch.touches}
-            tied = {p.name for p in self.patches if p.name in late and built_files.intersection(p.touches)}
+            built_files = {
+                file for patch in self.patches if patch.name not in late for file in patch.touches
+            }
+            tied = {
+                p.name
+                for p in self.patches
+                if p.name in late and built_files.intersection(p.touches)
+            }
             if not tied:
                 break
             late -= tied
@@ -219,15 +244,23 @@ class Series:
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
-    """A patch from its bytes. Raises ``ProjectError`` for what no patch may do; ``place``: its line in the series."""
+    """A patch from its bytes. Raises ``ProjectError`` for what no patch may do; ``place``: its line
+    in the series.
+    """
     if len(content) > LARGEST:
-        message = f"{path} is {len(content) / (1 << 20):.0f} MiB; a patch may have {LARGEST >> 20} MiB"
+        message = (
+            f"{path} is {len(content) / (1 << 20):.0f} MiB; a patch may have {LARGEST >> 20} MiB"
+        )
         raise _refusal(message, place, "use a fork instead")
     diffs = read_patch(content, path)
     if not diffs:
         raise _refusal(f"{path} changes no file", place, "remove it from the series")
-    names = {strip(name) for file in diffs for name in (file.source, file.target) if name != "/dev/null"}
-    return Patch(name, path, content, tuple(sorted(names)), read_header(content, path), tuple(diffs))
+    names = {
+        strip(name) for file in diffs for name in (file.source, file.target) if name != "/dev/null"
+    }
+    return Patch(
+        name, path, content, tuple(sorted(names)), read_header(content, path), tuple(diffs)
+    )
 
 
 def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
@@ -238,7 +271,11 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
     folder = f"patches/{name}"
     series_path = f"{folder}/series"
     is_file = (root / folder).is_file()
-    if not is_file and not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
+    if (
+        not is_file
+        and not (root / series_path).exists()
+        and not any((root / folder).glob("*.patch"))
+    ):
         if not begun:
             return Series(folder, ())
         hint = f"correct `patches: {name}`, or take it out; `envgen patch new` begins a series"
@@ -253,7 +290,9 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
             continue
         place = Place(series_path, number, 1, text=line.rstrip("\r"))
         if entry in seen:
-            problems.append(Problem(f"{entry} is listed twice (first on line {seen[entry]})", place))
+            problems.append(
+                Problem(f"{entry} is listed twice (first on line {seen[entry]})", place)
+            )
             continue
         seen[entry] = number
         try:
@@ -275,7 +314,9 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
 
 
 def _read(root: Path, path: str, place: Place) -> bytes:
-    """The bytes of a file of the project. A link that leads out of the project is refused, not followed."""
+    """The bytes of a file of the project. A link that leads out of the project is refused, not
+    followed.
+    """
     file, hint = root / path, "correct the name, or remove the line"
     try:
         if not file.resolve(strict=True).is_relative_to(root.resolve()):
@@ -302,11 +343,19 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     names = {entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())}
     names |= {path.name for path in file.parent.glob("*.patch")}
     for other in sorted(names):
-        if (file.parent / other).is_file() and without_head(files.read(file.parent / other)) == diff:
-            raise RefusedError(f"{folder}/{other} already has this change", hint="edit the checkout first")
-    name = f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
+        if (file.parent / other).is_file() and without_head(
+            files.read(file.parent / other)
+        ) == diff:
+            raise RefusedError(
+                f"{folder}/{other} already has this change", hint="edit the checkout first"
+            )
+    name = (
+        f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
+    )
     path = _write(root, f"{folder}/{name}", head.encode() + b"\n" + diff)
-    files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
+    files.write(
+        file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode()
+    )
     return path
 
 

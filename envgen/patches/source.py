@@ -51,7 +51,9 @@ class GitTree:
         for name in sorted(self._listed.keys() & {*names}):
             mode, _kind, blob = self._listed[name]
             if mode not in PLAIN:
-                raise EnvgenError(f"{name} is not a plain file in {self.label}, so no patch may touch it")
+                raise EnvgenError(
+                    f"{name} is not a plain file in {self.label}, so no patch may touch it"
+                )
             data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
             files[name] = File(data, mode == "100755")
         return files
@@ -83,7 +85,8 @@ Tree = GitTree | WheelTree  # the code of a source without its patches
 class PatchedSource:
     """A source with patches, as a profile builds or mounts it.
 
-    ``locked``: the version of its wheel in envgen.lock. ``checkouts``: those on this machine that may have its history.
+    ``locked``: the version of its wheel in envgen.lock. ``checkouts``: those on this machine that
+    may have its history.
     """
 
     name: str
@@ -118,23 +121,34 @@ class PatchedSource:
     def unpatched(self, ref: str = "") -> Tree:
         """The source without its patches: at ``ref``, else as the profile builds or mounts it.
 
-        That is the commit of a checkout; the wheel; else the locked commit, the ref of the origin, or the tag of the
-        release, in a checkout on this machine or from the git server. Only what is read is downloaded.
+        That is the commit of a checkout; the wheel; else the locked commit, the ref of the origin,
+        or the tag of the release, in a checkout on this machine or from the git server. Only what
+        is read is downloaded.
         """
         origin, version, folder = self.source.origin, self.version, self.mounted
         if folder is not None:
             work = WorkTree(folder)
-            return GitTree(work, work.commit(ref or "HEAD"), f"{ref or 'HEAD'} of {folder}", version)
+            return GitTree(
+                work, work.commit(ref or "HEAD"), f"{ref or 'HEAD'} of {folder}", version
+            )
         url = origin.git or REPOSITORIES.get(self.source.distribution, "")
-        wanted = ref or self.commit or (origin.git_ref if origin.git else f"v{version}" if version else "")
+        wanted = (
+            ref
+            or self.commit
+            or (origin.git_ref if origin.git else f"v{version}" if version else "")
+        )
         if not wanted:
             hint = f"pin it, or lock it: {self.profile.lock_command}"
-            raise UsageError(f"the version of {self.name} in profile {self.profile.name} is not known", hint=hint)
+            raise UsageError(
+                f"the version of {self.name} in profile {self.profile.name} is not known", hint=hint
+            )
         if origin.wheel is not None and not ref:
             try:
                 return self.wheel()
             except EnvgenError as error:
-                progress(f"note: {error}; only a checkout or the repository of {self.name} is asked")
+                progress(
+                    f"note: {error}; only a checkout or the repository of {self.name} is asked"
+                )
         for checkout in self.checkouts:
             work = WorkTree(checkout)
             if commit := work.commit(wanted):
@@ -144,25 +158,34 @@ class PatchedSource:
             raise UsageError(f"the git repository of {self.name} is not known", hint=hint)
         is_commit, tagged = _COMMIT.fullmatch(wanted) is not None, version_of_ref(wanted)
         # A branch is fetched every time: it may have moved.
-        mirror, commit = Mirror.fetched(url, wanted, moves=not (is_commit or tagged), timeout=SECONDS)
+        mirror, commit = Mirror.fetched(
+            url, wanted, moves=not (is_commit or tagged), timeout=SECONDS
+        )
         where = f"of {without_login(url)}"
         if self.commit and not ref:
-            return GitTree(mirror, commit, f"{origin.git_ref} {where}, locked at {commit[:12]}", version)
+            return GitTree(
+                mirror, commit, f"{origin.git_ref} {where}, locked at {commit[:12]}", version
+            )
         return GitTree(mirror, commit, f"{wanted[:12] if is_commit else wanted} {where}", tagged)
 
     def wheel(self) -> WheelTree:
         """Its released wheel. EnvgenError without one."""
         house, pip = self.profile.build.wheelhouse, self.profile.pip
-        folder = (self.root / Path(house.path).expanduser()).resolve() if house is not None else None
+        folder = (
+            (self.root / Path(house.path).expanduser()).resolve() if house is not None else None
+        )
         indexes = (pip.index, *pip.extra_indexes) if pip.index else ()
         return released(self.source.distribution, self.version, indexes, folder)
 
 
-# --- what its build asks for ------------------------------------------------------------------------------------------
+# --- what its build asks for
+# ------------------------------------------------------------------------------------------
 
 
 def build_requires(pyproject: str) -> list[str]:
-    """The names in ``[build-system] requires`` of a pyproject.toml. (No TOML reader is in Python 3.10.)"""
+    """The names in ``[build-system] requires`` of a pyproject.toml. (No TOML reader is in Python
+    3.10.)
+    """
     section = _SECTION.search(pyproject)
     listed = _REQUIRES.search(section[1]) if section else None
     return [canonicalize_name(name) for _, name in _ITEM.findall(listed[1])] if listed else []

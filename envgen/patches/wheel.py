@@ -1,4 +1,6 @@
-"""The files of a released wheel. Of one on a package index only what is wanted is read: vLLM's has 600 MB."""
+"""The files of a released wheel. Of one on a package index only what is wanted is read: vLLM's has
+600 MB.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class WheelTree:
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the source, as the wheel has them."""
-        placed = {name: places[0] for name in names if (places := _program()["places"](name, self.names))}
+        placed = {
+            name: places[0] for name in names if (places := _program()["places"](name, self.names))
+        }
         data = self.fetch(set(placed.values()))
         return {name: File(data[place]) for name, place in placed.items()}
 
@@ -63,7 +67,9 @@ class WheelTree:
         """The files of a patch that the wheel does not carry."""
         lost = []
         for file in patch.diffs:
-            old, new = (strip(name) if name != "/dev/null" else "" for name in (file.source, file.target))
+            old, new = (
+                strip(name) if name != "/dev/null" else "" for name in (file.source, file.target)
+            )
             if old and not _program()["places"](old, self.names):
                 lost.append(old)
             elif new and new != old and not _program()["place_of_new"](new, self.names):
@@ -77,9 +83,17 @@ def _program() -> dict[str, Any]:
     return runpy.run_path(str(files.data_dir("docker") / "build" / "apply-patches"))
 
 
-def released(name: str, version: str, indexes: tuple[str, ...], wheelhouse: Path | None) -> WheelTree:
-    """The wheel of a release: of the folder of wheels, envgen's cache, or a package index. EnvgenError without one."""
-    at_hand = [path for path in sorted(wheelhouse.glob("*.whl")) if _is(path.name, name, version)] if wheelhouse else []
+def released(
+    name: str, version: str, indexes: tuple[str, ...], wheelhouse: Path | None
+) -> WheelTree:
+    """The wheel of a release: of the folder of wheels, envgen's cache, or a package index.
+    EnvgenError without one.
+    """
+    at_hand = (
+        [path for path in sorted(wheelhouse.glob("*.whl")) if _is(path.name, name, version)]
+        if wheelhouse
+        else []
+    )
     cache = files.cache_dir() / "wheels" / f"{canonicalize_name(name)}-{version}"
     if not at_hand and (cache / "names.json").is_file():
         label, names = json.loads(files.read(cache / "names.json"))
@@ -92,7 +106,11 @@ def released(name: str, version: str, indexes: tuple[str, ...], wheelhouse: Path
 
     def fetch(wanted: Collection[str]) -> dict[str, bytes]:
         kept = {member: cache / hashlib.sha256(member.encode()).hexdigest() for member in wanted}
-        contents = {member: files.read(path) for member, path in kept.items() if path.is_file() and not at_hand}
+        contents = {
+            member: files.read(path)
+            for member, path in kept.items()
+            if path.is_file() and not at_hand
+        }
         if rest := sorted(set(wanted) - contents.keys()):
             with _opened(at_hand[0] if at_hand else None, name, version, indexes) as archive:
                 contents |= {member: archive.read(member) for member in rest}
@@ -108,9 +126,13 @@ def _keep(path: Path, content: bytes) -> None:
     files.write(path, content)
 
 
-def _opened(path: Path | None, name: str, version: str, indexes: tuple[str, ...]) -> zipfile.ZipFile:
+def _opened(
+    path: Path | None, name: str, version: str, indexes: tuple[str, ...]
+) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 16))
+        return zipfile.ZipFile(
+            path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 16)
+        )
     except (OSError, zipfile.BadZipFile) as error:
         raise EnvgenError(f"the wheel of {name} {version} can't be read: {error}") from None
 
@@ -148,12 +170,23 @@ def _is(file: str, name: str, version: str) -> bool:
 def _configured() -> Iterator[str]:
     """The indexes of this machine's uv or pip; PyPI where none is set."""
     listed = [os.environ[name] for name in _SETTINGS if os.environ.get(name)]
-    places = [os.environ.get("PIP_CONFIG_FILE", ""), "~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf"]
+    places = [
+        os.environ.get("PIP_CONFIG_FILE", ""),
+        "~/.config/pip/pip.conf",
+        "~/.pip/pip.conf",
+        "/etc/pip.conf",
+    ]
     settings = configparser.RawConfigParser(strict=False)
-    settings.read([Path(place).expanduser() for place in reversed(places) if place and place != os.devnull])
+    settings.read(
+        [Path(place).expanduser() for place in reversed(places) if place and place != os.devnull]
+    )
     listed = listed or [settings.get("global", "index-url", fallback="")]
-    with contextlib.suppress(ImportError, AttributeError):  # where none is set, the one that pip takes
-        listed[0] = listed[0] or importlib.import_module("pip._internal.models.index").PyPI.simple_url
+    with contextlib.suppress(
+        ImportError, AttributeError
+    ):  # where none is set, the one that pip takes
+        listed[0] = (
+            listed[0] or importlib.import_module("pip._internal.models.index").PyPI.simple_url
+        )
     yield from filter(None, listed)
     yield from settings.get("global", "extra-index-url", fallback="").split()
 

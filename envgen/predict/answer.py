@@ -1,4 +1,6 @@
-"""The shape of a release's answer. It comes from a container, so it is checked before anything reads it."""
+"""The shape of a release's answer. It comes from a container, so it is checked before anything
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ LINES = 1000  # the program keeps 400
 
 # The texts that each entry of these lists has.
 ENTRIES = {
-    "lines": ("step", "level", "text"), "refusals": ("step", "message"), "unasked": ("step", "why"),
+    "lines": ("step", "level", "text"),
+    "refusals": ("step", "message"),
+    "unasked": ("step", "why"),
     "stubs": ("name", "how"),
-}  # fmt: skip
+}
 Entries = tuple[Mapping[str, Any], ...]
 
 

@@ -52,18 +52,27 @@ def find(word: str) -> Gpu:
         return GPUS[key]
     if match := re.fullmatch(r"(?:sm)?(\d{1,2})\.?(\d)[af]?", key):
         return of_capability(int(match[1]), int(match[2]))
-    raise UsageError(f"--gpu {word}: not a known GPU", hint=f"{', '.join(GPUS)}, or a compute capability such as 12.1")
+    raise UsageError(
+        f"--gpu {word}: not a known GPU",
+        hint=f"{', '.join(GPUS)}, or a compute capability such as 12.1",
+    )
 
 
 def of_capability(major: int, minor: int) -> Gpu:
     """A known GPU with that capability, else an invented one."""
     known = [gpu for gpu in GPUS.values() if (gpu.major, gpu.minor) == (major, minor)]
-    return known[-1] if known else Gpu(f"a GPU of compute capability {major}.{minor}", major, minor, 80 * GIB)
+    return (
+        known[-1]
+        if known
+        else Gpu(f"a GPU of compute capability {major}.{minor}", major, minor, 80 * GIB)
+    )
 
 
 def target(profile: Profile) -> Gpu:
     """The GPU that the profile compiles for: the first of cuda.arch_list."""
     if not profile.cuda.arch_list.archs:
-        raise UsageError(f"profile {profile.name} names no GPU (cuda.arch_list)", hint="name one: --gpu gb10")
+        raise UsageError(
+            f"profile {profile.name} names no GPU (cuda.arch_list)", hint="name one: --gpu gb10"
+        )
     first = profile.cuda.arch_list.archs[0]
     return of_capability(first.major, first.minor)

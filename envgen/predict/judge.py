@@ -1,4 +1,6 @@
-"""Judge a release's answer for a service: it fits, is refused, or contradicts the service's `ready` patterns."""
+"""Judge a release's answer for a service: it fits, is refused, or contradicts the service's `ready`
+patterns.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ class Refusal:
     def reasons(self) -> tuple[str, ...]:
         """The reasons that the release lists."""
         listed = re.search(r"Reasons?: \[(.*?)\](?=\s*$|\.)", self.message, re.DOTALL)
-        return tuple(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed[1])) if listed else ()
+        return (
+            tuple(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed[1]))
+            if listed
+            else ()
+        )
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,9 @@ class Judgement:
     verdict: Verdict
     refusals: tuple[Refusal, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
-    shown: Mapping[str, str] = field(default_factory=dict)  # name of an expected pattern -> the line that matches it
+    shown: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name of an expected pattern -> the line that matches it
     unjudged: tuple[str, ...] = ()  # patterns of lines that are logged after the choice
     unasked: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
@@ -60,7 +68,8 @@ class Judgement:
 
     @property
     def warnings(self) -> list[str]:
-        """The caveats that `up` and `doctor` repeat: what hangs on cubins, and a variable that the release does not
+        """The caveats that `up` and `doctor` repeat: what hangs on cubins, and a variable that the
+        release does not
         know."""
         return [one for one in self.caveats if "cubins" in one or UNKNOWN_VARIABLE.match(one)]
 
@@ -71,7 +80,13 @@ SUBJECTS = {
     "quantization": ("quantization=",),
 }
 MADE_FOR = {12: "b12x"}  # major capability -> the family of kernels that is made for it
-STEPS = ("configuration", "attention", "moe", "linear", "mamba")  # a server logs the lines of these steps too
+STEPS = (
+    "configuration",
+    "attention",
+    "moe",
+    "linear",
+    "mamba",
+)  # a server logs the lines of these steps too
 # vLLM's own warning, from 0.30 on.
 UNKNOWN_VARIABLE = re.compile(r"Unknown vLLM environment variable detected: \w+")
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
@@ -93,7 +108,9 @@ def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
         if line := _first_match(pattern, every):
             shown[name] = line
         elif lines.get(subject) and not any(refusal.step == subject for refusal in refusals):
-            wrong.append(Contradiction("expect", name, pattern, _decisive_line(subject, answer, lines)))
+            wrong.append(
+                Contradiction("expect", name, pattern, _decisive_line(subject, answer, lines))
+            )
         elif not refusals:
             unjudged.append(name)
     for name, pattern in ready.forbid.items():
@@ -108,23 +125,36 @@ def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
         verdict = Verdict.UNKNOWN
     unasked = tuple(f"{one['step']}: {one['why']}" for one in answer["unasked"])
     return Judgement(
-        verdict, refusals, tuple(wrong), shown, tuple(unjudged), unasked, caveats(answer, service),
+        verdict,
+        refusals,
+        tuple(wrong),
+        shown,
+        tuple(unjudged),
+        unasked,
+        caveats(answer, service),
         patterns=patterns(answer),
-    )  # fmt: skip
+    )
 
 
 def backends(answer: Mapping[str, Any]) -> dict[str, str]:
     """Step -> chosen backend."""
-    return {step: str(one["backend"]) for step, one in answer.get("asked", {}).items() if isinstance(one, dict)}
+    return {
+        step: str(one["backend"])
+        for step, one in answer.get("asked", {}).items()
+        if isinstance(one, dict)
+    }
 
 
 def unused_family(answer: Mapping[str, Any]) -> str:
-    """Backends of a family that is made for this GPU, which the release accepts and does not use; "" without one."""
+    """Backends of a family that is made for this GPU, which the release accepts and does not use;
+    "" without one.
+    """
     family = MADE_FOR.get((answer.get("platform") or {}).get("capability", [0])[0], "-")
     fitting = [
-        f"{one['step']} {one['backend']}" for one in answer.get("backends", ())
+        f"{one['step']} {one['backend']}"
+        for one in answer.get("backends", ())
         if one["verdict"] == "accepted" and family in one["backend"].lower()
-    ]  # fmt: skip
+    ]
     used = any(family in one.lower() for one in backends(answer).values())
     return "" if used or not fitting else ", ".join(fitting)
 
@@ -145,7 +175,11 @@ def _subject(name: str, pattern: str) -> str:
     if lowered in SUBJECTS:
         return lowered
     # Only an unambiguous pattern: for others, the line may be logged later.
-    named = [subject for subject, words in SUBJECTS.items() if any(word in pattern.lower() for word in words)]
+    named = [
+        subject
+        for subject, words in SUBJECTS.items()
+        if any(word in pattern.lower() for word in words)
+    ]
     return named[0] if len(named) == 1 and "backend" in pattern.lower() else ""
 
 
@@ -157,7 +191,9 @@ def _first_match(pattern: str, lines: Sequence[str]) -> str:
     return ""
 
 
-def _decisive_line(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> str:
+def _decisive_line(
+    subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]
+) -> str:
     """What the release logs about a subject: the line with its choice, if any."""
     if subject == "quantization":
         quantization = re.search(r"quantization=\w+", lines[subject][0])
@@ -171,7 +207,10 @@ def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
         return ""
     words = re.compile(r"\busing\b.*backend", re.IGNORECASE)
     lines = by_subject(answer).get(subject, ())
-    return next((line for line in reversed(lines) if words.search(line) and "KV cache layout" not in line), "")
+    return next(
+        (line for line in reversed(lines) if words.search(line) and "KV cache layout" not in line),
+        "",
+    )
 
 
 def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
@@ -199,12 +238,16 @@ def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
     if absent:
         told.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
     if unloaded:
-        told.append(f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work")
+        told.append(
+            f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work"
+        )
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]
     told += dict.fromkeys(one[0] for line in lines if (one := UNKNOWN_VARIABLE.match(line)))
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
-        told.append(f"{name} can't be loaded here and counts as absent: the profile's image may choose it")
+        told.append(
+            f"{name} can't be loaded here and counts as absent: the profile's image may choose it"
+        )
     platform = answer.get("platform") or {}
     if not platform.get("real", True) and platform.get("count", 1) > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"

@@ -6,21 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On a GPU with its own
-# memory 1.5 to 2.1 GiB were seen; on unified memory public measurements are 5.4 to 6.7 GiB, and loaders that keep
-# buffers take 4.4 GiB more (docs/seen.md).
+# The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On
+# a GPU with its own memory 1.5 to 2.1 GiB were seen; on unified memory public measurements are 5.4
+# to 6.7 GiB, and loaders that keep buffers take 4.4 GiB more (docs/seen.md).
 DISCRETE, UNIFIED = 2 << 30, 6 << 30
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
 _MAMBA = ("mamba", "linear_attention", "mamba2")
-_OTHER = ("compress_ratios", "index_topk", "num_kv_shared_layers")  # keys of models with caches of other kinds
-_BLOCK = 64  # tokens; a block of a model with states is a multiple of so many (seen with Hopper's kernels)
+_OTHER = (
+    "compress_ratios",
+    "index_topk",
+    "num_kv_shared_layers",
+)  # keys of models with caches of other kinds
+# tokens; a block of a model with states is a multiple of so many (seen with Hopper's kernels)
+_BLOCK = 64
 _NO_CACHE = ("moe", "mlp", "-", "E")
 _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
 @dataclass(frozen=True)
 class KvCost:
-    """The cache of a sequence on one GPU, in bytes: ``state`` for any length, the rest for each token."""
+    """The cache of a sequence on one GPU, in bytes: ``state`` for any length, the rest for each
+    token.
+    """
 
     each_token: int  # layers with full attention
     window_token: int = 0  # layers with a sliding window
@@ -57,17 +64,24 @@ def cache_of(
 ) -> KvCost | None:
     """The cache of a model, by its config.json, on one of ``ranks`` GPUs; None if unknown.
 
-    ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``: layers of a draft
-    with the model's shape (MTP) and full attention; ``beside``: bytes for each token of a separate one. ``states``: of
-    each Mamba or GDN layer that a sequence keeps (None: unknown); ``state_dtype``: of their recurrent part.
+    ``cache_dtype``: vLLM's ``--kv-cache-dtype``; ``auto`` is ``dtype``, the model's own. ``draft``:
+    layers of a draft with the model's shape (MTP) and full attention; ``beside``: bytes for each
+    token of a separate one. ``states``: of each Mamba or GDN layer that a sequence keeps (None:
+    unknown); ``state_dtype``: of their recurrent part.
     """
     text = _text(config)
     layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
     if layers is None or wide is None or any(text.get(name) for name in _OTHER):
         return None
-    if (rank := _number(text, "kv_lora_rank")) is not None:  # MLA: each GPU has the one vector for all heads
+    if (
+        rank := _number(text, "kv_lora_rank")
+    ) is not None:  # MLA: each GPU has the one vector for all heads
         rope = _number(text, "qk_rope_head_dim")
-        if rope is None or cache_dtype not in ("auto", "bfloat16") or set(layers) != {"full_attention"}:
+        if (
+            rope is None
+            or cache_dtype not in ("auto", "bfloat16")
+            or set(layers) != {"full_attention"}
+        ):
             return None
         return KvCost((rank + rope) * wide * len(layers) + beside)
     full, windowed = layers.count("full_attention"), layers.count("sliding_attention")
@@ -79,18 +93,31 @@ def cache_of(
     states = states if linear else 0
     window = _number(text, "sliding_window") if windowed else 0
     index = _index(text)
-    if windowed_pair is None or full_pair is None or state is None or window is None or index is None or states is None:
+    if (
+        windowed_pair is None
+        or full_pair is None
+        or state is None
+        or window is None
+        or index is None
+        or states is None
+    ):
         return None
     token = full_pair * wide + index
     if beside % token == 0:  # its layers are like the model's, and share their groups
         draft, beside = draft + beside // token, 0
     full, windowed, linear = _padded(full + draft, windowed, linear)
-    state = -(-state // (token * _BLOCK)) * token * _BLOCK  # a state's page is as large as one of attention
-    return KvCost(token * full + beside, windowed_pair * wide * windowed, window, state * linear * states)
+    state = (
+        -(-state // (token * _BLOCK)) * token * _BLOCK
+    )  # a state's page is as large as one of attention
+    return KvCost(
+        token * full + beside, windowed_pair * wide * windowed, window, state * linear * states
+    )
 
 
 def _padded(*kinds: int) -> list[int]:
-    """The layers of each kind as vLLM counts them: in groups of one size, which padding layers fill."""
+    """The layers of each kind as vLLM counts them: in groups of one size, which padding layers
+    fill.
+    """
     there = [count for count in kinds if count]
     if len(there) < 2:
         return list(kinds)
@@ -112,12 +139,19 @@ def _number(text: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _width(dtype: str) -> int | None:
-    return 1 if dtype.startswith("fp8") and "_mla" not in dtype else _BYTES.get(dtype.removeprefix("torch."))
+    return (
+        1
+        if dtype.startswith("fp8") and "_mla" not in dtype
+        else _BYTES.get(dtype.removeprefix("torch."))
+    )
 
 
 def _layers(text: Mapping[str, Any]) -> list[str] | None:
     """The kind of each layer."""
-    pattern, kinds = text.get("hybrid_override_pattern"), text.get("layer_types") or text.get("layers_block_type")
+    pattern, kinds = (
+        text.get("hybrid_override_pattern"),
+        text.get("layer_types") or text.get("layers_block_type"),
+    )
     if isinstance(pattern, str):
         return [_PATTERN.get(one, one) for one in pattern]
     if isinstance(kinds, list):
@@ -132,15 +166,21 @@ def _layers(text: Mapping[str, Any]) -> list[str] | None:
 
 
 def _own_draft(text: Mapping[str, Any]) -> int:
-    """Attention layers of the checkpoint's own draft (multi-token prediction); vLLM loads one module."""
+    """Attention layers of the checkpoint's own draft (multi-token prediction); vLLM loads one
+    module.
+    """
     count = _number(text, "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
     pattern = text.get("mtp_hybrid_override_pattern")
     return (pattern.count("*") if isinstance(pattern, str) else 1) if count else 0
 
 
 def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
-    """Elements of a token's key and value on one GPU. ``wider``: prefix of the keys for full attention, if any."""
-    heads = _number(text, f"num_{wider}key_value_heads", "num_key_value_heads", "num_attention_heads")
+    """Elements of a token's key and value on one GPU. ``wider``: prefix of the keys for full
+    attention, if any.
+    """
+    heads = _number(
+        text, f"num_{wider}key_value_heads", "num_key_value_heads", "num_attention_heads"
+    )
     size = _number(text, f"{wider}head_dim", "head_dim")
     if size is None:
         hidden, many = _number(text, "hidden_size"), _number(text, "num_attention_heads")
@@ -151,7 +191,9 @@ def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
 
 
 def _index(text: Mapping[str, Any]) -> int | None:
-    """Bytes of a token's part in the index of Qwen's sparse attention, in bfloat16 on each GPU; 0 without an index."""
+    """Bytes of a token's part in the index of Qwen's sparse attention, in bfloat16 on each GPU; 0
+    without an index.
+    """
     if not text.get("indexer_n_heads"):
         return 0
     size, ratio = _number(text, "indexer_head_dim"), _number(text, "indexer_compress_ratio")
@@ -159,23 +201,32 @@ def _index(text: Mapping[str, Any]) -> int | None:
 
 
 def _state(text: Mapping[str, Any], ranks: int, wide: int | None, kept: int | None) -> int | None:
-    """Bytes of a Mamba-2 or GDN layer's state: ``kept`` for an element, ``wide`` for one of the convolution."""
+    """Bytes of a Mamba-2 or GDN layer's state: ``kept`` for an element, ``wide`` for one of the
+    convolution.
+    """
     if wide is None or kept is None:
         return None
     values = _number(text, "linear_num_value_heads")
     if values is not None:
         keys, key, value = (
-            _number(text, f"linear_{one}") for one in ("num_key_heads", "key_head_dim", "value_head_dim")
+            _number(text, f"linear_{one}")
+            for one in ("num_key_heads", "key_head_dim", "value_head_dim")
         )
         taps = _number(text, "linear_conv_kernel_dim")
         if keys is None or key is None or value is None or taps is None:
             return None
-        return (values * key * value * kept + (2 * keys * key + values * value) * (taps - 1) * wide) // ranks
-    heads, size, state = (_number(text, one) for one in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"))
+        return (
+            values * key * value * kept + (2 * keys * key + values * value) * (taps - 1) * wide
+        ) // ranks
+    heads, size, state = (
+        _number(text, one) for one in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")
+    )
     groups, taps = _number(text, "n_groups"), _number(text, "conv_kernel")
     if heads is None or size is None or state is None or groups is None or taps is None:
         return None
-    return (heads * size * state * kept + (heads * size + 2 * groups * state) * (taps - 1) * wide) // ranks
+    return (
+        heads * size * state * kept + (heads * size + 2 * groups * state) * (taps - 1) * wide
+    ) // ranks
 
 
 def _draft_beside(size: Mapping[str, Any], ranks: int) -> int | None:
@@ -183,7 +234,9 @@ def _draft_beside(size: Mapping[str, Any], ranks: int) -> int | None:
     config = size.get("draft_config")
     if not isinstance(config, Mapping):
         return None
-    cache = cache_of(config, str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")))
+    cache = cache_of(
+        config, str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype"))
+    )
     return None if cache is None else cache.each_token + cache.window_token
 
 
@@ -199,7 +252,8 @@ class Estimate:
     weights: int | None
     cache: KvCost | None
     fixed: int | None = None  # kv-cache-memory-bytes
-    # "own" (the checkpoint's, MTP) and "counted" are in the figures, of "cache" only its cache; another one is not.
+    # "own" (the checkpoint's, MTP) and "counted" are in the figures, of "cache" only its cache;
+    # another one is not.
     draft: str = ""
     engine: int = UNIFIED
     published: bool = False  # ``weights`` is the published figure, not the size of files
@@ -214,7 +268,11 @@ class Estimate:
         """The memory for the cache."""
         if self.fixed is not None:
             return self.fixed
-        return None if self.weights is None else int(self.gpu * self.share) - self.weights - self.engine
+        return (
+            None
+            if self.weights is None
+            else int(self.gpu * self.share) - self.weights - self.engine
+        )
 
     @property
     def least(self) -> int | None:
@@ -237,7 +295,17 @@ class Estimate:
 
     def document(self) -> dict[str, Any]:
         """The estimate for `--json`: bytes on one GPU; null: unknown."""
-        names = ("engine", "weights", "sequence", "sequences", "room", "least", "context", "context_that_fits", "draft")
+        names = (
+            "engine",
+            "weights",
+            "sequence",
+            "sequences",
+            "room",
+            "least",
+            "context",
+            "context_that_fits",
+            "draft",
+        )
         return {name: getattr(self, name) for name in names}
 
     def lines(self) -> list[str]:
@@ -249,17 +317,31 @@ class Estimate:
         texts = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
         if (sequence := self.sequence) is None:
             return [*texts, "KV cache: unknown for this model's kinds of layers"]
-        every = f"; {self.sequences} such sequences {_size(sequence * self.sequences)}" if self.sequences > 1 else ""
+        every = (
+            f"; {self.sequences} such sequences {_size(sequence * self.sequences)}"
+            if self.sequences > 1
+            else ""
+        )
         texts.append(f"KV cache {_size(sequence)} for {self.context} tokens{every}")
         room, longest = self.room, self.context_that_fits
         if room is None or longest is None or self.least is None:
             return texts
-        limit = "--kv-cache-memory-bytes" if self.fixed is not None else f"utilization {self.share:g}"
+        limit = (
+            "--kv-cache-memory-bytes" if self.fixed is not None else f"utilization {self.share:g}"
+        )
         if longest < self.context:
             share = self.least / self.gpu
-            need = f"{self.context} need " + (f"utilization {share:.2f}" if share < 1 else "a larger GPU")
-            return [*texts, f"{limit} leaves {_size(max(room, 0))} for it: about {longest} tokens fit; {need}"]
-        return [*texts, f"{limit} leaves {_size(room)} for it: about {room / max(sequence, 1):.1f} full sequences"]
+            need = f"{self.context} need " + (
+                f"utilization {share:.2f}" if share < 1 else "a larger GPU"
+            )
+            return [
+                *texts,
+                f"{limit} leaves {_size(max(room, 0))} for it: about {longest} tokens fit; {need}",
+            ]
+        return [
+            *texts,
+            f"{limit} leaves {_size(room)} for it: about {room / max(sequence, 1):.1f} full sequences",
+        ]
 
 
 def _size(count: int | None) -> str:
@@ -267,7 +349,8 @@ def _size(count: int | None) -> str:
 
 
 def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
-    """The estimate for a GPU of ``gpu`` bytes, from ``size`` of a release's answer; None if that is incomplete.
+    """The estimate for a GPU of ``gpu`` bytes, from ``size`` of a release's answer; None if that is
+    incomplete.
 
     ``unified``: the GPU's memory is the machine's.
     """
@@ -283,19 +366,37 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
         return None
     draft = str(size.get("draft") or "")
     own = _own_draft(_text(size["config"])) if draft.endswith("mtp") else 0
-    weights, extra, beside = _number(size, "weights"), _number(size, "draft_weights"), _draft_beside(size, ranks)
+    weights, extra, beside = (
+        _number(size, "weights"),
+        _number(size, "draft_weights"),
+        _draft_beside(size, ranks),
+    )
     if own or beside is not None:
         draft = "own" if own else "counted"
     if beside is not None and extra is None and weights is not None:
         draft = "cache"
     cache = cache_of(
-        size["config"], str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype")), draft=own,
-        beside=beside or 0, states=_number(size, "states") if "states" in size else 1,
+        size["config"],
+        str(size.get("cache_dtype")),
+        ranks=ranks,
+        dtype=str(size.get("dtype")),
+        draft=own,
+        beside=beside or 0,
+        states=_number(size, "states") if "states" in size else 1,
         state_dtype=str(size.get("state_dtype") or "float32"),
-    )  # fmt: skip
+    )
     return Estimate(
-        memory, share, context, sequences, batched,
-        None if weights is None else (weights + (extra or 0) * (beside is not None)) // ranks // stages,
+        memory,
+        share,
+        context,
+        sequences,
+        batched,
+        None
+        if weights is None
+        else (weights + (extra or 0) * (beside is not None)) // ranks // stages,
         cache if stages == 1 else None,  # stages have different layers
-        _number(size, "fixed"), draft, UNIFIED if unified else DISCRETE, bool(size.get("published")),
-    )  # fmt: skip
+        _number(size, "fixed"),
+        draft,
+        UNIFIED if unified else DISCRETE,
+        bool(size.get("published")),
+    )

@@ -1,7 +1,9 @@
-"""A merged tree -> frozen records of the model, with every problem collected on the way, and a hint for each.
+"""A merged tree -> frozen records of the model, with every problem collected on the way, and a hint
+for each.
 
-Binding does not stop at the first problem. Where a value is wrong, the field's default (or a valid stand-in) takes its
-place, so that semantic checks can still run on the rest; ``Binding.broken`` lists the paths that they must not judge.
+Binding does not stop at the first problem. Where a value is wrong, the field's default (or a valid
+stand-in) takes its place, so that semantic checks can still run on the rest; ``Binding.broken``
+lists the paths that they must not judge.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from envgen.profile import hints
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
 from envgen.profile.model import GpuMode, Machine, Variant
-from envgen.profile.shape import ENV_NAME, NAME, Key, Shape, as_profile_name, fields_of, matches, meaning
+from envgen.profile.shape import (
+    ENV_NAME,
+    NAME,
+    Key,
+    Shape,
+    as_profile_name,
+    fields_of,
+    matches,
+    meaning,
+)
 from envgen.profile.tree import YamlNode, join_path, near, overlay, written
 from envgen.profile.values import plain_text
 from envgen.redact import redact_secrets
@@ -36,7 +47,9 @@ class Binding:
     """Collects problems, and which paths are broken, while one profile is bound."""
 
     def __init__(self, *, partial: bool = False) -> None:
-        self.partial = partial  # what it extends is unknown, so a key that is not there may not be missing
+        self.partial = (
+            partial  # what it extends is unknown, so a key that is not there may not be missing
+        )
         self.problems: list[Problem] = []
         self.broken: set[str] = set()
 
@@ -58,13 +71,19 @@ class Binding:
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
         if node.kind != nodes.MAP:
-            hint = f"write it like {cls.EXAMPLE}" if node.kind == nodes.TEXT and hasattr(cls, "EXAMPLE") else ""
+            hint = (
+                f"write it like {cls.EXAMPLE}"
+                if node.kind == nodes.TEXT and hasattr(cls, "EXAMPLE")
+                else ""
+            )
             self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         for name, child in node.items.items() if node.kind == nodes.MAP else ():
             key = below(path, name)
             field = fields.get(name)
             if field is None:
-                self.report("unknown key", child.key_place(key), hints.unknown(cls, name, child, path))
+                self.report(
+                    "unknown key", child.key_place(key), hints.unknown(cls, name, child, path)
+                )
             elif child.kind != nodes.NULL:
                 value = self.value(field.shape, child, key, field.key)
                 if value is not _WRONG:
@@ -80,14 +99,19 @@ class Binding:
                     self.report("is required", node.key_place(key), hints.required(field))
         return cls(**values)
 
-    # --- values, by the kind of their shape ------------------------------------------------------------------------
+    # --- values, by the kind of their shape
+    # ------------------------------------------------------------------------
 
     def value(self, shape: Shape, node: YamlNode, path: str, key: Key = _NO_KEY) -> Any:
         """The value at ``node``; ``key``: the patterns and limits of its field."""
         return getattr(self, f"_{shape.kind}")(shape, node, path, key)
 
     def _record(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
-        return self._variant(node, path) if shape.type is Variant else self.record(shape.type, node, path)
+        return (
+            self._variant(node, path)
+            if shape.type is Variant
+            else self.record(shape.type, node, path)
+        )
 
     def _variant(self, node: YamlNode, path: str) -> Variant:
         """The variant at ``node``, in which nothing is required."""
@@ -103,13 +127,21 @@ class Binding:
     def _scalar(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         if shape.type is bool:
             if node.kind != nodes.BOOL:
-                hint = "YAML 1.2 knows only true and false" if node.text.lower() in ("yes", "no", "on", "off") else ""
+                hint = (
+                    "YAML 1.2 knows only true and false"
+                    if node.text.lower() in ("yes", "no", "on", "off")
+                    else ""
+                )
                 return self.wrong(node, path, f"expected true or false, found {node.seen()}", hint)
             return node.text[0] in "tT"
         if shape.type is int:
             return self._number(node, path, key)
         if node.kind != nodes.TEXT:
-            hint = f'quote it: "{node.text}"' if node.kind in (nodes.INT, nodes.FLOAT, nodes.BOOL) else ""
+            hint = (
+                f'quote it: "{node.text}"'
+                if node.kind in (nodes.INT, nodes.FLOAT, nodes.BOOL)
+                else ""
+            )
             return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
         return self.text(node, path, key.item)
 
@@ -119,7 +151,9 @@ class Binding:
         if len(node.text) > _INTEGER_DIGITS:
             return self.wrong(node, path, f"{node.text[:20]}... is too large")
         value = int(node.text)
-        if key.low is not None and not key.low <= value <= (value if key.high is None else key.high):
+        if key.low is not None and not key.low <= value <= (
+            value if key.high is None else key.high
+        ):
             reason = (
                 f"too small; the minimum is {key.low}"
                 if key.high is None
@@ -134,8 +168,14 @@ class Binding:
         try:
             plain_text(text)
         except ValueError as error:
-            hint = "separate the commands by `; `, or put them into a script" if hints.is_command(path) else ""
-            return self.wrong(node, path, str(error), (hint or "write it in one line") if "\n" in text else "")
+            hint = (
+                "separate the commands by `; `, or put them into a script"
+                if hints.is_command(path)
+                else ""
+            )
+            return self.wrong(
+                node, path, str(error), (hint or "write it in one line") if "\n" in text else ""
+            )
         if pattern and not matches(pattern, text):
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
@@ -143,8 +183,12 @@ class Binding:
     def _value(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         type_ = shape.type
         if node.kind != nodes.TEXT and node.kind != getattr(type_, "NUMBER", ""):
-            hint = hints.for_number(type_, node.text) if node.kind in (nodes.INT, nodes.FLOAT) else ""
-            return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}", hint)
+            hint = (
+                hints.for_number(type_, node.text) if node.kind in (nodes.INT, nodes.FLOAT) else ""
+            )
+            return self.wrong(
+                node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}", hint
+            )
         try:
             return type_.parse(plain_text(node.text))
         except ValueError as error:
@@ -158,16 +202,25 @@ class Binding:
         hint = near(node.text, list(known))
         if members is GpuMode and node.kind in (nodes.MAP, nodes.LIST):
             hint = "for single GPUs, write `gpu: [0]` in a service"
-            return self.wrong(node, path, f"expected one of {', '.join(known)}; found {node.seen()}", hint)
+            return self.wrong(
+                node, path, f"expected one of {', '.join(known)}; found {node.seen()}", hint
+            )
         message = f"expected one of {', '.join(known)}; found {node.seen()}"
         return self.wrong(node, path, message, hint if hint.startswith("did you") else "")
 
     def _sequence(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         assert shape.inner is not None
         if node.kind != nodes.LIST:
-            hint = hints.as_list(shape.inner, node.text, path) if node.kind not in (nodes.MAP, nodes.NULL) else ""
+            hint = (
+                hints.as_list(shape.inner, node.text, path)
+                if node.kind not in (nodes.MAP, nodes.NULL)
+                else ""
+            )
             return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
-        values = [self.value(shape.inner, child, f"{path}[{i}]", key) for i, child in enumerate(node.elements)]
+        values = [
+            self.value(shape.inner, child, f"{path}[{i}]", key)
+            for i, child in enumerate(node.elements)
+        ]
         return tuple(value for value in values if value is not _WRONG)
 
     def _mapping(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
@@ -175,7 +228,11 @@ class Binding:
         assert inner is not None
         if node.kind != nodes.MAP:
             hint = hints.list_for_mapping(inner, node) if node.kind == nodes.LIST else ""
-            if inner.kind == shapes.MAPPING and node.kind == nodes.LIST and (pairs := hints.pairs(node)):
+            if (
+                inner.kind == shapes.MAPPING
+                and node.kind == nodes.LIST
+                and (pairs := hints.pairs(node))
+            ):
                 hint = f"{_GROUPS}: {{common: {{{pairs}}}}}"
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         flat = self._without_group(inner, node, path)
@@ -190,12 +247,22 @@ class Binding:
                 hint = meaning(key.names)
                 if key.names == NAME and redact_secrets(name) == name:
                     hint = f"write {as_profile_name(name)}: {NAME.meaning}"
-                self.report(f"{_short(name)} is not a valid name here", child.key_place(where), hint)
+                self.report(
+                    f"{_short(name)} is not a valid name here", child.key_place(where), hint
+                )
             elif _begun_by_override(inner, child):
                 others = [other for other in node.items if other != name]
-                self.report("does not exist; overrides can't add it", child.key_place(where), near(name, others))
+                self.report(
+                    "does not exist; overrides can't add it",
+                    child.key_place(where),
+                    near(name, others),
+                )
             elif child.kind != nodes.NULL:
-                value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
+                value = (
+                    self.source_text(child, where)
+                    if texts
+                    else self.value(inner, child, where, nested)
+                )
                 if value is not _WRONG:
                     values[name] = value
         return MappingProxyType(values)
@@ -204,7 +271,11 @@ class Binding:
         """Variables that stand where a group of them should, as in a service: one problem."""
         if inner.kind != shapes.MAPPING:
             return set()
-        flat = {name: one for name, one in node.items.items() if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL)}
+        flat = {
+            name: one
+            for name, one in node.items.items()
+            if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL)
+        }
         self.broken |= {below(path, name) for name in flat}
         if flat:
             first, child = next(iter(flat.items()))
@@ -218,7 +289,9 @@ class Binding:
         if node.kind == nodes.NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
         if node.kind in (nodes.MAP, nodes.LIST):
-            return self.wrong(node, path, f"expected text, found {node.seen()}", "quote it to pass it on as text")
+            return self.wrong(
+                node, path, f"expected text, found {node.seen()}", "quote it to pass it on as text"
+            )
         return self.text(node, path)
 
     def _arg(self, _shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
@@ -228,13 +301,17 @@ class Binding:
         if node.kind == nodes.LIST:
             if not node.items:
                 return self.wrong(node, path, "is an empty list", "write true for a bare flag")
-            words = [self.source_text(child, f"{path}[{i}]") for i, child in enumerate(node.elements)]
+            words = [
+                self.source_text(child, f"{path}[{i}]") for i, child in enumerate(node.elements)
+            ]
             return _WRONG if any(word is _WRONG for word in words) else tuple(words)
         if node.kind == nodes.MAP:
             before = len(self.problems)
             document = self.json_value(node, path)
             wrong = len(self.problems) > before
-            return _WRONG if wrong else json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+            return (
+                _WRONG if wrong else json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+            )
         return self.source_text(node, path)
 
     def json_value(self, node: YamlNode, path: str) -> Any:
@@ -245,7 +322,9 @@ class Binding:
                     plain_text(name)
                 except ValueError as error:
                     self.report(f"the key {_short(name)} {error}", child.key_place(path))
-            return {name: self.json_value(child, f"{path}.{name}") for name, child in node.items.items()}
+            return {
+                name: self.json_value(child, f"{path}.{name}") for name, child in node.items.items()
+            }
         if node.kind == nodes.LIST:
             return [self.json_value(child, f"{path}[{i}]") for i, child in enumerate(node.elements)]
         if node.kind in (nodes.NULL, nodes.BOOL):
@@ -256,17 +335,26 @@ class Binding:
             except ValueError:
                 number = math.nan
             if not math.isfinite(number):
-                return self.wrong(node, path, f"{_short(node.text)} is not a number that JSON can carry", "quote it")
+                return self.wrong(
+                    node,
+                    path,
+                    f"{_short(node.text)} is not a number that JSON can carry",
+                    "quote it",
+                )
             return number
         return self.text(node, path)
 
 
 def _begun_by_override(inner: Shape, node: YamlNode) -> bool:
-    """Whether an override names an entry that no profile has: it has none of the keys that an entry needs.
+    """Whether an override names an entry that no profile has: it has none of the keys that an entry
+    needs.
 
     Machines (`nodes`) belong in the local file, and are not overrides there.
     """
-    if node.source.layer not in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET) or node.kind != nodes.MAP:
+    if (
+        node.source.layer not in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
+        or node.kind != nodes.MAP
+    ):
         return False
     if inner.kind != shapes.RECORD or inner.type is Machine:
         return False
@@ -293,5 +381,7 @@ def _stand_in(shape: Shape) -> Any:
         return next(iter(shape.type))
     if shape.kind == shapes.RECORD:
         fields = fields_of(shape.type)
-        return shape.type(**{name: _stand_in(field.shape) for name, field in fields.items() if field.required})
+        return shape.type(
+            **{name: _stand_in(field.shape) for name, field in fields.items() if field.required}
+        )
     return MappingProxyType({}) if shape.kind == shapes.MAPPING else ()

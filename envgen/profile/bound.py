@@ -17,7 +17,8 @@ from envgen.profile.values import HostPath, own_path
 
 @dataclass(frozen=True)
 class BoundProfile:
-    """What the semantic checks see of one profile, and where they add problems: at paths below ``base``.
+    """What the semantic checks see of one profile, and where they add problems: at paths below
+    ``base``.
 
     A path is a tuple (list items by their number), or keys joined by dots.
     """
@@ -47,12 +48,20 @@ class BoundProfile:
         return parts, key
 
     def problem(
-        self, path: Path_ | str, message: str, hint: str = "",
-        *, at_key: bool = False, whole: bool = False, hidden: bool = False,
-    ) -> None:  # fmt: skip
-        """Add a problem with the value at ``path``; ``hidden``: it is a secret, so its line is not shown.
+        self,
+        path: Path_ | str,
+        message: str,
+        hint: str = "",
+        *,
+        at_key: bool = False,
+        whole: bool = False,
+        hidden: bool = False,
+    ) -> None:
+        """Add a problem with the value at ``path``; ``hidden``: it is a secret, so its line is not
+        shown.
 
-        A value that could not be bound gets no second problem; with ``whole``, nor one with a broken value below it.
+        A value that could not be bound gets no second problem; with ``whole``, nor one with a
+        broken value below it.
         """
         parts, key = self._full(path)
         broken = self._binding.broken
@@ -65,17 +74,31 @@ class BoundProfile:
                 break
             node = node.items[part]
         place = node.key_place(key) if missing or at_key else node.place(key)
-        self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
+        self._binding.problems.append(
+            Problem(message, replace(place, text="") if hidden else place, hint)
+        )
 
-    def once(self, taken: dict[object, str], value: object, owner: str, path: str, what: str, hint: str = "") -> None:
-        """Add a problem where ``value`` is taken by another than ``owner``; ``what``: its name, {} for the other's."""
+    def once(
+        self,
+        taken: dict[object, str],
+        value: object,
+        owner: str,
+        path: str,
+        what: str,
+        hint: str = "",
+    ) -> None:
+        """Add a problem where ``value`` is taken by another than ``owner``; ``what``: its name, {}
+        for the other's.
+        """
         first = taken.setdefault(value, owner)
         if first != owner:
             self.problem(path, f"{value} is already {what.format(first)}", hint or "choose another")
 
     def host_path(self, path: str, value: HostPath, *, checkout: bool = False) -> None:
-        """Check a path of the machine. The shared file comes from others, so it may name places in the project and in
-        the home folder, but no hidden ones (except ~/.cache); a ``checkout`` may also be beside the project."""
+        """Check a path of the machine. The shared file comes from others, so it may name places in
+        the project and in
+        the home folder, but no hidden ones (except ~/.cache); a ``checkout`` may also be beside the
+        project."""
         if self.is_shared(path):
             if value.is_machine_specific:
                 message = f"{str(value)!r} is an absolute path; this file is shared"
@@ -83,16 +106,22 @@ class BoundProfile:
             elif message := self._elsewhere(value, checkout):
                 self.problem(path, f"{str(value)!r} {message}", LOCAL_HINT.format("such a path"))
         if value.path.startswith("~") and not value.path.startswith("~/") and value.path != "~":
-            self.problem(path, f"{str(value)!r} names another user's home", "write ~/... or an absolute path")
+            self.problem(
+                path, f"{str(value)!r} names another user's home", "write ~/... or an absolute path"
+            )
         if re.search("[${}]", value.path):
             message = f"{str(value)!r} contains a $ or a brace, but variables are not expanded here"
-            self.problem(path, message, "write ~/... for your home, or reach the folder through a link")
+            self.problem(
+                path, message, "write ~/... for your home, or reach the folder through a link"
+            )
 
     def _elsewhere(self, value: HostPath, checkout: bool) -> str:
         """Why the shared file must not name this path; "" where it may."""
         parts = os.path.normpath(value.path).split("/")
         if not value.is_relative:
-            hidden = parts[0] == "~" and (len(parts) == 1 or (parts[1].startswith(".") and parts[1:2] != [".cache"]))
+            hidden = parts[0] == "~" and (
+                len(parts) == 1 or (parts[1].startswith(".") and parts[1:2] != [".cache"])
+            )
             return "may hold your keys and settings, and this file is shared" if hidden else ""
         if parts[0] == "..":
             beside = checkout and len(parts) > 1 and not parts[1].startswith(".")
@@ -108,9 +137,13 @@ class BoundProfile:
             return
         place = self.root / plain
         if not place.exists():
-            self.problem(path, f"{plain!r} does not exist in the project", "create it, or correct the path")
+            self.problem(
+                path, f"{plain!r} does not exist in the project", "create it, or correct the path"
+            )
         elif not place.resolve().is_relative_to(self.root.resolve()):
-            self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
+            self.problem(
+                path, f"{plain!r} is a link that leaves the project folder", "copy it here"
+            )
 
     def own_path(self, path: Path_ | str, text: str) -> str | None:
         """``text`` in its plain spelling; None, with a problem, where it is no path of the project."""
@@ -133,7 +166,9 @@ class BoundProfile:
         """The sources in which none of ``keys`` is broken."""
         sources = self.profile.sources.items()
         return [
-            (name, s) for name, s in sources if not any(self.top.is_broken(f"sources.{name}.{key}") for key in keys)
+            (name, s)
+            for name, s in sources
+            if not any(self.top.is_broken(f"sources.{name}.{key}") for key in keys)
         ]
 
     def node(self, path: str) -> YamlNode | None:

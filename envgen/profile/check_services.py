@@ -1,7 +1,7 @@
 """Checks on services, the machines that share one, and what is mounted.
 
-What vLLM needs on several machines is in its released sources (0.14.0: vllm/engine/arg_utils.py:1470,
-vllm/config/parallel.py:600).
+What vLLM needs on several machines is in its released sources (0.14.0:
+vllm/engine/arg_utils.py:1470, vllm/config/parallel.py:600).
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 
 # Flags that envgen sets for each rank; vLLM has all of them from 0.11.2 on.
-OWN_FLAGS = ("nnodes", "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend")
+OWN_FLAGS = (
+    "nnodes",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "headless",
+    "distributed-executor-backend",
+)
 PER_NODE = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 ENDLESS = ("always", "unless-stopped")  # Docker's restart policies without a limit
 _SHELLS = ("sh", "bash", "dash", "zsh")
@@ -32,7 +39,9 @@ def check(report: BoundProfile) -> None:
         if name == "all":
             section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
         if not service.command:
-            section.problem("command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]")
+            section.problem(
+                "command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]"
+            )
         _container(section, service)
         _flags(section, service)
         _ports(section, service)
@@ -48,12 +57,18 @@ def _container(section: BoundProfile, service: Service) -> None:
     """Check for settings that exclude each other."""
     if service.network is not None and service.ports:
         hint = "remove one of them: the server's port is the machine's"
-        section.problem("ports", f"has no effect with network: {service.network}", hint, at_key=True)
+        section.problem(
+            "ports", f"has no effect with network: {service.network}", hint, at_key=True
+        )
     if service.gpu and section.profile.gpu is GpuMode.NONE:
         section.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
     if service.restart in ENDLESS and section.profile.unguarded:
         message = "a server that fills the memory that GPU and machine share would freeze the machine again and again"
-        section.problem("restart", message, "leave memory.floor out, so that the guard ends it; or write on-failure:3")
+        section.problem(
+            "restart",
+            message,
+            "leave memory.floor out, so that the guard ends it; or write on-failure:3",
+        )
 
 
 def _flags(section: BoundProfile, service: Service) -> None:
@@ -62,21 +77,31 @@ def _flags(section: BoundProfile, service: Service) -> None:
     for flag, value in service.args.items():
         first = seen.setdefault(plain_name(flag).removeprefix("no-"), flag)
         if first != flag:
-            section.problem(("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True)
+            section.problem(
+                ("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True
+            )
         if service.is_vllm_server and flag in SHORT:
-            section.problem(("args", flag), "is a short flag of vLLM's", f"write {SHORT[flag]}", at_key=True)
+            section.problem(
+                ("args", flag), "is a short flag of vLLM's", f"write {SHORT[flag]}", at_key=True
+            )
         if flag.startswith("no-") and value is False:
-            section.problem(("args", flag), "is a flag that turns off, with false", f"write {flag[3:]}: true")
+            section.problem(
+                ("args", flag), "is a flag that turns off, with false", f"write {flag[3:]}: true"
+            )
     words: list[tuple[Path_, object]] = []
     for flag, value in service.args.items():
         several = enumerate(value) if isinstance(value, tuple) else ()
-        words += [(("args", flag, number), word) for number, word in several] or [(("args", flag), value)]
+        words += [(("args", flag, number), word) for number, word in several] or [
+            (("args", flag), value)
+        ]
     if service.command[:1] and service.command[0].rpartition("/")[2] not in _SHELLS:
         words += [(("command", number), word) for number, word in enumerate(service.command)]
     for path, word in words:
         if isinstance(word, str) and (variable := VARIABLE.search(word)):
             message = f"the program would get {variable[0]} as it is written: envgen fills in no variables"
-            section.problem(path, message, "write the value; for one machine in envgen.local.yaml, or --set")
+            section.problem(
+                path, message, "write the value; for one machine in envgen.local.yaml, or --set"
+            )
 
 
 def _model(section: BoundProfile, service: Service) -> None:
@@ -85,7 +110,9 @@ def _model(section: BoundProfile, service: Service) -> None:
         return
     if HUGGINGFACE.name not in section.profile.caches:
         hint = f"add `{HUGGINGFACE.line('~/.cache/huggingface')}`"
-        section.problem("model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True)
+        section.problem(
+            "model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True
+        )
     if not service.is_vllm:
         return
     loaded = service.command[2] if len(service.command) > 2 else service.args.get("model")
@@ -94,14 +121,21 @@ def _model(section: BoundProfile, service: Service) -> None:
         section.problem("model.repo", f"the command loads {loaded or 'no model'}", hint)
     revision = service.args.get("revision")
     if revision is not None and revision != service.model.revision:
-        section.problem("model.revision", f"args.revision is {revision}", "write it in one of them only")
+        section.problem(
+            "model.revision", f"args.revision is {revision}", "write it in one of them only"
+        )
 
 
 def _ports(section: BoundProfile, service: Service) -> None:
     """Check that all keys with the server's port agree; the program's own port is right."""
     published = [port.container for port in service.ports]
     asked = service.ready.port if service.ready is not None else None
-    if asked is not None and asked not in published and service.network is None and not section.is_broken("ports"):
+    if (
+        asked is not None
+        and asked not in published
+        and service.network is None
+        and not section.is_broken("ports")
+    ):
         hint = f'add "127.0.0.1:{asked}:{asked}" to its ports'
         section.problem("ready.port", f"port {asked} of the container is not published", hint)
     key, listens = service.own_port or ("ready.port", asked)
@@ -110,7 +144,9 @@ def _ports(section: BoundProfile, service: Service) -> None:
     but = f"but the server listens on {listens} ({key})"
     if published and listens not in published and key != "ready.port":
         which = ", ".join(map(str, published))
-        section.problem("ports", f"publishes port {which} of the container, {but}", "write the same port in all")
+        section.problem(
+            "ports", f"publishes port {which} of the container, {but}", "write the same port in all"
+        )
     if asked is not None and asked != listens:
         section.problem("ready.port", f"asks port {asked}, {but}", "write the same port in all")
 
@@ -121,14 +157,31 @@ def _log_patterns(section: BoundProfile, service: Service) -> None:
     if ready is None:
         return
     names = service.names if service.is_vllm_server and service.flag("lora-modules") is None else ()
-    if ready.model is not None and names and ready.model not in names and service.flag("config") is None:
-        hint = f"write `ready: {{model: {names[0]}}}`, or `args: {{served-model-name: {ready.model}}}`"
-        section.problem("ready.model", f"the server answers to {', '.join(names)}, not to {ready.model}", hint)
+    if (
+        ready.model is not None
+        and names
+        and ready.model not in names
+        and service.flag("config") is None
+    ):
+        hint = (
+            f"write `ready: {{model: {names[0]}}}`, or `args: {{served-model-name: {ready.model}}}`"
+        )
+        section.problem(
+            "ready.model", f"the server answers to {', '.join(names)}, not to {ready.model}", hint
+        )
     if ready.model is not None and ready.port is None:
-        section.problem("ready", "model without port", "add the container's HTTP port", at_key=True, whole=True)
-    if ready.expect_text is not None and service.http_port is None and not section.is_broken("ready.port"):
+        section.problem(
+            "ready", "model without port", "add the container's HTTP port", at_key=True, whole=True
+        )
+    if (
+        ready.expect_text is not None
+        and service.http_port is None
+        and not section.is_broken("ready.port")
+    ):
         hint = "add ready.port, the port of the container that answers HTTP"
-        section.problem("ready.expect_text", "no prompt is completed without ready.port", hint, at_key=True)
+        section.problem(
+            "ready.expect_text", "no prompt is completed without ready.port", hint, at_key=True
+        )
     for key, patterns in (("expect", ready.expect), ("forbid", ready.forbid)):
         for name, pattern in patterns.items():
             try:
@@ -141,7 +194,8 @@ def _log_patterns(section: BoundProfile, service: Service) -> None:
                 section.problem(("ready", key, name), message, hint)
 
 
-# --- several machines -----------------------------------------------------------------------------------------------
+# --- several machines
+# -----------------------------------------------------------------------------------------------
 
 
 def _machines(report: BoundProfile) -> None:
@@ -163,10 +217,14 @@ def _machines(report: BoundProfile) -> None:
 def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
     machines, count = section.profile.nodes, len(cluster.nodes)
     if count < 2:
-        section.problem("cluster.nodes", "needs two machines or more", "leave `cluster` out for one machine")
+        section.problem(
+            "cluster.nodes", "needs two machines or more", "leave `cluster` out for one machine"
+        )
     for number, name in enumerate(cluster.nodes):
         if name in cluster.nodes[:number]:
-            section.problem(("cluster", "nodes", number), f"{name} is there twice", "name each machine once")
+            section.problem(
+                ("cluster", "nodes", number), f"{name} is there twice", "name each machine once"
+            )
         elif machines and name not in machines:
             hint = f"`nodes` has {', '.join(machines)}"
             section.problem(("cluster", "nodes", number), f"machine {name} does not exist", hint)
@@ -178,12 +236,18 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
             section.problem(("args", flag), "is set by `cluster`", "leave it out", at_key=True)
         elif flag.replace("_", "-").startswith("data-parallel"):
             hint = "use tensor-parallel-size or pipeline-parallel-size"
-            section.problem(("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True)
+            section.problem(
+                ("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True
+            )
     ranks = service.ranks
     if count > 1 and (0 < ranks < count or ranks % count):  # vLLM requires the same number on each
-        where: Path_ = next((("args", flag) for flag in RANKS if flag in service.args), ("cluster",))
+        where: Path_ = next(
+            (("args", flag) for flag in RANKS if flag in service.args), ("cluster",)
+        )
         hint = f"write args: {{tensor-parallel-size: {count}}}"
-        section.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
+        section.problem(
+            where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint
+        )
     if service.restart != "no":
         hint = "write restart: no; a systemd unit with `envgen up --stay` restarts all of them"
         section.problem("restart", "a rank that restarts alone never rejoins the others", hint)
@@ -191,17 +255,28 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
         if port.host != port.container:
             hint = f'write "{port.container}:{port.container}", or change args.port'
             section.problem(
-                ("ports", number), "machines in a cluster use the host's network, which maps no ports", hint
+                ("ports", number),
+                "machines in a cluster use the host's network, which maps no ports",
+                hint,
             )
     for variable in PER_NODE:
         if variable in service.env:
             hint = "leave it out: envgen sets it on each machine from `nodes`"
             section.problem(("env", variable), "is set by `cluster`", hint, at_key=True)
-    # A path relative to the project only exists on this machine: another would mount an empty folder.
-    others = [name for name in dict.fromkeys(cluster.nodes) if name in machines and machines[name].context != "default"]
+    # A path relative to the project only exists on this machine: another would mount an empty
+    # folder.
+    others = [
+        name
+        for name in dict.fromkeys(cluster.nodes)
+        if name in machines and machines[name].context != "default"
+    ]
     for node in others:
         for name, cache in section.profile.caches.items():
-            if cache.host is not None and cache.host.is_relative and name not in machines[node].caches:
+            if (
+                cache.host is not None
+                and cache.host.is_relative
+                and name not in machines[node].caches
+            ):
                 hint = f"write the whole path on that machine: caches: {{{name}: /raid/{name}}}"
                 message = f"{cache.host} of the cache {name} is a folder of this machine"
                 section.top.problem(("nodes", node), message, hint)
@@ -212,14 +287,18 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
             section.problem(("mounts", name), message, hint)
 
 
-# --- mounts ---------------------------------------------------------------------------------------------------------
+# --- mounts
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _mounts(report: BoundProfile) -> None:
     """Check that no mount hides envgen's programs, CUDA, a source, a cache or another mount."""
     profile = report.profile
     sources = [(f"the source {name}", source.mount) for name, source in report.sources("mount")]
-    held = [("envgen's programs", ContainerPath("/opt/envgen")), ("CUDA (cuda.home)", profile.cuda.home)]
+    held = [
+        ("envgen's programs", ContainerPath("/opt/envgen")),
+        ("CUDA (cuda.home)", profile.cuda.home),
+    ]
     if profile.tiktoken.encodings:
         held.append(("the vocabulary files", profile.tiktoken.FOLDER))
     paths: dict[object, str] = {}
@@ -229,7 +308,9 @@ def _mounts(report: BoundProfile) -> None:
         _hides(section, cache.path, [*sources, *held])
         for what, place in sources:
             if place.is_parent_of(cache.path):
-                section.problem("path", f"{cache.path} is inside {what} at {place}", "name another folder")
+                section.problem(
+                    "path", f"{cache.path} is inside {what} at {place}", "name another folder"
+                )
         if cache.host is not None:
             section.host_path("host", cache.host)
     held += [(f"the cache {name}", cache.path) for name, cache in profile.caches.items()]
@@ -242,7 +323,9 @@ def _mounts(report: BoundProfile) -> None:
             used.append((f"the mount {key}", mount.path))
 
 
-def _hides(section: BoundProfile, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]) -> None:
+def _hides(
+    section: BoundProfile, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]
+) -> None:
     for what, place in held:
         if target == place or target.is_parent_of(place):
             section.problem("path", f"{target} would hide {what} at {place}", "name another folder")

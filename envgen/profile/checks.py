@@ -32,7 +32,10 @@ DERIVED: Mapping[str, str] = {
     **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
     **dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"), "pip.index"),
     **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"), "pip.extra_indexes"),
-    **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"), "network.ca_certificates"),
+    **dict.fromkeys(
+        ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"),
+        "network.ca_certificates",
+    ),
 }
 OWN_BIN = "/opt/envgen/bin"  # of the image, first in its PATH
 # compile-gate's switches -> what it understands; it ignores any other value.
@@ -62,13 +65,21 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, YamlNode]
     problems = []
     writers: dict[str, str] = {}
     for name, profile in profiles.items():
-        first = writers.setdefault(profile.dockerfile.lower(), name)  # the same file where case does not count
+        first = writers.setdefault(
+            profile.dockerfile.lower(), name
+        )  # the same file where case does not count
         if first != name:
             node = trees[name].items.get("dockerfile")  # a null takes away the default, too
             written = node is not None and node.source.layer != DEFAULT
-            place = node.place("dockerfile") if node and written else trees[name].key_place(f"profiles.{name}")
+            place = (
+                node.place("dockerfile")
+                if node and written
+                else trees[name].key_place(f"profiles.{name}")
+            )
             message = f"profiles {first} and {name} both write {profile.dockerfile}"
-            problems.append(Problem(message, place, f"give one of them another name, such as Dockerfile.{name}"))
+            problems.append(
+                Problem(message, place, f"give one of them another name, such as Dockerfile.{name}")
+            )
     return problems
 
 
@@ -79,11 +90,17 @@ def _image(report: BoundProfile) -> None:
         report.problem("cuda.arch_list", "is required", hint, at_key=True)
     bare = [str(arch) for arch in profile.cuda.arch_list.archs if arch.needs_suffix_for_fp4]
     if bare:
-        better = " ".join(str(a) + ("a" if a.needs_suffix_for_fp4 else "") for a in profile.cuda.arch_list.archs)
+        better = " ".join(
+            str(a) + ("a" if a.needs_suffix_for_fp4 else "") for a in profile.cuda.arch_list.archs
+        )
         message = f"{', '.join(bare)} has no FP4 instructions without the suffix a or f"
         report.problem("cuda.arch_list", message, f"write {better}")
     if profile.image is not None and profile.image == profile.base.image:
-        report.problem("image", "is the base image itself, which a build would overwrite", "choose another name")
+        report.problem(
+            "image",
+            "is the base image itself, which a build would overwrite",
+            "choose another name",
+        )
 
 
 def _variants(report: BoundProfile) -> None:
@@ -94,10 +111,13 @@ def _variants(report: BoundProfile) -> None:
         for service in section.names("services"):
             if service not in services and not section.is_broken(""):
                 message = f"this profile has no service {service!r} to change"
-                section.problem(("services", service), message, near(service, services), at_key=True)
+                section.problem(
+                    ("services", service), message, near(service, services), at_key=True
+                )
 
 
-# --- sources and packages -------------------------------------------------------------------------------------------
+# --- sources and packages
+# -------------------------------------------------------------------------------------------
 
 
 def _sources(report: BoundProfile) -> None:
@@ -108,7 +128,9 @@ def _sources(report: BoundProfile) -> None:
         _origin(section, source.origin)
         if source.submodule_origins and source.origin.kind == "wheel":
             hint = "give it a git origin"
-            section.problem("submodule_origins", "there are no submodules to replace", hint, at_key=True)
+            section.problem(
+                "submodule_origins", "there are no submodules to replace", hint, at_key=True
+            )
         _binaries(section, source)
     # Two sources that claim the same thing, or one inside the other.
     sources = report.sources("mount", "package", "distribution")
@@ -130,11 +152,15 @@ def _binaries(section: BoundProfile, source: Source) -> None:
         return
     if source.origin.kind != "checkout":
         message = "binaries are only for a mounted checkout"
-        section.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True)
+        section.problem(
+            "binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True
+        )
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
         hint = f"write {replace(source.binaries, name=source.distribution)}"
         section.problem(
-            "binaries", f"names {source.binaries.name}, but the distribution is {source.distribution}", hint
+            "binaries",
+            f"names {source.binaries.name}, but the distribution is {source.distribution}",
+            hint,
         )
 
 
@@ -142,7 +168,12 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
     section = source.at("origin")
     kinds = [kind for kind in ORIGIN_KINDS if getattr(origin, kind) is not None]
     if len(kinds) > 1:
-        section.problem("", f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
+        section.problem(
+            "",
+            f"names {' and '.join(kinds)}: a source has one origin",
+            "keep one of them",
+            whole=True,
+        )
     elif not kinds:
         hint = "write one of git (with ref or pull), wheel, checkout"
         section.problem("", "names no origin", hint, at_key=True, whole=True)
@@ -151,41 +182,56 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
             hint = "add ref (a branch, tag or commit) or pull (a number)"
             section.problem("", "git without ref or pull", hint, at_key=True, whole=True)
         if origin.git.startswith("file://") and section.is_shared("git"):
-            section.problem("git", "is an address on one machine", LOCAL_HINT.format("a file:// address"))
+            section.problem(
+                "git", "is an address on one machine", LOCAL_HINT.format("a file:// address")
+            )
     if origin.ref is not None and origin.pull is not None:
         section.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
     for key in ("ref", "pull"):
         if getattr(origin, key) is not None and origin.git is None and not section.is_broken("git"):
-            section.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
+            section.problem(
+                key, f"{key} without git", "add the address: git: https://...", at_key=True
+            )
     if origin.checkout is not None:
         if section.profile.mode is Mode.PRODUCTION and not section.top.is_broken("mode"):
             hint = "give it a git ref or a wheel version; or set mode: development"
             node = section.node("checkout")
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"
-            section.problem("checkout", "a production profile cannot mount checkouts", hint, at_key=True)
+            section.problem(
+                "checkout", "a production profile cannot mount checkouts", hint, at_key=True
+            )
         section.host_path("checkout", origin.checkout, checkout=True)
 
 
 def _python_path(report: BoundProfile) -> None:
     entries = report.profile.python_path
-    mounted = [source for _, source in report.sources("mount", "package") if source.origin.kind == "checkout"]
+    mounted = [
+        source
+        for _, source in report.sources("mount", "package")
+        if source.origin.kind == "checkout"
+    ]
     for number, entry in enumerate(entries):
         for source in mounted:
             parent, _, folder = source.mount.path.rpartition("/")
             if (parent or "/") == entry.path:
                 message = f"from {entry}, `import {source.package}` gives a namespace package, the folder {folder}"
-                report.problem(("python_path", number), message, f"name the checkout itself: {source.mount}")
+                report.problem(
+                    ("python_path", number), message, f"name the checkout itself: {source.mount}"
+                )
             elif entry.path == f"{source.mount.path}/{source.package}":
                 message = f"{entry} is the package {source.package} itself: its modules would shadow others by name"
-                report.problem(("python_path", number), message, f"name the folder above it: {source.mount}")
+                report.problem(
+                    ("python_path", number), message, f"name the folder above it: {source.mount}"
+                )
 
 
 def _packages(report: BoundProfile) -> None:
     section, pip = report.at("pip"), report.profile.pip
     protected = {canonicalize_name(name) for name in pip.protect}
     sources: dict[str, str] = {
-        canonicalize_name(source.distribution): name for name, source in report.sources("distribution")
+        canonicalize_name(source.distribution): name
+        for name, source in report.sources("distribution")
     }
     for number, name in enumerate(pip.remove):
         if canonicalize_name(name) in protected:
@@ -202,19 +248,31 @@ def _packages(report: BoundProfile) -> None:
                 section.problem((key, number), message, "remove it here")
 
 
-# --- variables ------------------------------------------------------------------------------------------------------
+# --- variables
+# ------------------------------------------------------------------------------------------------------
 
 
 def _env(report: BoundProfile) -> None:
     profile, secrets = report.profile, report.profile.secrets
-    places: list[tuple[Path_, Mapping[str, str]]] = [(("env", group), names) for group, names in profile.env.items()]
-    places += [(("services", name, "env"), service.env) for name, service in profile.services.items()]
-    places += [(("sources", name, "install", "env"), source.install.env) for name, source in profile.sources.items()]
-    for path, name, value in ((path, *item) for path, variables in places for item in variables.items()):
+    places: list[tuple[Path_, Mapping[str, str]]] = [
+        (("env", group), names) for group, names in profile.env.items()
+    ]
+    places += [
+        (("services", name, "env"), service.env) for name, service in profile.services.items()
+    ]
+    places += [
+        (("sources", name, "install", "env"), source.install.env)
+        for name, source in profile.sources.items()
+    ]
+    for path, name, value in (
+        (path, *item) for path, variables in places for item in variables.items()
+    ):
         cache = caches.SETS.get(name)
         key = f"caches.{cache}.path" if cache in profile.caches else DERIVED.get(name, "")
         if key:
-            report.problem((*path, name), f"envgen sets {name} itself", f"use the key {key}", at_key=True)
+            report.problem(
+                (*path, name), f"envgen sets {name} itself", f"use the key {key}", at_key=True
+            )
         elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
             message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
             report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")
@@ -227,11 +285,15 @@ def _env(report: BoundProfile) -> None:
             message = f"{name}: names that begin with ENVGEN_ are reserved"
             report.problem((*path, name), message, "choose another", at_key=True)
         if name in secrets:
-            hint = "leave it in `secrets` alone: its value comes from your shell when a service starts"
+            hint = (
+                "leave it in `secrets` alone: its value comes from your shell when a service starts"
+            )
             report.problem((*path, name), f"{name} is also in `secrets`", hint, at_key=True)
     for number, name in enumerate(secrets):
         if name in DERIVED:
-            report.problem(("secrets", number), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
+            report.problem(
+                ("secrets", number), f"envgen sets {name} itself", f"use the key {DERIVED[name]}"
+            )
     # One variable with two values: the result would depend on the order of the groups.
     first: dict[str, str] = {}
     for group, variables in profile.env.items():
@@ -243,13 +305,16 @@ def _env(report: BoundProfile) -> None:
                 report.problem(("env", group, variable), message, hint, at_key=True)
 
 
-# --- secrets --------------------------------------------------------------------------------------------------------
+# --- secrets
+# --------------------------------------------------------------------------------------------------------
 
 _PROSE = frozenset(("description", "prompt", "expect_text", "expect", "forbid"))
 
 
 def _secrets(report: BoundProfile) -> None:
-    """Refuse secrets in every text of the merged profile, since rendered files are committed and images are shared."""
+    """Refuse secrets in every text of the merged profile, since rendered files are committed and
+    images are shared.
+    """
     for path in _names(report.tree, ()):
         if kind := secret_in(path[-1]):
             message = f"this name looks like a secret ({kind}); rendered files are not secret"
@@ -260,7 +325,9 @@ def _secrets(report: BoundProfile) -> None:
         if node.kind == LIST:
             flag = [f"--{path[-1]}"] if path[-2:-1] == ("args",) else []  # the words behind a flag
             secret = secret_word([*flag, *(child.text for child in node.elements)])
-            path, kind = ((*path, str(max(secret[0] - len(flag), 0))), secret[1]) if secret else (path, "")
+            path, kind = (
+                ((*path, str(max(secret[0] - len(flag), 0))), secret[1]) if secret else (path, "")
+            )
         else:
             kind = _secret_text(path, node.text)
         if kind:
@@ -293,8 +360,14 @@ def _name(path: tuple[str, ...]) -> str:
 
 def _secret_text(path: tuple[str, ...], text: str) -> str:
     prose = bool(_PROSE.intersection(path))
-    named = not prose and ("env" in path or "args" in path) and secret_like(_name(path).replace("-", "_"))
-    return secret_in(text, prose=prose) or (f"value of {_name(path)}" if named and is_secret_value(text) else "")
+    named = (
+        not prose
+        and ("env" in path or "args" in path)
+        and secret_like(_name(path).replace("-", "_"))
+    )
+    return secret_in(text, prose=prose) or (
+        f"value of {_name(path)}" if named and is_secret_value(text) else ""
+    )
 
 
 def _subject(path: tuple[str, ...]) -> str:
@@ -314,7 +387,8 @@ def _instead(path: tuple[str, ...]) -> str:
     return "keep it out of this file: `secrets` passes variables of your shell to services"
 
 
-# --- files of the project --------------------------------------------------------------------------------------------
+# --- files of the project
+# --------------------------------------------------------------------------------------------
 
 
 def _own(report: BoundProfile) -> None:
@@ -325,7 +399,10 @@ def _own(report: BoundProfile) -> None:
         report.host_path("pip.netrc", profile.pip.netrc)
     if profile.network.ca_certificates is not None:
         report.host_path("network.ca_certificates", profile.network.ca_certificates)
-    for place, lines in (("base", profile.dockerfile_extra.base), ("end", profile.dockerfile_extra.end)):
+    for place, lines in (
+        ("base", profile.dockerfile_extra.base),
+        ("end", profile.dockerfile_extra.end),
+    ):
         for number, line in enumerate(lines):
             path = ("dockerfile_extra", place, number)
             for copied in line.sources:

@@ -1,4 +1,6 @@
-"""A profile's own Compose file: Compose reads it. What is committed with the project may have no secrets."""
+"""A profile's own Compose file: Compose reads it. What is committed with the project may have no
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _NAME = re.compile(r"""["']?name["']?[ \t]*:""")
 
 
 def own_file(profile: Profile, root: Path) -> Path | None:
-    """The file; None without one. ProjectError where it is missing, outside of the project, or wrong.
+    """The file; None without one. ProjectError where it is missing, outside of the project, or
+    wrong.
 
     Only commands that use it ask: a container can be stopped whatever its state.
     """
@@ -30,28 +33,44 @@ def own_file(profile: Profile, root: Path) -> Path | None:
     path = root / own_path(profile.compose.path)
     if not path.is_file():
         problem = Problem(
-            f"compose of profile {profile.name}: {path} does not exist", hint="create it, or correct `compose`"
+            f"compose of profile {profile.name}: {path} does not exist",
+            hint="create it, or correct `compose`",
         )
         raise ProjectError([problem])
     if not path.resolve().is_relative_to(root.resolve()):
-        message = f"compose of profile {profile.name}: {path} is a link that leaves the project folder"
+        message = (
+            f"compose of profile {profile.name}: {path} is a link that leaves the project folder"
+        )
         raise ProjectError([Problem(message, hint="copy it here")])
-    source, problems = ValueText(label_of(path), PROJECT, text_of(path, label_of(path))), list[Problem]()
+    source, problems = (
+        ValueText(label_of(path), PROJECT, text_of(path, label_of(path))),
+        list[Problem](),
+    )
     for number, line in enumerate(source.text.split("\n"), 1):
         if kind := secret_in(line):
             hint = "write `secrets: [NAME]` in the profile, and ${NAME} there"
-            problems.append(Problem(f"looks like a secret ({kind})", Place(source.label, number, 1), hint))
+            problems.append(
+                Problem(f"looks like a secret ({kind})", Place(source.label, number, 1), hint)
+            )
         if _NAME.match(line):
             hint = "remove it; to rename the project: `name` in envgen.yaml"
-            problems.append(Problem("`name` would make it another Compose project", source.place(number, 1), hint))
+            problems.append(
+                Problem(
+                    "`name` would make it another Compose project", source.place(number, 1), hint
+                )
+            )
     if problems:
         raise ProjectError(problems)
     return path
 
 
 def effective(profile: Profile, described: Mapping[str, Any]) -> Profile:
-    """``profile`` with the ports, networks, commands and API keys that Compose ``described`` its services with."""
-    services = {name: _effective(one, described.get(name) or {}) for name, one in profile.services.items()}
+    """``profile`` with the ports, networks, commands and API keys that Compose ``described`` its
+    services with.
+    """
+    services = {
+        name: _effective(one, described.get(name) or {}) for name, one in profile.services.items()
+    }
     return replace(profile, services=MappingProxyType(services))
 
 
@@ -61,7 +80,10 @@ def _effective(service: Service, described: Mapping[str, Any]) -> Service:
         "network": "host" if described.get("network_mode") == "host" else None,
     }
     words = tuple(described.get("command") or ())
-    if words and service.argv not in (words, words[1:]):  # a server's begins with the program that guards it
+    if words and service.argv not in (
+        words,
+        words[1:],
+    ):  # a server's begins with the program that guards it
         known |= {"command": words, "args": {}}
     if API_KEY in (described.get("environment") or {}):
         known["env"] = {**service.env, API_KEY: ""}
@@ -76,12 +98,20 @@ def _ports(described: Iterable[Mapping[str, Any]]) -> Iterator[PortMapping]:
 
 
 def changes(rendered: Mapping[str, Any], merged: Mapping[str, Any]) -> list[str]:
-    """The keys of a service that the own file changes; of values, which may be secret, only ports and mounts."""
-    changed = [key for key in sorted(rendered.keys() | merged.keys()) if rendered.get(key) != merged.get(key)]
+    """The keys of a service that the own file changes; of values, which may be secret, only ports
+    and mounts.
+    """
+    changed = [
+        key
+        for key in sorted(rendered.keys() | merged.keys())
+        if rendered.get(key) != merged.get(key)
+    ]
     where = {
         "ports": ", ".join(map(str, _ports(merged.get("ports") or ()))),
         "volumes": ", ".join(
-            str(one.get("target")) for one in merged.get("volumes") or () if one not in (rendered.get("volumes") or ())
+            str(one.get("target"))
+            for one in merged.get("volumes") or ()
+            if one not in (rendered.get("volumes") or ())
         ),
     }
     return [f"{key} ({where[key]})" if where.get(key) else key for key in changed]

@@ -1,7 +1,7 @@
 """The words of a flag in `args`: what vLLM's own parser reads back as the value in the file.
 
-A profile is rendered without asking a release, so its parser's exceptions stand here: those of 0.14, 0.30 and 0.33
-(tests/process/test_flags.py asks them).
+A profile is rendered without asking a release, so its parser's exceptions stand here: those of
+0.14, 0.30 and 0.33 (tests/process/test_flags.py asks them).
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ ArgValue = bool | str | tuple[str, ...]  # shape.py knows this alias by its name
 
 VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*[^}]*\}|^\$[A-Za-z_]\w*$")  # what Compose would fill in
 # They are off unless they are there: vLLM has no --no-FLAG for them.
-WITHOUT_NO = frozenset((
-    "aggregate-engine-logging", "data-parallel-multi-port-external-lb", "disable-log-stats", "grpc", "headless", "help",
-    "hf-token",
-))  # fmt: skip
+WITHOUT_NO = frozenset(
+    (
+        "aggregate-engine-logging",
+        "data-parallel-multi-port-external-lb",
+        "disable-log-stats",
+        "grpc",
+        "headless",
+        "help",
+        "hf-token",
+    )
+)
 _REPEATED = ("middleware",)  # once for each value
 _JSON = ("allowed-headers", "allowed-methods", "allowed-origins")  # a list in JSON
 _JOINED = ("device-ids",)  # a list with commas
@@ -29,15 +36,31 @@ _JOINED = ("device-ids",)  # a list with commas
 RANKS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _POOLED = ("embed", "embedding", "classify", "score", "reward")
 SHORT = {
-    "O": "optimization-level", "ac": "attention-config", "asc": "api-server-count", "cc": "compilation-config",
-    "dc": "diffusion-config", "dcp": "decode-context-parallel-size", "dp": "data-parallel-size",
-    "dpa": "data-parallel-address", "dpb": "data-parallel-backend", "dpe": "data-parallel-external-lb",
-    "dph": "data-parallel-hybrid-lb", "dpl": "data-parallel-size-local", "dpm": "data-parallel-multi-port-external-lb",
-    "dpn": "data-parallel-rank", "dpp": "data-parallel-rpc-port", "dpr": "data-parallel-start-rank",
-    "ep": "enable-expert-parallel", "n": "nnodes", "pcp": "prefill-context-parallel-size",
-    "pp": "pipeline-parallel-size", "q": "quantization", "r": "node-rank", "sc": "speculative-config",
+    "O": "optimization-level",
+    "ac": "attention-config",
+    "asc": "api-server-count",
+    "cc": "compilation-config",
+    "dc": "diffusion-config",
+    "dcp": "decode-context-parallel-size",
+    "dp": "data-parallel-size",
+    "dpa": "data-parallel-address",
+    "dpb": "data-parallel-backend",
+    "dpe": "data-parallel-external-lb",
+    "dph": "data-parallel-hybrid-lb",
+    "dpl": "data-parallel-size-local",
+    "dpm": "data-parallel-multi-port-external-lb",
+    "dpn": "data-parallel-rank",
+    "dpp": "data-parallel-rpc-port",
+    "dpr": "data-parallel-start-rank",
+    "ep": "enable-expert-parallel",
+    "n": "nnodes",
+    "pcp": "prefill-context-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "q": "quantization",
+    "r": "node-rank",
+    "sc": "speculative-config",
     "tp": "tensor-parallel-size",
-}  # fmt: skip
+}
 
 
 def plain_name(name: str) -> str:
@@ -74,7 +97,11 @@ def in_words(words: Sequence[str], name: str) -> ArgValue | None:
     for number, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if (plain_name(flag[2:]) if flag.startswith("--") else SHORT.get(flag[1:])) == name:
-            values = (value,) if equals else tuple(takewhile(lambda arg: not arg.startswith("-"), words[number + 1 :]))
+            values = (
+                (value,)
+                if equals
+                else tuple(takewhile(lambda arg: not arg.startswith("-"), words[number + 1 :]))
+            )
             return values if len(values) > 1 else values[0] if values else True
     return None
 
@@ -86,7 +113,9 @@ def whole_ranks(flags: Mapping[str, object]) -> int:
 
 
 def takes_no_prompt(flag: Callable[[str], object]) -> bool:
-    """Whether the flags make it a model that embeds, ranks or classifies. ``flag``: the value of a flag by its name."""
+    """Whether the flags make it a model that embeds, ranks or classifies. ``flag``: the value of a
+    flag by its name.
+    """
     return flag("runner") == "pooling" or flag("convert") in _POOLED or flag("task") in _POOLED
 
 

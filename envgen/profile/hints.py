@@ -37,13 +37,17 @@ COMPOSE: Mapping[str, str] = {
 _PLACES: tuple[tuple[type, str], ...] = (
     (Profile, "it belongs to the profile"),
     (Service, "it belongs in a service: `services: {{NAME: {{{}: ...}}}}`"),
-    *((field.shape.type, f"it belongs below `{name}`") for name, field in fields_of(Profile).items()
-      if field.shape.kind == shapes.RECORD),
-)  # fmt: skip
+    *(
+        (field.shape.type, f"it belongs below `{name}`")
+        for name, field in fields_of(Profile).items()
+        if field.shape.kind == shapes.RECORD
+    ),
+)
 
 
 def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
-    """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar key.
+    """The hint for a key that ``cls`` does not have: its name here, where it belongs, or a similar
+    key.
 
     ``node``: its value; ``path``: of the record.
     """
@@ -52,7 +56,9 @@ def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
         return "it belongs below `defaults:` or below a profile"
     if name in COMPOSE:
         return COMPOSE[name]
-    place = next((place for record, place in _PLACES if record is not cls and name in fields_of(record)), "")
+    place = next(
+        (place for record, place in _PLACES if record is not cls and name in fields_of(record)), ""
+    )
     if place:
         return place.format(name)
     similar = near(name, list(fields))
@@ -75,7 +81,11 @@ def list_for_mapping(inner: Shape, node: YamlNode) -> str:
 def pairs(node: YamlNode) -> str:
     """A list of NAME=VALUE as the items of a mapping; "" for any other list."""
     texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
-    return ", ".join(item(*text.split("=", 1)) for text in texts) if all("=" in text for text in texts) else ""
+    return (
+        ", ".join(item(*text.split("=", 1)) for text in texts)
+        if all("=" in text for text in texts)
+        else ""
+    )
 
 
 def item(name: str, text: str) -> str:
@@ -91,7 +101,11 @@ def spelled(text: str) -> str:
 def flow(node: YamlNode) -> str:
     """A value in YAML's flow style."""
     if node.kind == nodes.MAP:
-        return "{" + ", ".join(f"{spelled(name)}: {flow(child)}" for name, child in node.items.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{spelled(name)}: {flow(child)}" for name, child in node.items.items())
+            + "}"
+        )
     if node.kind == nodes.LIST:
         return "[" + ", ".join(map(flow, node.elements)) + "]"
     return spelled(node.text) if node.kind == nodes.TEXT else node.text or "null"
@@ -127,7 +141,9 @@ def as_list(inner: Shape, text: str, path: str) -> str:
 
 
 def required(field: Field) -> str:
-    """The hint for a missing key: its own required keys with an example each, else its documentation."""
+    """The hint for a missing key: its own required keys with an example each, else its
+    documentation.
+    """
     if field.shape.kind != shapes.RECORD:
         return field.key.doc
     inner = (key for key in fields_of(field.shape.type).values() if key.required)

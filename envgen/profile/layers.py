@@ -1,4 +1,5 @@
-"""The layers of a profile: defaults, the profiles that it extends, itself, the local file, overrides.
+"""The layers of a profile: defaults, the profiles that it extends, itself, the local file,
+overrides.
 
 Mappings merge deep, lists and scalars replace, ``null`` removes. Naming one kind of a source's
 origin removes the others.
@@ -22,7 +23,9 @@ from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
 # Variables of envgen itself and of plain `docker compose`, not keys of a profile.
-RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_UID", "ENVGEN_GID"))
+RESERVED = frozenset(
+    ("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_UID", "ENVGEN_GID")
+)
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,21 @@ _PART = r'"(?:[^"]|"")*"|[^."]+'
 
 
 def split_path(text: str) -> tuple[str, ...]:
-    """The parts of ``a.b."c.d"``; double quotes may have dots, and doubled quotes. Raises ValueError."""
+    """The parts of ``a.b."c.d"``; double quotes may have dots, and doubled quotes. Raises
+    ValueError.
+    """
     if not re.fullmatch(rf"(?:{_PART})(?:\.(?:{_PART}))*", text):
         raise ValueError("a part between the dots is empty, or a double quote is not closed")
     parts = re.findall(_PART, text)
     return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
 
 
-def _override(path: tuple[str, ...], text: str, source: ValueText, problems: list[Problem]) -> list[Override]:
-    """The override with the value ``text``: YAML flow where it begins like one, else one plain scalar."""
+def _override(
+    path: tuple[str, ...], text: str, source: ValueText, problems: list[Problem]
+) -> list[Override]:
+    """The override with the value ``text``: YAML flow where it begins like one, else one plain
+    scalar.
+    """
     node, new = None, list[Problem]()
     try:
         source.text = plain_text(text).strip(" ")
@@ -66,17 +75,25 @@ def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
     """The overrides of ``--set`` options, in order."""
     overrides: list[Override] = []
     for text in sets:
-        assigned = re.fullmatch(r'((?:"[^"]*"|[^"=])+)=(.*)', text, re.DOTALL)  # the first `=` outside of quotes
+        assigned = re.fullmatch(
+            r'((?:"[^"]*"|[^"=])+)=(.*)', text, re.DOTALL
+        )  # the first `=` outside of quotes
         if not assigned:
             place = Place(f"--set {shorten(text, 80)}")
-            problems.append(Problem("is not an assignment", place, "write it like --set build.max_jobs=4"))
+            problems.append(
+                Problem("is not an assignment", place, "write it like --set build.max_jobs=4")
+            )
             continue
         name, value = assigned.groups()
         source = ValueText(f"--set {shorten(name, 80)}", nodes.SET)
         try:
             path = split_path(plain_text(name.strip()))
         except ValueError as error:
-            problems.append(Problem(f"is not a path: {error}", Place(source.label), "write it like build.max_jobs"))
+            problems.append(
+                Problem(
+                    f"is not a path: {error}", Place(source.label), "write it like build.max_jobs"
+                )
+            )
             continue
         if value.strip():
             overrides += _override(path, value, source, problems)
@@ -98,7 +115,9 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
         if all(parts):
             overrides += _override(parts, text, ValueText(name, nodes.ENVIRONMENT), problems)
         else:
-            problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
+            problems.append(
+                Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS")
+            )
     return overrides
 
 
@@ -115,7 +134,9 @@ def section(top: YamlNode, name: str, problems: list[Problem]) -> YamlNode:
 def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro])."""
     if node.kind == nodes.MAP:
-        return node.with_items({key: spelled_out(one, (*path, key)) for key, one in node.items.items()})
+        return node.with_items(
+            {key: spelled_out(one, (*path, key)) for key, one in node.items.items()}
+        )
     is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
     if not is_mount or node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
         return node
@@ -160,7 +181,11 @@ def _parent(
         text = " -> ".join([*members, members[0]])
         problems.append(Problem(f"extends itself: {text}", place, "remove one of these `extends`"))
     elif parent.text not in profiles:
-        problems.append(Problem(f"profile {parent.text!r} does not exist", place, which(parent.text, list(profiles))))
+        problems.append(
+            Problem(
+                f"profile {parent.text!r} does not exist", place, which(parent.text, list(profiles))
+            )
+        )
     else:
         return parent.text
     return None
@@ -197,17 +222,24 @@ def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[s
 def layered(
     files: Sequence[tuple[YamlNode, dict[str, YamlNode]]], orders: Mapping[str, list[str]]
 ) -> dict[str, YamlNode]:
-    """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself.
+    """The merged tree of each profile: for each file its defaults, then the profiles that it
+    extends, then itself.
 
-    What a later file says of an extended profile gives way to what the profile itself says in the first one. A profile
-    that names no Dockerfile has one of its own, not that of the profile that it extends.
+    What a later file says of an extended profile gives way to what the profile itself says in the
+    first one. A profile that names no Dockerfile has one of its own, not that of the profile that
+    it extends.
     """
     defaults, profiles = files[0]
-    # In the first file, the shared one, a profile starts from its parent's tree, so that long chains stay linear.
+    # In the first file, the shared one, a profile starts from its parent's tree, so that long
+    # chains stay linear.
     shared: dict[str, YamlNode] = {}
     for name in sorted(orders, key=lambda name: len(orders[name])):
         parent = shared.get(orders[name][-2]) if len(orders[name]) > 1 else None
-        base = _without(parent, "dockerfile") if parent else merge(YamlNode(nodes.MAP, defaults.source), defaults)
+        base = (
+            _without(parent, "dockerfile")
+            if parent
+            else merge(YamlNode(nodes.MAP, defaults.source), defaults)
+        )
         shared[name] = merge(base, _without(profiles[name], "extends"))
     merged: dict[str, YamlNode] = {}
     for number, (name, order) in enumerate(orders.items()):
@@ -216,9 +248,15 @@ def layered(
             tree = merge(tree, file_defaults)
             for position, step in enumerate(order):
                 if step in file_profiles:
-                    tree = merge(tree, _without(file_profiles[step], "extends", "dockerfile" * (step != name)))
+                    tree = merge(
+                        tree,
+                        _without(file_profiles[step], "extends", "dockerfile" * (step != name)),
+                    )
                     for later in order[position + 1 :]:
-                        tree = merge(tree, _without(_of_its_own(profiles[later], file_profiles[step]), "extends"))
+                        tree = merge(
+                            tree,
+                            _without(_of_its_own(profiles[later], file_profiles[step]), "extends"),
+                        )
         if "dockerfile" not in tree.items and matches(NAME, name):
             file = f"Dockerfile.{name}" if number else "Dockerfile"
             node = scalar(file, ValueText("default", nodes.DEFAULT), quoted=True)
@@ -232,27 +270,44 @@ def _without(node: YamlNode, *keys: str) -> YamlNode:
 
 
 def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
-    """What a profile says itself of the places that ``over``, a change of the profile that it extends, sets."""
+    """What a profile says itself of the places that ``over``, a change of the profile that it
+    extends, sets.
+    """
     items = {}
     for name in node.items.keys() & over.items.keys():
         own, above, at = node.items[name], over.items[name], (*path, name)
-        nested = own.kind == above.kind == nodes.MAP and (len(at) != 3 or at[::2] != ("sources", "origin"))
+        nested = own.kind == above.kind == nodes.MAP and (
+            len(at) != 3 or at[::2] != ("sources", "origin")
+        )
         items[name] = _of_its_own(own, above, at) if nested else own
     return node.with_items(items)
 
 
-def with_binaries(trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]) -> dict[str, YamlNode]:
-    """``trees`` where a mounted checkout that names no `binaries` has the wheel of the nearest extended profile."""
+def with_binaries(
+    trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]
+) -> dict[str, YamlNode]:
+    """``trees`` where a mounted checkout that names no `binaries` has the wheel of the nearest
+    extended profile.
+    """
     completed = dict(trees)
     for name, tree in trees.items():
         sources = tree.at(("sources",))
         for key in sources.items if sources is not None and sources.kind == nodes.MAP else ():
             source = tree.at(("sources", key))
-            if source is None or "binaries" in source.items or tree.at(("sources", key, "origin", "checkout")) is None:
+            if (
+                source is None
+                or "binaries" in source.items
+                or tree.at(("sources", key, "origin", "checkout")) is None
+            ):
                 continue
-            above = (trees[one].at(("sources", key, "origin", "wheel")) for one in reversed(orders.get(name, [])[:-1]))
+            above = (
+                trees[one].at(("sources", key, "origin", "wheel"))
+                for one in reversed(orders.get(name, [])[:-1])
+            )
             if (wheel := next((one for one in above if one is not None), None)) is not None:
-                completed[name] = merge(completed[name], as_tree(("sources", key, "binaries"), wheel))
+                completed[name] = merge(
+                    completed[name], as_tree(("sources", key, "binaries"), wheel)
+                )
     return completed
 
 
@@ -283,15 +338,20 @@ def _keeps_case(path: Sequence[str]) -> bool:
 
 
 def filled(tree: YamlNode) -> YamlNode:
-    """``tree`` with the folders of sources that name none, and what follows from `services.X.model` for `vllm serve`:
+    """``tree`` with the folders of sources that name none, and what follows from `services.X.model`
+    for `vllm serve`:
     the model in the command, and `ready.model`.
     """
     sources = tree.items.get("sources")
     if sources is not None and sources.kind == nodes.MAP:
-        tree = tree.with_items({
-            **tree.items,
-            "sources": sources.with_items({name: _with_mount(name, one) for name, one in sources.items.items()}),
-        })  # fmt: skip
+        tree = tree.with_items(
+            {
+                **tree.items,
+                "sources": sources.with_items(
+                    {name: _with_mount(name, one) for name, one in sources.items.items()}
+                ),
+            }
+        )
     services = tree.items.get("services")
     if services is None or services.kind != nodes.MAP:
         return tree
@@ -308,7 +368,11 @@ def _with_mount(name: str, source: YamlNode) -> YamlNode:
 
 def _with_model(service: YamlNode) -> YamlNode:
     args, ready, command = (service.items.get(key) for key in ("args", "ready", "command"))
-    words = [one.text for one in command.elements] if command is not None and command.kind == nodes.LIST else []
+    words = (
+        [one.text for one in command.elements]
+        if command is not None and command.kind == nodes.LIST
+        else []
+    )
     if words[:2] != ["vllm", "serve"] or (args is not None and args.kind != nodes.MAP):
         return service
     assert command is not None
@@ -321,7 +385,13 @@ def _with_model(service: YamlNode) -> YamlNode:
     if ready is not None and "model" not in ready.items and "port" in ready.items:
         given, named = flags.get("served-model-name"), in_words(words, "served-model-name")
         names = [one.text for one in given.elements or [given]] if given is not None else named
-        name = names if isinstance(names, str) else names[0] if isinstance(names, list | tuple) else repo.text
+        name = (
+            names
+            if isinstance(names, str)
+            else names[0]
+            if isinstance(names, list | tuple)
+            else repo.text
+        )
         items["ready"] = ready.with_items({**ready.items, "model": _copy(repo, name)})
     return service.with_items(items)
 
@@ -331,7 +401,9 @@ def _copy(node: YamlNode, text: str) -> YamlNode:
 
 
 def overridden(tree: YamlNode, overrides: Iterable[Override]) -> YamlNode:
-    """``tree`` with ``overrides`` laid over it, in order. A null in a mapping that is not there makes none."""
+    """``tree`` with ``overrides`` laid over it, in order. A null in a mapping that is not there
+    makes none.
+    """
     for override in overrides:
         path = spell(tree, override)
         if override.node.kind != nodes.NULL or tree.at(path[:-1]) is not None:

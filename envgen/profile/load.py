@@ -43,7 +43,8 @@ T = TypeVar("T")
 class Loaded:
     """A project, and the trees that its profiles were bound from.
 
-    ``overrides``: those of the profile in use; ``before``: its tree without them and without its variant.
+    ``overrides``: those of the profile in use; ``before``: its tree without them and without its
+    variant.
     """
 
     project: Project
@@ -84,14 +85,18 @@ def find(start: Path) -> Path:
 
 
 def require_alone(project: Project) -> None:
-    """RefusedError for a project file beside an envgen.yaml: both would write envgen.lock and the rendered files."""
+    """RefusedError for a project file beside an envgen.yaml: both would write envgen.lock and the
+    rendered files.
+    """
     if project.file.name != FILE_NAME and (project.root / FILE_NAME).exists():
         message = f"{project.file.name} is beside {FILE_NAME}, and both would write envgen.lock and the rendered files"
         raise RefusedError(message, hint="move it to a folder of its own")
 
 
 def _refuse_foreign(path: Path) -> None:
-    """RefusedError for another user's file that was found, not named: anybody can leave one in /tmp."""
+    """RefusedError for another user's file that was found, not named: anybody can leave one in
+    /tmp.
+    """
     if not files.is_ours(path, root=True):
         message = f"{path} belongs to another user (uid {path.lstat().st_uid})"
         raise RefusedError(message, hint=f"if you trust it, name it: -f {path}")
@@ -108,11 +113,13 @@ def load_project(
     profile: str | None = None,
     variant: str = "",
 ) -> Loaded:
-    """Load the project file found upward from ``start`` (default: the cwd), or ``file``, which is to have ``text``.
+    """Load the project file found upward from ``start`` (default: the cwd), or ``file``, which is
+    to have ``text``.
 
-    The overrides ``sets`` and ``environ``, and ``variant``, change the ``profile`` in use (None: the default one);
-    `select` refuses an unknown profile or variant. ``local=False``, for committed files, ignores the local file and
-    ``environ``. Raises ProjectError with all problems, or UsageError without a file.
+    The overrides ``sets`` and ``environ``, and ``variant``, change the ``profile`` in use (None:
+    the default one); `select` refuses an unknown profile or variant. ``local=False``, for committed
+    files, ignores the local file and ``environ``. Raises ProjectError with all problems, or
+    UsageError without a file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     problems: list[Problem] = []
@@ -121,7 +128,9 @@ def load_project(
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     known = len(problems)
     chains = layers.chains(profiles, problems)
-    partial = written.broken or len(problems) > known  # then what a profile lacks may come from the broken one
+    partial = (
+        written.broken or len(problems) > known
+    )  # then what a profile lacks may come from the broken one
     trees = layers.layered(written.sections, chains)
     chosen, varied = profile or written.default, False
     before = trees.get(chosen)
@@ -134,7 +143,11 @@ def load_project(
     trees = {key: layers.filled(tree) for key, tree in layers.with_binaries(trees, chains).items()}
     for key, tree in trees.items():
         binding = Binding(partial=partial)
-        given = {"name": key, "project": written.name, "variant": variant if key == chosen and varied else ""}
+        given = {
+            "name": key,
+            "project": written.name,
+            "variant": variant if key == chosen and varied else "",
+        }
         bound[key] = binding.record(Profile, tree, "", **given)
         check_profile(bound[key], tree, binding, path.parent)
         problems += binding.problems
@@ -153,7 +166,8 @@ def load_project(
 
 @dataclass(frozen=True)
 class _Written:
-    """What the project file and the local one say. ``top``: of the one that names the default profile.
+    """What the project file and the local one say. ``top``: of the one that names the default
+    profile.
 
     ``sections``: defaults and profiles of each; ``broken``: a profile of the first is no mapping.
     """
@@ -165,14 +179,18 @@ class _Written:
     broken: bool
 
 
-def _read_files(path: Path, text: str | None, problems: list[Problem], *, local: bool, searched: bool) -> _Written:
+def _read_files(
+    path: Path, text: str | None, problems: list[Problem], *, local: bool, searched: bool
+) -> _Written:
     """``searched``: the project file was not named, so another user's local file is refused."""
     top = read(path, label_of(path), text=text)
     head, sections = _top(ProjectFile, top, problems), [_sections(top, problems)]
     profiles, whole = sections[0][1], top.items.get("profiles")
     if not profiles and (whole is None or whole.kind in (MAP, NULL)):
         place = (whole or top).place("profiles")
-        problems.append(Problem("a project needs at least one profile", place, "write them below `profiles:`"))
+        problems.append(
+            Problem("a project needs at least one profile", place, "write them below `profiles:`")
+        )
     broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
     name, default = head.name, head.default_profile or next(iter(profiles), "")
     local_path = path.with_name(LOCAL_NAME)
@@ -184,7 +202,10 @@ def _read_files(path: Path, text: str | None, problems: list[Problem], *, local:
     sections.append(_sections(own, problems))
     for added, node in sections[1][1].items():
         if added not in profiles:
-            message, hint = f"profile {added!r} does not exist; overrides can't add it", which(added, list(profiles))
+            message, hint = (
+                f"profile {added!r} does not exist; overrides can't add it",
+                which(added, list(profiles)),
+            )
             problems.append(Problem(message, node.key_place(f"profiles.{added}"), hint))
         if "extends" in node.items:
             place = node.items["extends"].key_place(f"profiles.{added}.extends")
@@ -195,14 +216,17 @@ def _read_files(path: Path, text: str | None, problems: list[Problem], *, local:
 
 
 def called(text: str) -> str:
-    """The name of the profile that a command line calls ``text``: a recipe's name is its profile's, too."""
+    """The name of the profile that a command line calls ``text``: a recipe's name is its profile's,
+    too.
+    """
     return as_profile_name(text) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) else text
 
 
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
     """The profile ``name``, or the default one. Raises UsageError with the names that there are.
 
-    ``variant``: the one that the project was loaded with; UsageError where the profile does not have it.
+    ``variant``: the one that the project was loaded with; UsageError where the profile does not
+    have it.
     """
     wanted = name or project.default_profile
     if wanted not in project.profiles:
@@ -218,11 +242,16 @@ def select(project: Project, name: str | None, variant: str = "") -> Profile:
 
 
 def _raise(problems: Sequence[Problem]) -> NoReturn:
-    """Raise ProjectError with each problem once (profiles share their defaults), in the order of the file."""
+    """Raise ProjectError with each problem once (profiles share their defaults), in the order of
+    the file.
+    """
     unique: dict[tuple[object, ...], Problem] = {}
     for problem in problems:
         place = problem.place
-        unique.setdefault((place and (place.file, place.line, place.column), problem.message, problem.hint), problem)
+        unique.setdefault(
+            (place and (place.file, place.line, place.column), problem.message, problem.hint),
+            problem,
+        )
     files = list(dict.fromkeys(p.place.file for p in unique.values() if p.place))
 
     def rank(problem: Problem) -> tuple[int, int, int]:
@@ -233,8 +262,14 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
 
 
 def _top(cls: type[T], top: YamlNode, problems: list[Problem]) -> T:
-    """The keys at the top of a file, without its sections and x- keys, which are for anchors, as in Compose."""
-    own = {key: one for key, one in top.items.items() if key not in ("defaults", "profiles") and key[:2] != "x-"}
+    """The keys at the top of a file, without its sections and x- keys, which are for anchors, as in
+    Compose.
+    """
+    own = {
+        key: one
+        for key, one in top.items.items()
+        if key not in ("defaults", "profiles") and key[:2] != "x-"
+    }
     binding = Binding()
     record: T = binding.record(cls, top.with_items(own), "")
     problems += binding.problems
@@ -253,12 +288,16 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
         if node.kind not in (MAP, NULL):
             problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
         # Others may extend it, so what is no mapping counts as an empty one.
-        profiles[name] = layers.spelled_out(node if node.kind == MAP else replace(node, kind=MAP, items={}))
+        profiles[name] = layers.spelled_out(
+            node if node.kind == MAP else replace(node, kind=MAP, items={})
+        )
     return layers.spelled_out(defaults), profiles
 
 
 def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:
-    """``tree`` with a variant laid over it, or several (``a+b``) in this order; None where it lacks one."""
+    """``tree`` with a variant laid over it, or several (``a+b``) in this order; None where it lacks
+    one.
+    """
     for name in variant.split("+"):
         over = lay_over(tree, name)
         if over is None:
@@ -278,7 +317,10 @@ def contradictions(tree: YamlNode, variant: str) -> Iterator[Problem]:
                 same = min(len(earlier), len(path))
                 if earlier[:same] == path[:same] and (earlier != path or value != text):
                     where = node.place(f"variants.{name}.{join_path(path)}")
-                    yield Problem(f"{other}, too, sets this, and otherwise: {variant} is a contradiction", where)
+                    yield Problem(
+                        f"{other}, too, sets this, and otherwise: {variant} is a contradiction",
+                        where,
+                    )
         before |= {path: (name, text) for path, text, _ in values}
 
 

@@ -1,9 +1,10 @@
 """The frozen model of a project file. Past the loader nothing sees dicts or YAML nodes.
 
-Every field carries its documentation in ``key(...)``: binding, defaults, the JSON Schema and docs/profile.md are all
-generated from these classes: users read these texts. Field types are limited to what ``shape.py``
-reads: scalars, the value types of ``values.py``, enums, tuples, mappings from str, records of this module or of
-``service.py``, ``| None``.
+Every field carries its documentation in ``key(...)``: binding, defaults, the JSON Schema and
+docs/profile.md are all generated from these classes: users read these texts. Field types are
+limited to what ``shape.py``
+reads: scalars, the value types of ``values.py``, enums, tuples, mappings from str, records of this
+module or of ``service.py``, ``| None``.
 """
 
 from __future__ import annotations
@@ -86,9 +87,12 @@ class Build:
         "Compilers that run at once, in builds and in JIT: a number, or auto. Each waits until enough memory is free.",
         MaxJobs(None),
     )
-    ccache: bool = key("Compile through ccache; at most 50 GiB are kept between builds (CCACHE_MAXSIZE).", True)
+    ccache: bool = key(
+        "Compile through ccache; at most 50 GiB are kept between builds (CCACHE_MAXSIZE).", True
+    )
     wheelhouse: HostPath | None = key(
-        "A folder of wheels on this machine that pip may also use (set it in envgen.local.yaml).", None
+        "A folder of wheels on this machine that pip may also use (set it in envgen.local.yaml).",
+        None,
     )
 
 
@@ -103,7 +107,9 @@ class Network:
 @dataclass(frozen=True)
 class Apt:
     build: tuple[str, ...] = key("Debian packages that builds need.", (), item=p.APT_NAME)
-    runtime: tuple[str, ...] = key("Debian packages for the finished image; installed last.", (), item=p.APT_NAME)
+    runtime: tuple[str, ...] = key(
+        "Debian packages for the finished image; installed last.", (), item=p.APT_NAME
+    )
 
 
 @dataclass(frozen=True)
@@ -114,19 +120,27 @@ class Pip:
         item=p.INDEX_URL,
     )
     extra_indexes: tuple[str, ...] = key(
-        "Package indexes beside it. uv takes a package from the first of them that has it.", (), item=p.INDEX_URL
+        "Package indexes beside it. uv takes a package from the first of them that has it.",
+        (),
+        item=p.INDEX_URL,
     )
     netrc: HostPath | None = key(
         "A netrc file on this machine with the logins of package indexes: a secret in builds, a mount where sources are"
         " installed; never stored (set it in envgen.local.yaml).",
         None,
     )
-    tools: tuple[str, ...] = key("Python packages for the image, such as fastsafetensors.", (), item=p.REQUIREMENT)
+    tools: tuple[str, ...] = key(
+        "Python packages for the image, such as fastsafetensors.", (), item=p.REQUIREMENT
+    )
     deps: tuple[str, ...] = key(
-        "Packages installed before the sources (their run-time dependencies).", (), item=p.REQUIREMENT
+        "Packages installed before the sources (their run-time dependencies).",
+        (),
+        item=p.REQUIREMENT,
     )
     override: tuple[str, ...] = key(
-        "Dependencies switched off: never installed, even if another package requires them.", (), item=p.DISTRIBUTION
+        "Dependencies switched off: never installed, even if another package requires them.",
+        (),
+        item=p.DISTRIBUTION,
     )
     prefer: tuple[str, ...] = key(
         "Packages whose files stay where another package brings the same file, such as b12x beside FlashInfer.",
@@ -146,18 +160,28 @@ class Pip:
 
     @property
     def index_variables(self) -> dict[str, str]:
-        """The package indexes as variables for pip and for uv, which reads none of pip's; {} for pip's own index."""
+        """The package indexes as variables for pip and for uv, which reads none of pip's; {} for
+        pip's own index.
+        """
         extra = " ".join(self.extra_indexes)
         first = {"PIP_INDEX_URL": self.index, "UV_DEFAULT_INDEX": self.index}
-        return {name: url for name, url in {**first, "PIP_EXTRA_INDEX_URL": extra, "UV_INDEX": extra}.items() if url}
+        return {
+            name: url
+            for name, url in {**first, "PIP_EXTRA_INDEX_URL": extra, "UV_INDEX": extra}.items()
+            if url
+        }
 
 
 @dataclass(frozen=True)
 class DockerfileExtra:
     """The user's own lines of a Dockerfile."""
 
-    base: tuple[DockerLine, ...] = key("In the stage that all others start from, after apt.build.", ())
-    end: tuple[DockerLine, ...] = key("In the finished image, before the check that pip.protect kept its packages.", ())
+    base: tuple[DockerLine, ...] = key(
+        "In the stage that all others start from, after apt.build.", ()
+    )
+    end: tuple[DockerLine, ...] = key(
+        "In the finished image, before the check that pip.protect kept its packages.", ()
+    )
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -187,7 +211,9 @@ class Tiktoken:
 
     FOLDER: ClassVar[ContainerPath] = ContainerPath("/workspace/tiktoken_encodings")
 
-    encodings: Mapping[str, Encoding] = key("One entry per vocabulary: o200k_base, ...", {}, names=p.NAME)
+    encodings: Mapping[str, Encoding] = key(
+        "One entry per vocabulary: o200k_base, ...", {}, names=p.NAME
+    )
 
 
 ORIGIN_KINDS = ("git", "wheel", "checkout")
@@ -245,10 +271,16 @@ class Repository:
 
 @dataclass(frozen=True)
 class Input(Repository):
-    """A repository that a source's build would fetch by itself, or reads from a folder that a variable names."""
+    """A repository that a source's build would fetch by itself, or reads from a folder that a
+    variable names.
+    """
 
-    variable: str = key("The variable that gives the build its path, such as VLLM_CUTLASS_SRC_DIR.", item=p.ENV_NAME)
-    folder: str | None = key("The folder in it that the build wants; unset: all of it.", None, item=p.INNER_PATH)
+    variable: str = key(
+        "The variable that gives the build its path, such as VLLM_CUTLASS_SRC_DIR.", item=p.ENV_NAME
+    )
+    folder: str | None = key(
+        "The folder in it that the build wants; unset: all of it.", None, item=p.INNER_PATH
+    )
 
 
 @dataclass(frozen=True)
@@ -259,11 +291,17 @@ class Install:
         item=p.REQUIREMENT,
     )
     env: Mapping[str, str] = key("Variables for its build alone.", {}, names=p.ENV_NAME)
-    prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word per item.", ())
-    inputs: Mapping[str, Input] = key(
-        "Repositories that its build would fetch by itself: envgen fetches and locks them.", {}, names=p.NAME
+    prepare: tuple[str, ...] = key(
+        "A command to run in the source before it is built, one word per item.", ()
     )
-    dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
+    inputs: Mapping[str, Input] = key(
+        "Repositories that its build would fetch by itself: envgen fetches and locks them.",
+        {},
+        names=p.NAME,
+    )
+    dependencies: bool = key(
+        "Also install what it depends on (never what pip.protect names).", False
+    )
 
 
 @dataclass(frozen=True)
@@ -272,7 +310,8 @@ class Source:
     package: str = key("The name that Python imports.", item=p.MODULE)
     distribution: str = key("The name that pip knows.", item=p.DISTRIBUTION)
     mount: ContainerPath = key(
-        "Where its checkout is in the container; unset: /workspace/NAME.", ContainerPath("/workspace/NAME")
+        "Where its checkout is in the container; unset: /workspace/NAME.",
+        ContainerPath("/workspace/NAME"),
     )
     binaries: Pin | None = key(
         "The release whose wheel gives a mounted checkout its dependencies and, for vLLM, its compiled modules: nothing"
@@ -285,7 +324,9 @@ class Source:
         names=p.INNER_PATH,
     )
     patches: str | None = key(
-        "The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=p.NAME
+        "The folder below patches/ whose series is applied (never to a mounted checkout).",
+        None,
+        item=p.NAME,
     )
     console_scripts: tuple[str, ...] = key(
         "Commands that it installs; doctor checks what they import.", (), item=p.COMMAND
@@ -297,7 +338,9 @@ class Source:
 class Cache:
     path: ContainerPath = key("Where the container sees it.")
     host: HostPath | None = key("A folder on this machine; unset: a named volume.", None)
-    namespace: bool = key("For the cache `flashinfer`: a separate place for each source, CUDA, torch and arch.", True)
+    namespace: bool = key(
+        "For the cache `flashinfer`: a separate place for each source, CUDA, torch and arch.", True
+    )
 
 
 @dataclass(frozen=True)
@@ -307,10 +350,14 @@ class Machine:
     address: str = key("Its IPv4 address on the cable between the machines.", item=p.IPV4)
     interface: str = key("The network interface that has this address.", item=p.INTERFACE)
     context: str = key(
-        "The Docker context that reaches its engine; default: this machine's own.", "default", item=p.CONTEXT
+        "The Docker context that reaches its engine; default: this machine's own.",
+        "default",
+        item=p.CONTEXT,
     )
     rdma: tuple[str, ...] = key(
-        "RDMA devices for NCCL (NCCL_IB_HCA), in the same order on all machines; none: plain TCP.", (), item=p.INTERFACE
+        "RDMA devices for NCCL (NCCL_IB_HCA), in the same order on all machines; none: plain TCP.",
+        (),
+        item=p.INTERFACE,
     )
     caches: Mapping[str, HostPath] = key(
         "The host folders of caches on that machine, by the cache's name.", {}, names=p.NAME
@@ -321,19 +368,24 @@ class Machine:
 class Variant:
     """Another way to run the same image. Only ``description`` and ``changes`` come from the file.
 
-    The other keys define what it may contain; their values take effect by being merged into the profile (`layers.py`).
+    The other keys define what it may contain; their values take effect by being merged into the
+    profile (`layers.py`).
     ``changes``: each value that it sets, by its path.
     """
 
     changes: Mapping[str, str]
     description: str = key("One line about this variant.", "")
     env: Mapping[str, Mapping[str, str]] = key("As in the profile.", {}, names=p.NAME)
-    services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", {}, names=p.NAME)
+    services: Mapping[str, Service] = key(
+        "Services of the profile, with the keys that differ.", {}, names=p.NAME
+    )
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One environment. ``name`` and ``project`` are set by the loader; all else comes from the files and overrides."""
+    """One environment. ``name`` and ``project`` are set by the loader; all else comes from the
+    files and overrides.
+    """
 
     name: str
     project: str
@@ -360,14 +412,21 @@ class Profile:
     )
     build: Build = key("How images are built.", Build())
     network: Network = key(
-        "A company's network. Builds and services get HTTP_PROXY, HTTPS_PROXY and NO_PROXY of your shell.", Network()
+        "A company's network. Builds and services get HTTP_PROXY, HTTPS_PROXY and NO_PROXY of your shell.",
+        Network(),
     )
     apt: Apt = key("Debian packages.", Apt())
     pip: Pip = key("Python packages.", Pip())
     tiktoken: Tiktoken = key("Vocabulary files for gpt-oss.", Tiktoken())
-    sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", {}, names=p.NAME)
-    python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
-    env: Mapping[str, Mapping[str, str]] = key("Groups of run-time variables, for all services.", {}, names=p.NAME)
+    sources: Mapping[str, Source] = key(
+        "What is developed or built: flashinfer, vllm, ...", {}, names=p.NAME
+    )
+    python_path: tuple[ContainerPath, ...] = key(
+        "PYTHONPATH, in front of what the base image has.", ()
+    )
+    env: Mapping[str, Mapping[str, str]] = key(
+        "Groups of run-time variables, for all services.", {}, names=p.NAME
+    )
     secrets: tuple[str, ...] = key(
         "Variables of your shell, or of `.env` beside this file; services get them at run time only.",
         (),
@@ -385,10 +444,14 @@ class Profile:
     ulimits: Mapping[str, int] = key(
         "Limits of the container, soft and hard alike; -1: unlimited.", {}, names=p.ULIMIT, low=-1
     )
-    working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
+    working_dir: ContainerPath = key(
+        "The folder that services start in.", ContainerPath("/workspace")
+    )
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)
     nodes: Mapping[str, Machine] = key(
-        "Machines that services can share (`cluster`), each under a name of your own.", {}, names=p.NODE
+        "Machines that services can share (`cluster`), each under a name of your own.",
+        {},
+        names=p.NODE,
     )
     variants: Mapping[str, Variant] = key(
         "Other ways to run the same image (`envgen up SERVICE --variant NAME`): the settings that differ.",
@@ -408,7 +471,9 @@ class Profile:
 
     @property
     def unguarded(self) -> bool:
-        """Whether a server could fill the memory that GPU and machine share, with no guard that ends it before."""
+        """Whether a server could fill the memory that GPU and machine share, with no guard that
+        ends it before.
+        """
         shares = self.gpu is not GpuMode.NONE and self.cuda.arch_list.shares_memory
         return shares and self.memory.floor is not None and not self.memory.floor.bytes
 
@@ -425,7 +490,9 @@ class Profile:
 
     @property
     def chosen(self) -> str:
-        """The options to add to a command in a hint, so that it is about this profile with these values."""
+        """The options to add to a command in a hint, so that it is about this profile with these
+        values.
+        """
         return shell_line(["--profile", self.name, *self.options])
 
     @property
@@ -450,12 +517,18 @@ class Profile:
     @property
     def opens_folders(self) -> bool:
         """Whether the image must let a user who is not root write to homes, caches and the overlay."""
-        return bool(self.mounted_sources) or any(self.user_of(name) not in ("", "root") for name in self.services)
+        return bool(self.mounted_sources) or any(
+            self.user_of(name) not in ("", "root") for name in self.services
+        )
 
     @property
     def mounted_sources(self) -> Mapping[str, Source]:
         """The sources whose checkout is mounted rather than baked in."""
-        return {name: source for name, source in self.sources.items() if source.origin.kind == "checkout"}
+        return {
+            name: source
+            for name, source in self.sources.items()
+            if source.origin.kind == "checkout"
+        }
 
 
 @dataclass(frozen=True)
@@ -463,12 +536,16 @@ class ProjectFile:
     """What is at the top of envgen.yaml."""
 
     version: int = key("The version of this file format: 1.", low=1, high=1)
-    name: str = key("The project's name: images, containers and volumes carry it.", item=p.PROJECT_NAME)
+    name: str = key(
+        "The project's name: images, containers and volumes carry it.", item=p.PROJECT_NAME
+    )
     default_profile: str | None = key(
         "The profile of commands that name none; unset: the first one.", None, item=p.NAME
     )
     defaults: Profile | None = key("What all profiles share; the weakest layer.", None)
-    profiles: Mapping[str, Profile] = key("The environments of this project, by name.", {}, names=p.NAME)
+    profiles: Mapping[str, Profile] = key(
+        "The environments of this project, by name.", {}, names=p.NAME
+    )
 
 
 @dataclass(frozen=True)
@@ -482,9 +559,13 @@ class LocalFile:
         None,
         item=p.PROJECT_NAME,
     )
-    default_profile: str | None = key("The profile of commands that name none, on this machine.", None, item=p.NAME)
+    default_profile: str | None = key(
+        "The profile of commands that name none, on this machine.", None, item=p.NAME
+    )
     defaults: Profile | None = key("As in envgen.yaml.", None)
-    profiles: Mapping[str, Profile] = key("What differs from the profiles of envgen.yaml.", {}, names=p.NAME)
+    profiles: Mapping[str, Profile] = key(
+        "What differs from the profiles of envgen.yaml.", {}, names=p.NAME
+    )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""The JSON Schema of a project file, generated from the model, and the values of a profile as plain data.
+"""The JSON Schema of a project file, generated from the model, and the values of a profile as plain
+data.
 
-The schema is for single files, before layers are merged: a required key may come from `defaults`, and `null` removes
-the value of a weaker layer. So nothing below the top is required, and every key may be null.
+The schema is for single files, before layers are merged: a required key may come from `defaults`,
+and `null` removes the value of a weaker layer. So nothing below the top is required, and every key
+may be null.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def project_schema() -> Schema:
         "title": "envgen project file",
         **file,
         "required": ["version", "name", "profiles"],
-        "patternProperties": {"^x-": {"description": "Ignored: a place for anchors, as in Compose."}},
+        "patternProperties": {
+            "^x-": {"description": "Ignored: a place for anchors, as in Compose."}
+        },
         "$defs": dict(sorted(definitions.items())),
     }
 
@@ -67,7 +71,11 @@ def _definition(cls: Any, definitions: Schema) -> Schema:
     if name not in definitions:
         definitions[name] = {}
         properties = {key: _field(field, definitions) for key, field in fields_of(cls).items()}
-        definitions[name] = {"type": "object", "additionalProperties": False, "properties": properties}
+        definitions[name] = {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": properties,
+        }
     return {"$ref": f"#/$defs/{name}"}
 
 
@@ -134,7 +142,8 @@ def _value_type(type_: Any) -> Schema:
 
 @dataclass(frozen=True)
 class Value:
-    """One value. ``layer``: project, local, variant, environment, set or default; a default has no place.
+    """One value. ``layer``: project, local, variant, environment, set or default; a default has no
+    place.
 
     ``over``: the replaced value, where it is a scalar, and its place.
     """
@@ -183,7 +192,9 @@ def values(profile: Profile, tree: YamlNode) -> Iterator[Value]:
             yield Value(join_path(path), value, DEFAULT, None)
             continue
         if node.kind == MAP:  # of a flag written as a mapping: the changed part
-            node = next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
+            node = next(
+                (leaf for _, _, leaf in written(node) if leaf.source is not node.source), node
+            )
         old = node.below
         over = ", ".join(filter(None, (old.text, str(old.place())))) if old is not None else ""
         yield Value(join_path(path), value, node.source.layer, node.place(), over)

@@ -1,4 +1,6 @@
-"""A service in the model of a project file: its command and flags, its health, and the weights that it loads."""
+"""A service in the model of a project file: its command and flags, its health, and the weights that
+it loads.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Ready:
         " `served-model-name`, else the repository.",
         None,
     )
-    port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
+    port: int | None = key(
+        "The container's port that answers HTTP; it must be published.", None, low=1, high=65535
+    )
     prompt: str = key("The prompt to complete, at temperature 0.", "The capital of France is")
     expect_text: str | None = key("Text that the completion must contain; unset: any.", None)
     expect: Mapping[str, str] = key(
@@ -47,7 +51,9 @@ class Ready:
         {},
         names=p.NAME,
     )
-    forbid: Mapping[str, str] = key("Regular expressions that the log must not match.", {}, names=p.NAME)
+    forbid: Mapping[str, str] = key(
+        "Regular expressions that the log must not match.", {}, names=p.NAME
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,9 @@ class ModelRef:
     """The weights that a service loads: a repository on the Hugging Face Hub at one revision."""
 
     repo: str = key("The repository, such as openai/gpt-oss-120b.", item=p.HUB_REPO)
-    revision: str = key("A branch, tag or commit. `envgen lock` pins its commit.", "main", item=p.HUB_REVISION)
+    revision: str = key(
+        "A branch, tag or commit. `envgen lock` pins its commit.", "main", item=p.HUB_REVISION
+    )
     ignore: tuple[str, ...] = key(
         "Files that `envgen model pull` leaves out: gpt-oss has its weights three times.",
         ("original/*", "metal/*"),
@@ -64,25 +72,37 @@ class ModelRef:
 
 
 def draft_of(repo: object, revision: object = None) -> ModelRef | None:
-    """The weights that `speculative-config` names; None for a folder, or a method that has no model of its own."""
+    """The weights that `speculative-config` names; None for a folder, or a method that has no model
+    of its own.
+    """
     if not isinstance(repo, str) or not re.fullmatch(p.HUB_REPO, repo):
         return None
-    return ModelRef(repo, revision if isinstance(revision, str) else "main", ("original/*", "metal/*"))
+    return ModelRef(
+        repo, revision if isinstance(revision, str) else "main", ("original/*", "metal/*")
+    )
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Several machines that serve one model together, by vLLM's own multi-node mode."""
 
-    nodes: tuple[str, ...] = key("The machines, as named below `nodes`. The first has rank 0 and the API.", item=p.NODE)
-    port: int = key("Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535)
+    nodes: tuple[str, ...] = key(
+        "The machines, as named below `nodes`. The first has rank 0 and the API.", item=p.NODE
+    )
+    port: int = key(
+        "Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535
+    )
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A file or folder of this machine in the container. ``TEXT``: the short form; `layers.py` spells it out."""
+    """A file or folder of this machine in the container. ``TEXT``: the short form; `layers.py`
+    spells it out.
+    """
 
-    host: HostPath = key("The file or folder on this machine. It must be there when the service starts.")
+    host: HostPath = key(
+        "The file or folder on this machine. It must be there when the service starts."
+    )
     path: ContainerPath = key("Where the container sees it.")
     read_only: bool = key("The container can't change it.", False)
 
@@ -130,7 +150,8 @@ class Service:
     )
     cluster: Cluster | None = key("The machines that run it together; unset: one machine.", None)
     needs_memory: ByteSize | None = key(
-        "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).", None
+        "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).",
+        None,
     )
     mounts: Mapping[str, Mount] = key(
         "Files and folders of this machine, each under a name: the keys below, or HOST:CONTAINER[:ro] as in Compose.",
@@ -153,7 +174,11 @@ class Service:
             config = json.loads(value) if isinstance(value, str) else None
         except ValueError:
             config = None
-        if self.model is None or not isinstance(config, dict) or config.get("model") == self.model.repo:
+        if (
+            self.model is None
+            or not isinstance(config, dict)
+            or config.get("model") == self.model.repo
+        ):
             return None
         return draft_of(config.get("model"), config.get("revision"))
 
@@ -163,7 +188,9 @@ class Service:
         return tuple(one for one in (self.model, self.draft) if one is not None)
 
     def flag(self, name: str) -> ArgValue | None:
-        """The value of a flag in `args`, which may be spelled with dashes or underscores, or in `command`."""
+        """The value of a flag in `args`, which may be spelled with dashes or underscores, or in
+        `command`.
+        """
         value = next((value for key, value in self.args.items() if plain_name(key) == name), None)
         return in_words(self.command, name) if value is None else value
 
@@ -177,14 +204,23 @@ class Service:
         """The whole command: words, then flags in the order of the file."""
         words = list(self.command)
         for name, value in self.args.items():
-            words += words_of(name, value, of_vllm=self.command[:1] == ("vllm",) or self.is_vllm_server)
-        if self.model is not None and self.model.revision != "main" and "revision" not in self.args and self.is_vllm:
+            words += words_of(
+                name, value, of_vllm=self.command[:1] == ("vllm",) or self.is_vllm_server
+            )
+        if (
+            self.model is not None
+            and self.model.revision != "main"
+            and "revision" not in self.args
+            and self.is_vllm
+        ):
             words += ["--revision", self.model.revision]
         return tuple(words)
 
     @property
     def host_ports(self) -> tuple[PortMapping, ...]:
-        """The ports of the machine that it uses: those it publishes; with `network: host` the one it listens on."""
+        """The ports of the machine that it uses: those it publishes; with `network: host` the one
+        it listens on.
+        """
         if self.network is None:
             return self.ports
         port = self.http_port
@@ -197,7 +233,11 @@ class Service:
         value, key = self.flag("port"), "args.port" if "port" in self.args else "command"
         if value is None:
             return ("vLLM's default", 8000) if self.is_vllm_server else None
-        return (key, int(value)) if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,4}", value) else None
+        return (
+            (key, int(value))
+            if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,4}", value)
+            else None
+        )
 
     @property
     def http_port(self) -> int | None:
@@ -215,12 +255,18 @@ class Service:
 
     @property
     def served_name(self) -> str | None:
-        """The name by which the server lists its model: `ready.model`, else the first that its command gives it."""
-        return (self.ready.model if self.ready is not None else None) or next(iter(self.names), None)
+        """The name by which the server lists its model: `ready.model`, else the first that its
+        command gives it.
+        """
+        return (self.ready.model if self.ready is not None else None) or next(
+            iter(self.names), None
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that vLLM's server lists, by its flags: `served-model-name`, else the model that it loads."""
+        """The names that vLLM's server lists, by its flags: `served-model-name`, else the model
+        that it loads.
+        """
         names = self.flag("served-model-name")
         if isinstance(names, tuple):
             return names

@@ -36,7 +36,14 @@ SEEN = {
     NULL: "nothing",
 }
 
-PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = "project", "local", "variant", "environment", "set", "default"
+PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = (
+    "project",
+    "local",
+    "variant",
+    "environment",
+    "set",
+    "default",
+)
 
 
 @dataclass(eq=False)
@@ -52,7 +59,9 @@ class ValueText:
         return self.layer in (PROJECT, LOCAL, VARIANT)
 
     def line(self, number: int) -> str:
-        """The text of line ``number`` (from 1); long lines are cut, control characters shown as ``?``."""
+        """The text of line ``number`` (from 1); long lines are cut, control characters shown as
+        ``?``.
+        """
         if not 1 <= number <= len(self._lines):
             return ""
         return masked(self._lines[number - 1].rstrip("\r")[:200])
@@ -64,7 +73,11 @@ class ValueText:
     def place(self, line: int, column: int, key: str = "") -> Place:
         """The place of a mark (from 1) in this source."""
         located = self.is_file and line
-        return Place(self.label, line, column, key, self.line(line)) if located else Place(self.label, key=key)
+        return (
+            Place(self.label, line, column, key, self.line(line))
+            if located
+            else Place(self.label, key=key)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +117,11 @@ class YamlNode:
 
     def key_place(self, key: str = "") -> Place:
         """Position of this value's key, or of the value itself when it has none."""
-        return self.source.place(self.key_line, self.key_column, key) if self.key_line else self.place(key)
+        return (
+            self.source.place(self.key_line, self.key_column, key)
+            if self.key_line
+            else self.place(key)
+        )
 
     def with_items(self, items: dict[str, YamlNode]) -> YamlNode:
         """A mapping at the same place with other entries."""
@@ -122,7 +139,9 @@ class YamlNode:
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLS = frozenset(("true", "True", "TRUE", "false", "False", "FALSE"))
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 
 
 def plain_kind(text: str) -> str:
@@ -134,13 +153,17 @@ def plain_kind(text: str) -> str:
     return INT if _INT.fullmatch(text) else FLOAT if _FLOAT.fullmatch(text) else TEXT
 
 
-def scalar(text: str, source: ValueText, line: int = 0, column: int = 0, *, quoted: bool = False) -> YamlNode:
+def scalar(
+    text: str, source: ValueText, line: int = 0, column: int = 0, *, quoted: bool = False
+) -> YamlNode:
     """A scalar node."""
     return YamlNode(TEXT if quoted else plain_kind(text), source, line, column, text=text)
 
 
 def near(word: str, known: list[str]) -> str:
-    """``did you mean `x`?`` for a name similar to ``word``; else the known names, unless there are many."""
+    """``did you mean `x`?`` for a name similar to ``word``; else the known names, unless there are
+    many.
+    """
     if not known:
         return ""
     if similar := difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6):
@@ -155,7 +178,9 @@ def which(profile: str, known: list[str]) -> str:
     return "; ".join(filter(None, (similar if similar.startswith("did") else "", every)))
 
 
-def written(node: YamlNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, YamlNode]]:
+def written(
+    node: YamlNode, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, YamlNode]]:
     """(path, text, node) of each value below ``node``, as written in the file."""
     if node.kind == MAP:
         for name, child in node.items.items():
@@ -167,12 +192,18 @@ def written(node: YamlNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def join_path(parts: Iterable[str]) -> str:
-    """The text of a path for ``layers.split_path``: parts with a dot, a quote or `=` are in double quotes."""
-    return ".".join(part if re.fullmatch('[^."=]+', part) else '"' + part.replace('"', '""') + '"' for part in parts)
+    """The text of a path for ``layers.split_path``: parts with a dot, a quote or `=` are in double
+    quotes.
+    """
+    return ".".join(
+        part if re.fullmatch('[^."=]+', part) else '"' + part.replace('"', '""') + '"'
+        for part in parts
+    )
 
 
 def lay_over(tree: YamlNode, name: str) -> YamlNode | None:
-    """The changes of the variant ``name`` of ``tree``, as a separate tree; None without such a variant.
+    """The changes of the variant ``name`` of ``tree``, as a separate tree; None without such a
+    variant.
 
     Its values keep their places; their layer is the variant.
     """
@@ -182,15 +213,21 @@ def lay_over(tree: YamlNode, name: str) -> YamlNode | None:
     sources: dict[int, ValueText] = {}
 
     def copied(node: YamlNode) -> YamlNode:
-        source = sources.setdefault(id(node.source), ValueText(node.source.label, VARIANT, node.source.text))
-        return replace(node, source=source, items={name: copied(child) for name, child in node.items.items()})
+        source = sources.setdefault(
+            id(node.source), ValueText(node.source.label, VARIANT, node.source.text)
+        )
+        return replace(
+            node, source=source, items={name: copied(child) for name, child in node.items.items()}
+        )
 
     return copied(overlay(node))
 
 
 def overlay(node: YamlNode) -> YamlNode:
     """The changes of a variant: all but its description."""
-    return node.with_items({name: child for name, child in node.items.items() if name != "description"})
+    return node.with_items(
+        {name: child for name, child in node.items.items() if name != "description"}
+    )
 
 
 MAX_BYTES = 1 << 20
@@ -204,7 +241,8 @@ _COMPOSE_TAGS = frozenset(("!reset", "!override"))
 
 
 def parse(source: ValueText, *, foreign: bool = False) -> tuple[YamlNode | None, list[Problem]]:
-    """The tree of a file's text, whose top must be a mapping; an empty one for a file without anything in it.
+    """The tree of a file's text, whose top must be a mapping; an empty one for a file without
+    anything in it.
 
     ``foreign``: a file of another program (Compose, a recipe), which may have merge keys (``<<``).
     """
@@ -238,10 +276,14 @@ class _TooLarge(Exception):
 
 
 def _composed(source: ValueText) -> yaml.Node | None:
-    """PyYAML's tree. The composer of libyaml recurses in C without a limit, so the depth is checked before."""
+    """PyYAML's tree. The composer of libyaml recurses in C without a limit, so the depth is checked
+    before.
+    """
     depth = 0
     for event in yaml.parse(source.text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > MAX_DEPTH:
             mark: Any = event.start_mark
             place = source.place(mark.line + 1, mark.column + 1)
@@ -260,18 +302,36 @@ _SYNTAX_HINTS = {
 
 
 def _syntax(error: yaml.YAMLError, source: ValueText) -> Problem:
-    message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not text that YAML can carry"
+    message = (
+        getattr(error, "problem", None)
+        or getattr(error, "reason", None)
+        or "is not text that YAML can carry"
+    )
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    place = source.place(mark.line + 1, mark.column + 1) if mark else _at(getattr(error, "position", None), source)
-    if "nesting depth" in message:  # libyaml's own limit, from PyYAML 6.0.4: it reads ahead of the events
+    place = (
+        source.place(mark.line + 1, mark.column + 1)
+        if mark
+        else _at(getattr(error, "position", None), source)
+    )
+    if (
+        "nesting depth" in message
+    ):  # libyaml's own limit, from PyYAML 6.0.4: it reads ahead of the events
         return Problem(f"nests deeper than {MAX_DEPTH} levels", place)
     if not source.is_file:
-        return Problem(f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text")
+        return Problem(
+            f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text"
+        )
     if "but found another document" in message:
-        return Problem("a second document begins here", place, "a project file is one document; remove the `---`")
+        return Problem(
+            "a second document begins here",
+            place,
+            "a project file is one document; remove the `---`",
+        )
     context = getattr(error, "context", None)
     hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in message), "")
-    return Problem(f"is not YAML: {message} ({context})" if context else f"is not YAML: {message}", place, hint)
+    return Problem(
+        f"is not YAML: {message} ({context})" if context else f"is not YAML: {message}", place, hint
+    )
 
 
 def _at(position: int | None, source: ValueText) -> Place:
@@ -294,7 +354,9 @@ class _Walker:
 
     def problem(self, node: yaml.Node, path: str, message: str, hint: str = "") -> None:
         mark = node.start_mark
-        self.problems.append(Problem(message, self.source.place(mark.line + 1, mark.column + 1, path), hint))
+        self.problems.append(
+            Problem(message, self.source.place(mark.line + 1, mark.column + 1, path), hint)
+        )
 
     def walk(self, node: yaml.Node, path: str) -> YamlNode:
         """The tree below ``node``. Aliases are followed, so size and depth are checked here."""
@@ -316,11 +378,20 @@ class _Walker:
                 raise _TooLarge(Problem(message, self.source.place(line, column, path), hint))
         self.depth += 1
         if isinstance(node, yaml.SequenceNode):
-            items = {str(index): self.walk(item, f"{path}[{index}]") for index, item in enumerate(node.value)}
+            items = {
+                str(index): self.walk(item, f"{path}[{index}]")
+                for index, item in enumerate(node.value)
+            }
         else:
             items = self._entries(node.value, path)
         self.depth -= 1
-        return YamlNode(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column, items=items)
+        return YamlNode(
+            LIST if isinstance(node, yaml.SequenceNode) else MAP,
+            self.source,
+            line,
+            column,
+            items=items,
+        )
 
     def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, YamlNode]:
         entries: dict[str, YamlNode] = {}
@@ -332,7 +403,9 @@ class _Walker:
             name = key.value
             if key.tag not in _PLAIN_TAGS:  # Compose reads `!!binary cHJvdmlkZXI=` as `provider`
                 shown = key.tag.replace(_CORE, "!!", 1)
-                self.problem(key, path, f"the tag {shown} is not supported for a key", "remove the tag")
+                self.problem(
+                    key, path, f"the tag {shown} is not supported for a key", "remove the tag"
+                )
             inner = f"{path}.{name}" if path else name
             is_merge = name == "<<" and not key.style
             if is_merge and self.foreign:
@@ -348,7 +421,10 @@ class _Walker:
                 self.problem(key, inner, message, "keep one of them")
             else:
                 child = entries[name] = self.walk(value, inner)
-                child.key_line, child.key_column = key.start_mark.line + 1, key.start_mark.column + 1
+                child.key_line, child.key_column = (
+                    key.start_mark.line + 1,
+                    key.start_mark.column + 1,
+                )
         return {**below, **entries}
 
 
@@ -359,16 +435,24 @@ def label_of(path: Path) -> str:
     return str(path)
 
 
-def read(path: Path, label: str, *, layer: str = PROJECT, limit: int = MAX_BYTES, text: str | None = None) -> YamlNode:
-    """Read ``path``, called ``label`` in messages, as one mapping; ``limit`` in bytes. Raises ProjectError."""
-    node, problems = parse(ValueText(label, layer, text_of(path, label, limit) if text is None else text))
+def read(
+    path: Path, label: str, *, layer: str = PROJECT, limit: int = MAX_BYTES, text: str | None = None
+) -> YamlNode:
+    """Read ``path``, called ``label`` in messages, as one mapping; ``limit`` in bytes. Raises
+    ProjectError.
+    """
+    node, problems = parse(
+        ValueText(label, layer, text_of(path, label, limit) if text is None else text)
+    )
     if problems or node is None:
         raise ProjectError(problems)
     return node
 
 
 def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
-    """The text of ``path``, called ``label`` in messages: at most ``limit`` bytes of UTF-8. Raises ProjectError."""
+    """The text of ``path``, called ``label`` in messages: at most ``limit`` bytes of UTF-8. Raises
+    ProjectError.
+    """
 
     def refused(message: str, hint: str = "") -> ProjectError:
         return ProjectError([Problem(message, Place(label), hint)])
@@ -377,7 +461,9 @@ def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
         with files.opened(path) as file:
             data = file.read(limit + 1)
     except FileNotFoundError:
-        raise refused("there is no such file", "`envgen init DIR` writes a starter project") from None
+        raise refused(
+            "there is no such file", "`envgen init DIR` writes a starter project"
+        ) from None
     except files.NotAFile as error:
         if path.is_dir():
             raise refused("is a folder, not a file", "name the file in it") from None
@@ -387,13 +473,19 @@ def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
     if len(data) > limit:
         message = f"is larger than {limit >> 20} MiB, the limit"
         raise refused(
-            *((f"{message} for a project file", "name the project file") if limit == MAX_BYTES else (message,))
+            *(
+                (f"{message} for a project file", "name the project file")
+                if limit == MAX_BYTES
+                else (message,)
+            )
         )
     return decode(data, label)
 
 
 def decode(data: bytes, label: str) -> str:
-    """UTF-8 text of ``data``, its byte order mark removed. Raises ProjectError with the byte's place."""
+    """UTF-8 text of ``data``, its byte order mark removed. Raises ProjectError with the byte's
+    place.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -404,5 +496,9 @@ def decode(data: bytes, label: str) -> str:
         lead = before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")
         place = Place(label, line, len(lead) + 1, "", lead + "?")
         message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
-        hint = "the file looks like UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "save the file as UTF-8"
+        hint = (
+            "the file looks like UTF-16"
+            if data[:2] in (b"\xff\xfe", b"\xfe\xff")
+            else "save the file as UTF-8"
+        )
         raise ProjectError([Problem(message, place, hint)]) from None

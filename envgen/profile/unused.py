@@ -1,6 +1,8 @@
-"""Settings without effect: values of a file, a variable or an option that no output has, each with the reason.
+"""Settings without effect: values of a file, a variable or an option that no output has, each with
+the reason.
 
-The profile in use is judged, with its chosen variant; of its values, those that no other profile shares.
+The profile in use is judged, with its chosen variant; of its values, those that no other profile
+shares.
 """
 
 from __future__ import annotations
@@ -18,25 +20,44 @@ from envgen.profile.load import Loaded, with_variant
 from envgen.profile.model import GpuMode, Profile, Source
 from envgen.profile.service import Service
 from envgen.profile.shape import fields_of
-from envgen.profile.tree import DEFAULT, ENVIRONMENT, MAP, NULL, PROJECT, SET, VARIANT, YamlNode, join_path
+from envgen.profile.tree import (
+    DEFAULT,
+    ENVIRONMENT,
+    MAP,
+    NULL,
+    PROJECT,
+    SET,
+    VARIANT,
+    YamlNode,
+    join_path,
+)
 
 Path_ = tuple[str, ...]
 NONE: Mapping[str, str] = MappingProxyType({})
-# Variables of plain `docker compose`, and of scripts/ and tests/ of this repository, besides `layers.RESERVED`.
+# Variables of plain `docker compose`, and of scripts/ and tests/ of this repository, besides
+# `layers.RESERVED`.
 ELSEWHERE = re.compile(
     r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
 # Variables that vLLM no longer reads: the first release without each, and what replaces it.
 DEAD = {
     "VLLM_ATTENTION_BACKEND": ((0, 30), "write `args: {attention-config: {backend: ...}}`"),
-    "VLLM_USE_CUDA_GRAPH": ((0, 0), "graphs are on by default; `args: {enforce-eager: true}` turns them off"),
-    "VLLM_FLASHINFER_MOE_BACKEND": ((0, 30), "write `args: {moe-backend: ...}`, such as flashinfer_cutlass"),
+    "VLLM_USE_CUDA_GRAPH": (
+        (0, 0),
+        "graphs are on by default; `args: {enforce-eager: true}` turns them off",
+    ),
+    "VLLM_FLASHINFER_MOE_BACKEND": (
+        (0, 30),
+        "write `args: {moe-backend: ...}`, such as flashinfer_cutlass",
+    ),
     "VLLM_MXFP4_USE_MARLIN": ((0, 30), "write `args: {moe-backend: marlin}`"),
 }
 
 
 def warnings(loaded: Loaded, environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
-    """A warning for each setting of the profile in use without effect. ``environ``: the variables laid over it."""
+    """A warning for each setting of the profile in use without effect. ``environ``: the variables
+    laid over it.
+    """
     problems = [*unread(environ), *_unused(loaded)]
     problems += _idle(loaded, {problem.place.file for problem in problems if problem.place})
     return tuple(dict.fromkeys(problems))
@@ -44,14 +65,28 @@ def warnings(loaded: Loaded, environ: Mapping[str, str] = NONE) -> tuple[Problem
 
 def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
     """A warning for each ENVGEN_... variable that is neither a key nor a variable of envgen's own."""
-    keys = {f"{layers.PREFIX}{key}".upper(): fields_of(field.shape.type) for key, field in fields_of(Profile).items()}
+    keys = {
+        f"{layers.PREFIX}{key}".upper(): fields_of(field.shape.type)
+        for key, field in fields_of(Profile).items()
+    }
     inner = (f"{key}__{name}".upper() for key, record in keys.items() for name in record)
     names = {*layers.RESERVED, *keys, *inner}
-    for variable in sorted(name for name in environ if name.startswith(layers.PREFIX) and environ[name].strip()):
-        if "__" in variable or variable.upper() in keys or variable in names or ELSEWHERE.fullmatch(variable):
+    for variable in sorted(
+        name for name in environ if name.startswith(layers.PREFIX) and environ[name].strip()
+    ):
+        if (
+            "__" in variable
+            or variable.upper() in keys
+            or variable in names
+            or ELSEWHERE.fullmatch(variable)
+        ):
             continue
         similar = difflib.get_close_matches(variable.upper(), sorted(names), 1, 0.8)
-        hint = f"did you mean {similar[0]}?" if similar else "two underscores separate the parts of a key"
+        hint = (
+            f"did you mean {similar[0]}?"
+            if similar
+            else "two underscores separate the parts of a key"
+        )
         yield Problem("nothing reads this variable", Place(variable), hint)
 
 
@@ -64,12 +99,17 @@ def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
     for override in loaded.overrides:
         others = [other for other in loaded.overrides if other is not override]
         label = override.node.source.label
-        if override.from_environment or label in warned or loaded.bound(layers.overridden(below, others)) != profile:
+        if (
+            override.from_environment
+            or label in warned
+            or loaded.bound(layers.overridden(below, others)) != profile
+        ):
             continue
         yield Problem("changes nothing: the profile is the same without it", Place(label))
 
 
-# --- values without effect --------------------------------------------------------------------------------------------
+# --- values without effect
+# --------------------------------------------------------------------------------------------
 
 
 def _unused(loaded: Loaded) -> Iterator[Problem]:
@@ -77,7 +117,9 @@ def _unused(loaded: Loaded) -> Iterator[Problem]:
     for path, node in _values(loaded.trees[loaded.chosen]):
         reason = _reason(profile, path, node)
         if reason and node.source.layer != DEFAULT and not _shared(loaded, path, node):
-            above = ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
+            above = (
+                ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
+            )
             yield Problem(reason[0], node.key_place(join_path((*above, *path))), reason[1])
 
 
@@ -89,12 +131,18 @@ def _values(node: YamlNode, path: Path_ = ()) -> Iterator[tuple[Path_, YamlNode]
 
 
 def _shared(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
-    """Whether a value of a file may have its effect elsewhere: in another profile, or with another variant."""
+    """Whether a value of a file may have its effect elsewhere: in another profile, or with another
+    variant.
+    """
     if node.source.layer in (ENVIRONMENT, SET, VARIANT):
         return False
     others = [tree.at(path) for name, tree in loaded.trees.items() if name != loaded.chosen]
     variants = loaded.trees[loaded.chosen].at(("variants",))
-    changed = [variant.at(path[:2]) for variant in variants.elements] if variants and path[0] == "services" else []
+    changed = (
+        [variant.at(path[:2]) for variant in variants.elements]
+        if variants and path[0] == "services"
+        else []
+    )
     in_variant = bool(loaded.project.profiles[loaded.chosen].variant) or any(changed)
     return in_variant or any(other and other.place() == node.place() for other in others)
 
@@ -103,15 +151,27 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
     """Why a value of a profile has no effect, and what to do; None if it has one."""
     sources, services = profile.sources, profile.services
     match path:
-        case ("variants", *_) | ("sources", _, "binaries"):  # a null takes away a default of `binaries`
+        case ("variants", *_) | (
+            "sources",
+            _,
+            "binaries",
+        ):  # a null takes away a default of `binaries`
             return None
-        case _ if node.kind == NULL and node.source.layer in (PROJECT, SET):  # below it, each profile is merged once
+        case _ if node.kind == NULL and node.source.layer in (
+            PROJECT,
+            SET,
+        ):  # below it, each profile is merged once
             return "null removes nothing: no weaker layer sets it", 'remove it; an empty text is ""'
         case ("cuda", "home") if profile.gpu is GpuMode.NONE and not profile.cuda.arch_list.archs:
             return "nothing is compiled for a GPU: cuda.arch_list is empty", ""
         case ("build", "ccache") if not any(source.origin.is_built for source in sources.values()):
-            return "no source is built in the image", "a cache named `ccache` is for what services compile"
-        case ("sources", name, "origin", "checkout") if above := _above_package(profile, sources[name]):
+            return (
+                "no source is built in the image",
+                "a cache named `ccache` is for what services compile",
+            )
+        case ("sources", name, "origin", "checkout") if above := _above_package(
+            profile, sources[name]
+        ):
             why = f"in {above}, `import {sources[name].package}` may give an empty namespace package, the checkout"
             return why, f"add {sources[name].mount} to `python_path`"
         case ("sources", name, "mount") if sources[name].origin.kind != "checkout":
@@ -120,18 +180,29 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
             return "a checkout brings its own submodules", "set them in the checkout"
         case ("sources", name, "install", "inputs") if not sources[name].origin.is_built:
             return "only an image build fetches them, and this source is not built there", ""
-        case ("sources", name, "install", "requires" | "env" | "prepare") if sources[name].origin.kind == "wheel":
+        case ("sources", name, "install", "requires" | "env" | "prepare") if (
+            sources[name].origin.kind == "wheel"
+        ):
             return "a wheel is installed as it is, not built", ""
         case ("sources", name, "install", "dependencies") if sources[name].binaries is not None:
             return "its dependencies are those of `binaries`", ""
-        case ("env", _, name) | ("services", _, "env", name) if name in DEAD and _vllm(profile) >= DEAD[name][0]:
+        case ("env", _, name) | ("services", _, "env", name) if (
+            name in DEAD and _vllm(profile) >= DEAD[name][0]
+        ):
             return "vLLM no longer reads it", DEAD[name][1]
         case ("services", name, "args", flag) if _lacks_gpus(profile, services[name], flag):
             why = f"{services[name].ranks} ranks need as many GPUs, and one machine has fewer for this service"
             return why, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
-        case ("services", name, "health", "complete") if getattr(services[name].ready, "model", None) is None:
-            return "no token is asked for without ready.model", "add ready.model: the name that /v1/models lists"
-        case ("services", name, "health" | "ready", "complete" | "expect_text") if takes_no_prompt(services[name].flag):
+        case ("services", name, "health", "complete") if (
+            getattr(services[name].ready, "model", None) is None
+        ):
+            return (
+                "no token is asked for without ready.model",
+                "add ready.model: the name that /v1/models lists",
+            )
+        case ("services", name, "health" | "ready", "complete" | "expect_text") if takes_no_prompt(
+            services[name].flag
+        ):
             return "a model that embeds, ranks or classifies completes no text", ""
         case ("services", name, "ready", "prompt") if services[name].http_port is None:
             return "nothing is asked: no port is known to answer HTTP (ready.port)", ""
@@ -141,10 +212,17 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
             return "with ipc: host, /dev/shm is the machine's", "leave one of the two out"
         case ("caches", name, "namespace") if name != FLASHINFER.name:
             return "only the cache `flashinfer` has namespaces", ""
-        case ("nodes", name) if not any(name in one.cluster.nodes for one in services.values() if one.cluster):
+        case ("nodes", name) if not any(
+            name in one.cluster.nodes for one in services.values() if one.cluster
+        ):
             return "no service runs there: none has it in `cluster.nodes`", ""
-        case ("nodes", _, "caches", name) if name in profile.caches and profile.caches[name].host is None:
-            return f"the cache {name} is a volume", f"a volume has no folder: write caches.{name}.host, too"
+        case ("nodes", _, "caches", name) if (
+            name in profile.caches and profile.caches[name].host is None
+        ):
+            return (
+                f"the cache {name} is a volume",
+                f"a volume has no folder: write caches.{name}.host, too",
+            )
     return None
 
 
@@ -157,7 +235,9 @@ def _vllm(profile: Profile) -> tuple[int, int]:
 
 
 def _above_package(profile: Profile, source: Source) -> str:
-    """The working directory above a checkout with the name of its package, whose packages Python does not find."""
+    """The working directory above a checkout with the name of its package, whose packages Python
+    does not find.
+    """
     above, _, folder = source.mount.path.rpartition("/")
     places = [profile.working_dir, *(service.working_dir for service in profile.services.values())]
     hidden = folder == source.package and source.mount not in profile.python_path
@@ -165,7 +245,11 @@ def _above_package(profile: Profile, source: Source) -> str:
 
 
 def _lacks_gpus(profile: Profile, service: Service, flag: str) -> bool:
-    """Whether vLLM has more ranks than one machine has GPUs for it; told at the first flag of ``RANKS``."""
+    """Whether vLLM has more ranks than one machine has GPUs for it; told at the first flag of
+    ``RANKS``.
+    """
     gpus = len(service.gpu) if service.gpu else 1 if profile.cuda.arch_list.shares_memory else 0
     first = next((key for key in service.args if plain_name(key) in RANKS), "")
-    return flag == first and service.is_vllm and service.cluster is None and 0 < gpus < service.ranks
+    return (
+        flag == first and service.is_vllm and service.cluster is None and 0 < gpus < service.ranks
+    )

@@ -1,8 +1,9 @@
 """Domain values that own their spellings.
 
-Each type is immutable and has ``parse(text)``, which raises ``ValueError`` with a sentence that a user can act on, and
-a ``PATTERN`` for the JSON Schema. ``str(value)`` is the spelling of the project file. Only this module formats an arch,
-an image name or a size. ``NUMBER``: the kind of YAML number that may be written unquoted.
+Each type is immutable and has ``parse(text)``, which raises ``ValueError`` with a sentence that a
+user can act on, and a ``PATTERN`` for the JSON Schema. ``str(value)`` is the spelling of the
+project file. Only this module formats an arch, an image name or a size. ``NUMBER``: the kind of
+YAML number that may be written unquoted.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ LONGEST = 60_000  # bytes; the Dockerfile parser gives up on lines of more than 
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` if a Dockerfile, YAML and a shell can all carry it; else raise ``ValueError``.
+    """Return ``text`` if a Dockerfile, YAML and a shell can all carry it; else raise
+    ``ValueError``.
 
-    Control characters (newline, NUL, tab, NEL, ...), line separators, bidi controls and lone surrogates are refused:
+    Control characters (newline, NUL, tab, NEL, ...), line separators, bidi controls and lone
+    surrogates are refused:
     a Dockerfile has no way to write them, or they make a line look like another one.
     """
     char = forbidden_character(text)
@@ -30,10 +33,14 @@ def plain_text(text: str) -> str:
         if "\ud800" <= char <= "\udfff":
             raise ValueError("contains a lone surrogate, which is not text")
         if char < " " or "\x7f" <= char <= "\x9f":
-            raise ValueError(f"contains the control character {char!r}; a value is one line of printable text")
+            raise ValueError(
+                f"contains the control character {char!r}; a value is one line of printable text"
+            )
         raise ValueError(f"contains {escaped(char)}, which breaks or reorders a line")
     if len(text) * 4 > LONGEST and len(text.encode()) > LONGEST:
-        raise ValueError(f"is longer than {LONGEST} bytes, which a Dockerfile cannot carry in one line")
+        raise ValueError(
+            f"is longer than {LONGEST} bytes, which a Dockerfile cannot carry in one line"
+        )
     return text
 
 
@@ -47,8 +54,12 @@ def _match(pattern: str, text: str, what: str) -> re.Match[str]:
 def _path_text(text: str) -> str:
     """``text`` if a file system takes it as a path. Raises ValueError."""
     plain_text(text)
-    if len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in text.split("/")):
-        raise ValueError(f"is too long for a path: {LONGEST_PATH} bytes, and {LONGEST_NAME} for each name, are allowed")
+    if len(text.encode()) > LONGEST_PATH or any(
+        len(part.encode()) > LONGEST_NAME for part in text.split("/")
+    ):
+        raise ValueError(
+            f"is too long for a path: {LONGEST_PATH} bytes, and {LONGEST_NAME} for each name, are allowed"
+        )
     return text
 
 
@@ -67,7 +78,9 @@ class ContainerPath:
         if not text.startswith("/"):
             raise ValueError(f"{text!r} is not an absolute path inside the container")
         if ":" in text:
-            raise ValueError(f"{text!r} contains a colon, which separates the fields of a mount and of PYTHONPATH")
+            raise ValueError(
+                f"{text!r} contains a colon, which separates the fields of a mount and of PYTHONPATH"
+            )
         parts = [part for part in text.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise ValueError(f"{text!r} contains '..'")
@@ -85,7 +98,8 @@ class ContainerPath:
 class HostPath:
     """A path on the machine of the user: absolute, ``~/...`` or relative to the project's folder.
 
-    It stays as written. A rendered file holds only one that is relative to the project or begins with ``~``.
+    It stays as written. A rendered file holds only one that is relative to the project or begins
+    with ``~``.
     """
 
     path: str
@@ -120,8 +134,9 @@ class HostPath:
 class CudaArch:
     """One CUDA architecture such as ``12.1a``.
 
-    Suffix ``a`` = architecture-specific, ``f`` = family-specific, empty = portable. On 10.x and later the FP4
-    conversion instructions exist only with a suffix (else ptxas: ``cvt.e2m1x2 not supported on .target 'sm_121'``).
+    Suffix ``a`` = architecture-specific, ``f`` = family-specific, empty = portable. On 10.x and
+    later the FP4 conversion instructions exist only with a suffix (else ptxas: ``cvt.e2m1x2 not
+    supported on .target 'sm_121'``).
     """
 
     major: int
@@ -160,7 +175,9 @@ class CudaArch:
 
 @dataclass(frozen=True)
 class CudaArchList:
-    """A list of architectures; FlashInfer wants single spaces, Torch wants semicolons (facts, section 1)."""
+    """A list of architectures; FlashInfer wants single spaces, Torch wants semicolons (facts,
+    section 1).
+    """
 
     archs: tuple[CudaArch, ...]
 
@@ -196,8 +213,12 @@ class CudaArchList:
 
     @property
     def folder(self) -> str:
-        """FlashInfer's cache folder: joined by ``_``, as FlashInfer sorts: ``90a_121a`` (number, then text)."""
-        return "_".join(a.folder for a in sorted(self.archs, key=lambda a: (a.major, f"{a.minor}{a.suffix}")))
+        """FlashInfer's cache folder: joined by ``_``, as FlashInfer sorts: ``90a_121a`` (number,
+        then text).
+        """
+        return "_".join(
+            a.folder for a in sorted(self.archs, key=lambda a: (a.major, f"{a.minor}{a.suffix}"))
+        )
 
 
 @dataclass(frozen=True)
@@ -212,7 +233,9 @@ class ImageRef:
     PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
     EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
     _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-    _HOST: ClassVar[str] = r"(?:localhost|[^/]*[.:][^/]*)/"  # what makes a first part the host of a registry
+    _HOST: ClassVar[str] = (
+        r"(?:localhost|[^/]*[.:][^/]*)/"  # what makes a first part the host of a registry
+    )
     _WHOLE: ClassVar[str] = (
         rf"(?:(?!{_HOST})|(?={_HOST})([A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*(?::[0-9]{{1,5}})?)/)"
         rf"({_NAME}(?:/{_NAME})*)(?::([A-Za-z0-9_][\w.-]{{0,127}}))?(?:@(sha256:[0-9a-f]{{64}}))?"
@@ -233,12 +256,19 @@ class ImageRef:
 
     def __str__(self) -> str:
         head = f"{self.registry}/" if self.registry else ""
-        return head + self.path + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+        return (
+            head
+            + self.path
+            + (f":{self.tag}" if self.tag else "")
+            + (f"@{self.digest}" if self.digest else "")
+        )
 
 
 @dataclass(frozen=True, order=True)
 class ByteSize:
-    """A number of bytes, written like ``8GiB``, ``512m`` or ``1073741824``; binary units throughout, as Docker's."""
+    """A number of bytes, written like ``8GiB``, ``512m`` or ``1073741824``; binary units
+    throughout, as Docker's.
+    """
 
     bytes: int
 
@@ -247,14 +277,22 @@ class ByteSize:
     NUMBER: ClassVar[str] = "int"
     RANGE: ClassVar[tuple[int, ...]] = (0,)
     _LARGEST: ClassVar[int] = 1 << 50
-    _UNITS: ClassVar[dict[str, int]] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    _UNITS: ClassVar[dict[str, int]] = {
+        "": 1,
+        "k": 1 << 10,
+        "m": 1 << 20,
+        "g": 1 << 30,
+        "t": 1 << 40,
+    }
 
     @classmethod
     def parse(cls, text: str) -> ByteSize:
         match = _match(cls.PATTERN, text, "a size; write it like 8GiB")
         whole, _, part = match[1].lstrip("0").partition(".")
         if len(whole) > 19 or len(part) > 19:
-            raise ValueError(f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB")
+            raise ValueError(
+                f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB"
+            )
         count = int(Decimal(match[1]) * cls._UNITS[(match[2] or "").lower()])
         if count > cls._LARGEST:
             raise ValueError(f"{text!r} is too large; the largest size is {cls(cls._LARGEST)}")
@@ -299,7 +337,10 @@ class PortMapping:
         what = "a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000"
         match = _match(cls.PATTERN, text, what)
         address, host, container = match[1] or "", int(match[2]), int(match[3])
-        if address and (address.count(".") != 3 or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))):
+        if address and (
+            address.count(".") != 3
+            or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))
+        ):
             raise ValueError(f"{address!r} is not an IPv4 address")
         for port in (host, container):
             if not 1 <= port <= 65535:
@@ -312,7 +353,9 @@ class PortMapping:
 
 @dataclass(frozen=True)
 class Pin:
-    """A PyPI distribution with ``extras``, whose ``version`` may be left to what the other sources ask for ("")."""
+    """A PyPI distribution with ``extras``, whose ``version`` may be left to what the other sources
+    ask for ("").
+    """
 
     name: str
     version: str
@@ -326,7 +369,11 @@ class Pin:
 
     @classmethod
     def parse(cls, text: str) -> Pin:
-        match = _match(cls.PATTERN, text, f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}")
+        match = _match(
+            cls.PATTERN,
+            text,
+            f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}",
+        )
         return cls(match[1], match[3] or "", tuple(match[2].split(",")) if match[2] else ())
 
     def __str__(self) -> str:
@@ -346,7 +393,9 @@ def version_of_ref(ref: str) -> str:
 
 @dataclass(frozen=True)
 class MaxJobs:
-    """How many compilers run at once: a number, or ``auto`` (as many as cores and memory allow, moment by moment)."""
+    """How many compilers run at once: a number, or ``auto`` (as many as cores and memory allow,
+    moment by moment).
+    """
 
     count: int | None
 
@@ -377,7 +426,9 @@ class GpuId:
 
     @classmethod
     def parse(cls, text: str) -> GpuId:
-        _match(cls.PATTERN, text, "a GPU; write its number or its UUID, as nvidia-smi -L prints them")
+        _match(
+            cls.PATTERN, text, "a GPU; write its number or its UUID, as nvidia-smi -L prints them"
+        )
         return cls(text)
 
     def __str__(self) -> str:
@@ -392,7 +443,9 @@ OWN_PATH = (
 
 
 def own_path(text: str) -> str:
-    """A path of the project in its plain spelling: ``./src/`` is ``src``. ValueError: a build can't mount it."""
+    """A path of the project in its plain spelling: ``./src/`` is ``src``. ValueError: a build can't
+    mount it.
+    """
     plain = text.removeprefix("./").rstrip("/")
     if not re.fullmatch(OWN_PATH, plain):
         hint = "letters, digits and ._@+-, below the project file, outside of docker/ and compose/"
@@ -415,9 +468,13 @@ class DockerLine:
         if not re.match(r"(RUN|COPY|ENV|ARG|LABEL) \S", text):
             raise ValueError(f"{text[:60]!r} is not a RUN, COPY, ENV, ARG or LABEL line")
         if text != text.rstrip() or text.endswith("\\"):
-            raise ValueError("ends with a space or a backslash, which would join it to the next line; remove it")
+            raise ValueError(
+                "ends with a space or a backslash, which would join it to the next line; remove it"
+            )
         if "<<" in text:
-            raise ValueError("has <<, which begins a here-document; put the text in a file and COPY it")
+            raise ValueError(
+                "has <<, which begins a here-document; put the text in a file and COPY it"
+            )
         line = cls(text)
         for path in line.sources:
             own_path(path)
@@ -431,7 +488,11 @@ class DockerLine:
             return ()
         flags = [word for word in words if word.startswith("--")]
         paths = words[len(flags) :]
-        if len(paths) < 2 or paths[0].startswith("[") or not all(re.fullmatch(self._FLAG, flag) for flag in flags):
+        if (
+            len(paths) < 2
+            or paths[0].startswith("[")
+            or not all(re.fullmatch(self._FLAG, flag) for flag in flags)
+        ):
             raise ValueError(
                 "is not a plain COPY; write COPY [--chown=, --chmod=, --link, --from=IMAGE@sha256:...] SOURCE... TARGET"
             )

@@ -1,4 +1,6 @@
-"""Reads recipes: envgen's own, vllm-project's, eugr's and sparkrun's. Nothing in a file is executed."""
+"""Reads recipes: envgen's own, vllm-project's, eugr's and sparkrun's. Nothing in a file is
+executed.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,21 @@ from envgen.profile.tree import LIST, MAP, NULL, PROJECT, ValueText, YamlNode, p
 from envgen.text import whole_number
 
 HARDWARE = "dgx_spark_gb10"
-_WIDER = ("blackwell", "nvidia")  # groups of hardware that include it; the first one in a recipe counts
+_WIDER = (
+    "blackwell",
+    "nvidia",
+)  # groups of hardware that include it; the first one in a recipe counts
 LARGEST = 256 << 10  # bytes of one recipe
 # Flags that the profile sets.
 _OURS = {"host", "port"}
 # Flags that name a file, and keys of recipes that say nothing about how a model is served.
-_FILES = ("chat-template", "tool-parser-plugin", "reasoning-parser-plugin", "hf-config-path", "generation-config")
+_FILES = (
+    "chat-template",
+    "tool-parser-plugin",
+    "reasoning-parser-plugin",
+    "hf-config-path",
+    "generation-config",
+)
 _TALK = ("pull_image", "hardware_notes", "notes", "tags", "author", "benchmarks", "license")
 _SIZES = ("tensor-parallel", "pipeline-parallel", "data-parallel")
 _PULL = re.compile(r"--apply-vllm-pr[ =](\d{1,7})")
@@ -35,7 +46,9 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and how it is served. ``left``: parts that no profile can hold; ``ran``: who ran it on which machine."""
+    """A model and how it is served. ``left``: parts that no profile can hold; ``ran``: who ran it
+    on which machine.
+    """
 
     name: str
     repo: str
@@ -52,7 +65,9 @@ class Recipe:
     date: str = ""
     ran: str = ""
     left: tuple[str, ...] = ()
-    b12x: Mapping[str, Any] = field(default_factory=dict)  # flags of the variant with kernels made for SM12x
+    b12x: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # flags of the variant with kernels made for SM12x
 
 
 def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
@@ -75,7 +90,11 @@ def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
     if "command" in top.items or "container" in top.items:
         return reader.spark()
     if "services" in top.items:
-        raise _problem("is a Compose file, not a recipe", top.place(), "docs/coming-from.md has a row for each key")
+        raise _problem(
+            "is a Compose file, not a recipe",
+            top.place(),
+            "docs/coming-from.md has a row for each key",
+        )
     raise _problem("is not a recipe that envgen reads", top.place(), "formats: docs/models.md")
 
 
@@ -124,7 +143,11 @@ class _Reader:
             raise _problem(f"expected a list of words, found {node.seen()}", node.place())
         words = [one.text for one in node.elements]
         # Some write a flag and its value in one item.
-        return [part for word in words for part in (word.split(" ", 1) if re.match(r"--[\w-]+ \S", word) else [word])]
+        return [
+            part
+            for word in words
+            for part in (word.split(" ", 1) if re.match(r"--[\w-]+ \S", word) else [word])
+        ]
 
     def _env(self, nodes: Mapping[str, YamlNode]) -> dict[str, str]:
         env = {}
@@ -137,14 +160,22 @@ class _Reader:
                 env[name] = node.text
         return env
 
-    def _unknown(self, known: Iterable[str], nodes: Mapping[str, YamlNode], where: str = "") -> None:
+    def _unknown(
+        self, known: Iterable[str], nodes: Mapping[str, YamlNode], where: str = ""
+    ) -> None:
         for name, node in nodes.items():
-            if name not in (*known, *_TALK) and node.kind != NULL and not (node.kind in (MAP, LIST) and not node.items):
+            if (
+                name not in (*known, *_TALK)
+                and node.kind != NULL
+                and not (node.kind in (MAP, LIST) and not node.items)
+            ):
                 self.left.append(f"{where}{name}: a key that envgen does not know in this format")
 
     def _repo(self, text: str, place: Place) -> str:
         if not _REPO.fullmatch(text):
-            raise _problem(f"{text!r} is not the name of a model", place, "as in: openai/gpt-oss-120b")
+            raise _problem(
+                f"{text!r} is not the name of a model", place, "as in: openai/gpt-oss-120b"
+            )
         return text
 
     def _release(self, text: str, node: YamlNode) -> str:
@@ -154,7 +185,9 @@ class _Reader:
         try:
             return str(Version(text)) if text else ""
         except InvalidVersion:
-            raise _problem(f"{text!r} is not a release of vLLM", node.place(), "as in: 0.28.0") from None
+            raise _problem(
+                f"{text!r} is not a release of vLLM", node.place(), "as in: 0.28.0"
+            ) from None
 
     def _named(self, flags: Iterable[str], place: Place) -> None:
         if odd := next((name for name in flags if not matches(FLAG, name)), None):
@@ -170,38 +203,93 @@ class _Reader:
         flags = {key: self._map(key) for key in ("args", "b12x")}
         for key, given in flags.items():
             self._named(given, self.top.key_place(key))
-        args, b12x = ({name: value_of(node) for name, node in given.items()} for given in flags.values())
+        args, b12x = (
+            {name: value_of(node) for name, node in given.items()} for given in flags.values()
+        )
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
-            raise _problem(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
-        texts = {key: self._text(key) for key in ("revision", "weights", "draft", "source", "commit", "date", "ran")}
+            raise _problem(
+                f"{nodes!r} is not a number of machines", self.top.items["nodes"].place()
+            )
+        texts = {
+            key: self._text(key)
+            for key in ("revision", "weights", "draft", "source", "commit", "date", "ran")
+        }
         release = self._release(self._text("release"), self.top)
         return Recipe(
-            name_of(self.file), repo, args=args, env=self._env(self._map("env")), release=release, nodes=machines,
-            left=_brought(args), b12x=b12x, **texts,
-        )  # fmt: skip
+            name_of(self.file),
+            repo,
+            args=args,
+            env=self._env(self._map("env")),
+            release=release,
+            nodes=machines,
+            left=_brought(args),
+            b12x=b12x,
+            **texts,
+        )
 
     # --- vllm-project/recipes ---
 
     def vllm(self, variant: str) -> Recipe:
         model, variants = self.top.items["model"], self._map("variants")
         if "omni" in self._words(self._map("meta").get("tasks")):
-            raise _problem("is served by vLLM-Omni, not by `vllm serve`", self.top.items["meta"].items["tasks"].place())
+            raise _problem(
+                "is served by vLLM-Omni, not by `vllm serve`",
+                self.top.items["meta"].items["tasks"].place(),
+            )
         self._unknown(
-            ("meta", "model", "features", "opt_in_features", "variants", "compatible_strategies", "hardware_overrides",
-             "strategy_overrides", "guide", "kv_offload_support", "dependencies"), self.top.items)  # fmt: skip
+            (
+                "meta",
+                "model",
+                "features",
+                "opt_in_features",
+                "variants",
+                "compatible_strategies",
+                "hardware_overrides",
+                "strategy_overrides",
+                "guide",
+                "kv_offload_support",
+                "dependencies",
+            ),
+            self.top.items,
+        )
         self._unknown(
-            ("model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count", "active_parameters",
-             "context_length", "base_args", "base_env", "nightly_required"), model.items, "model.")  # fmt: skip
+            (
+                "model_id",
+                "min_vllm_version",
+                "docker_image",
+                "architecture",
+                "parameter_count",
+                "active_parameters",
+                "context_length",
+                "base_args",
+                "base_env",
+                "nightly_required",
+            ),
+            model.items,
+            "model.",
+        )
         if self._text("nightly_required", model) == "true":
             self.left.append("a nightly build of vLLM")
-        if (steps := self.top.items.get("dependencies")) is not None and steps.kind == LIST and steps.elements:
+        if (
+            (steps := self.top.items.get("dependencies")) is not None
+            and steps.kind == LIST
+            and steps.elements
+        ):
             self.left.append("dependencies: packages that the recipe installs besides vLLM")
-        supporting = [name for name, one in variants.items() if HARDWARE in self._map("hardware_overrides", one)]
-        chosen = variant or (supporting[0] if supporting else "default" if "default" in variants else "")
+        supporting = [
+            name
+            for name, one in variants.items()
+            if HARDWARE in self._map("hardware_overrides", one)
+        ]
+        chosen = variant or (
+            supporting[0] if supporting else "default" if "default" in variants else ""
+        )
         if variant and variant not in variants:
             place = self.top.items["variants"].key_place() if variants else self.top.place()
-            raise _problem(f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}")
+            raise _problem(
+                f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}"
+            )
         described = variants.get(chosen, model)
         over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
@@ -211,13 +299,18 @@ class _Reader:
         optional = self._words(self.top.items.get("opt_in_features"))
         modes = self._map("default_modes", described)
         for name, feature in self._map("features").items():
-            if (name in optional and name not in modes) or name in ("text_only", "encoder_parallel"):
+            if (name in optional and name not in modes) or name in (
+                "text_only",
+                "encoder_parallel",
+            ):
                 self.left.append(f"feature {name}: optional")
                 continue
             kinds = self._map("modes", feature)
             wanted = modes[name].text if name in modes else self._text("default_mode", feature)
             feature = kinds.get(wanted) or next(iter(kinds.values()), feature)
-            words += self._words((self._for_us(feature, HARDWARE, *_WIDER) or feature).items.get("args"))
+            words += self._words(
+                (self._for_us(feature, HARDWARE, *_WIDER) or feature).items.get("args")
+            )
         env = self._env(self._map("base_env", model))
         layers = [described if chosen else None, self._for_us(self.top, *_WIDER)]
         for layer in (*layers, self._for_us(described, *_WIDER) if chosen else None, over):
@@ -228,21 +321,41 @@ class _Reader:
         release = self._text("min_vllm_version", described) or self._text("min_vllm_version", model)
         args = self._flags(words, self.top.place(), again=True)
         vram = self._text("vram_minimum_gb", described) if chosen else ""
-        weights = f"{float(vram) * 10**9 / (1 << 30):.0f} GiB" if re.fullmatch(r"\d{1,6}(\.\d+)?", vram) else ""
+        weights = (
+            f"{float(vram) * 10**9 / (1 << 30):.0f} GiB"
+            if re.fullmatch(r"\d{1,6}(\.\d+)?", vram)
+            else ""
+        )
         release = self._release(release, model)
         return Recipe(
             name_of(self.file) + (f"-{chosen}" if chosen not in ("", "default") else ""),
-            self._repo(repo, model.place()), "", args, env, release, image, whole_ranks(args) or 1,
-            weights, left=(*self.left, *_brought(args)),
-        )  # fmt: skip
+            self._repo(repo, model.place()),
+            "",
+            args,
+            env,
+            release,
+            image,
+            whole_ranks(args) or 1,
+            weights,
+            left=(*self.left, *_brought(args)),
+        )
 
     def _for_us(self, node: YamlNode, *names: str) -> YamlNode | None:
         """The `hardware_overrides` of a node for the first of ``names`` that it has."""
         overrides = self._map("hardware_overrides", node)
-        return next((overrides[name] for name in names if name in overrides and overrides[name].kind == MAP), None)
+        return next(
+            (
+                overrides[name]
+                for name in names
+                if name in overrides and overrides[name].kind == MAP
+            ),
+            None,
+        )
 
     def _image(self, node: YamlNode | None) -> str:
-        """The image: one for all, or one per vendor, perhaps by CUDA release, of which the first counts."""
+        """The image: one for all, or one per vendor, perhaps by CUDA release, of which the first
+        counts.
+        """
         image = node.items.get("docker_image") if node is not None else None
         if image is not None and image.kind == MAP:
             image = image.items.get("nvidia")
@@ -254,41 +367,87 @@ class _Reader:
 
     def spark(self) -> Recipe:
         self._unknown(
-            ("recipe_version", "name", "description", "model", "model_revision", "container", "build_args", "mods",
-             "cluster_only", "solo_only", "defaults", "env", "command", "runtime", "min_nodes", "max_nodes", "metadata",
-             "version"), self.top.items)  # fmt: skip
+            (
+                "recipe_version",
+                "name",
+                "description",
+                "model",
+                "model_revision",
+                "container",
+                "build_args",
+                "mods",
+                "cluster_only",
+                "solo_only",
+                "defaults",
+                "env",
+                "command",
+                "runtime",
+                "min_nodes",
+                "max_nodes",
+                "metadata",
+                "version",
+            ),
+            self.top.items,
+        )
         runtime = self._text("runtime")
         if runtime and not runtime.startswith("vllm"):
-            raise _problem(f"the runtime {runtime} is not vLLM's", self.top.items["runtime"].place())
+            raise _problem(
+                f"the runtime {runtime} is not vLLM's", self.top.items["runtime"].place()
+            )
         self.left += [f"mods: {word}" for word in self._words(self.top.items.get("mods"))]
         if options := " ".join(self._words(self.top.items.get("build_args"))):
             pull = _PULL.search(options)
-            source = f": write `origin: {{git: {REPOSITORIES['vllm']}, pull: {pull[1]}}}`" if pull else ""
+            source = (
+                f": write `origin: {{git: {REPOSITORIES['vllm']}, pull: {pull[1]}}}`"
+                if pull
+                else ""
+            )
             self.left.append(f"build_args: {options}{source}")
         defaults = {name: value_of(node) for name, node in self._map("defaults").items()}
         words = self._command(defaults) if self._text("command") else []
-        place = self.top.items["command"].place() if "command" in self.top.items else self.top.place()
+        place = (
+            self.top.items["command"].place() if "command" in self.top.items else self.top.place()
+        )
         model = self._text("model")
         if words:
             if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
-                raise _problem("the command is not `vllm serve MODEL ...`", place, "write the profile by hand")
+                raise _problem(
+                    "the command is not `vllm serve MODEL ...`", place, "write the profile by hand"
+                )
             if model and words[2] != model:
-                raise _problem(f"two models: {model}, and {words[2]} in the command", place, "keep one of them")
+                raise _problem(
+                    f"two models: {model}, and {words[2]} in the command", place, "keep one of them"
+                )
             model, args = words[2], self._flags(words[3:], place)
         else:
-            args = {name.replace("_", "-"): value for name, value in defaults.items() if name not in _OURS}
-            args = {f"{name}-size" if name in _SIZES else name: value for name, value in args.items()}
+            args = {
+                name.replace("_", "-"): value
+                for name, value in defaults.items()
+                if name not in _OURS
+            }
+            args = {
+                f"{name}-size" if name in _SIZES else name: value for name, value in args.items()
+            }
             self._named(args, place)
         least = 2 if self._text("cluster_only") == "true" else 1
         nodes = max(whole_number(self._text("min_nodes") or "1") or 1, whole_ranks(args), least)
         if args.pop("distributed-executor-backend", None):
-            self.left.append("distributed-executor-backend: `cluster` uses vLLM's own multi-node mode")
+            self.left.append(
+                "distributed-executor-backend: `cluster` uses vLLM's own multi-node mode"
+            )
         image = self._text("container")
         name = self._text("name") or name_of(self.file)
         return Recipe(
-            name_of(name.lower()), self._repo(model, place), self._text("model_revision"), args,
-            self._env(self._map("env")), "", image, nodes, left=(*self.left, *_brought(args)),
-        )  # fmt: skip
+            name_of(name.lower()),
+            self._repo(model, place),
+            self._text("model_revision"),
+            args,
+            self._env(self._map("env")),
+            "",
+            image,
+            nodes,
+            left=(*self.left, *_brought(args)),
+        )
 
     def _command(self, defaults: Mapping[str, Any]) -> list[str]:
         """The words of a command whose templates (``{port}``) are filled in from ``defaults``."""
@@ -299,10 +458,16 @@ class _Reader:
                 return match[0][0]
             values = {"model": self._text("model"), **defaults}
             if match[1] not in values:
-                raise _problem(f"the template {match[0]} has no value", node.place(), f"write {match[1]} in `defaults`")
+                raise _problem(
+                    f"the template {match[0]} has no value",
+                    node.place(),
+                    f"write {match[1]} in `defaults`",
+                )
             value = values[match[1]]
             if not isinstance(value, str):
-                raise _problem(f"the value of the template {match[0]} is not plain text", node.place())
+                raise _problem(
+                    f"the value of the template {match[0]} is not plain text", node.place()
+                )
             return value
 
         text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))
@@ -311,11 +476,17 @@ class _Reader:
         except ValueError as error:
             raise _problem(f"the command can't be read: {error}", node.place()) from None
         if "\n" in text.strip() or _SHELL.search(_QUOTED.sub("", text)):
-            raise _problem("the command is a shell script, not one command", node.place(), "write the profile by hand")
+            raise _problem(
+                "the command is a shell script, not one command",
+                node.place(),
+                "write the profile by hand",
+            )
         return words
 
     def _flags(self, words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
-        """Flags and their values. ``again``: a flag may come again, and the last one counts, as in overrides."""
+        """Flags and their values. ``again``: a flag may come again, and the last one counts, as in
+        overrides.
+        """
         flags: dict[str, Any] = {}
         at = 0
         while at < len(words):
@@ -362,7 +533,8 @@ def _brought(args: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         f"{flag}: the file {value} is not in the image: bring it by `mounts` or COPY, and correct the path"
         for flag, value in named.items()
-        if isinstance(value, str) and re.fullmatch(r"[\w.~][\w./~-]*\.(jinja|j2|py|json)|[/.~][\w./-]+", value)
+        if isinstance(value, str)
+        and re.fullmatch(r"[\w.~][\w./~-]*\.(jinja|j2|py|json)|[/.~][\w./-]+", value)
     )
 
 

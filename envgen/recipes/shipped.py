@@ -1,4 +1,6 @@
-"""The shipped recipes, and the facts of their models, for machines that have no file of a model yet."""
+"""The shipped recipes, and the facts of their models, for machines that have no file of a model
+yet.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,21 @@ _UNITS = {"GB": 10**9, "GiB": 1 << 30}
 def shipped() -> Mapping[str, Recipe]:
     """The shipped recipes, by name."""
     folder = resources.files("envgen.recipes") / "data"
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return {name_of(file.name): read_recipe(file.read_text(encoding="utf-8"), file.name) for file in files}
+    files = sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".yaml")),
+        key=lambda file: file.name,
+    )
+    return {
+        name_of(file.name): read_recipe(file.read_text(encoding="utf-8"), file.name)
+        for file in files
+    }
 
 
 @cache
 def models() -> Mapping[str, Mapping[str, Any]]:
-    """``config`` (config.json) and ``weights`` (published bytes) of the recipes' models and drafts, by repository."""
+    """``config`` (config.json) and ``weights`` (published bytes) of the recipes' models and drafts,
+    by repository.
+    """
     folder, known = resources.files("envgen.recipes") / "data", {}
     for name, recipe in shipped().items():
         draft = (draft_of(recipe), f"{name}.draft", recipe.draft)

@@ -24,7 +24,9 @@ GB10 = 121.7  # GiB, as public logs of GB10s show
 _KEPT = ("host", "port")
 
 
-def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: bool = False) -> list[str]:
+def left_of(
+    recipe: Recipe, parent: Profile, machines: Iterable[str], image: bool = False
+) -> list[str]:
     """The parts of the recipe that its profile lacks. ``image``: the recipe's image is its base."""
     missing = list(recipe.left)
     source = parent.sources.get("vllm")
@@ -38,12 +40,18 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
     if recipe.release and version and Version(version) < Version(recipe.release):
         missing.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
     wheel = source.origin.wheel if source is not None and not image else None
-    if wheel is not None and "b12x" not in wheel.extras and "b12x" in json.dumps(dict(recipe.args)).lower():
+    if (
+        wheel is not None
+        and "b12x" not in wheel.extras
+        and "b12x" in json.dumps(dict(recipe.args)).lower()
+    ):
         extra = replace(wheel, extras=(*wheel.extras, "b12x"))
         message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
         missing.append(f"{message}; write `wheel: {str(extra)!r}`")
     if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
-        missing.append(f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)")
+        missing.append(
+            f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)"
+        )
     memory = (bytes_of(recipe.weights) or 0) / (1 << 30)
     if parent.cuda.arch_list.shares_memory and memory > GB10 * recipe.nodes:
         missing.append(
@@ -53,12 +61,21 @@ def left_of(recipe: Recipe, parent: Profile, machines: Iterable[str], image: boo
 
 
 def profile_body(
-    recipe: Recipe, parent: Profile, service: str, tree: YamlNode, machines: Iterable[str], image: bool = False
+    recipe: Recipe,
+    parent: Profile,
+    service: str,
+    tree: YamlNode,
+    machines: Iterable[str],
+    image: bool = False,
 ) -> dict[str, Any]:
-    """The keys of a profile that extends ``parent``, with the recipe's model. ``tree``: of ``parent``."""
+    """The keys of a profile that extends ``parent``, with the recipe's model. ``tree``: of
+    ``parent``.
+    """
     inherited = parent.services[service]
     removed: dict[str, Any] = {
-        flag: None for flag in inherited.args if flag not in _KEPT and not _from_model(tree, service, "args", flag)
+        flag: None
+        for flag in inherited.args
+        if flag not in _KEPT and not _from_model(tree, service, "args", flag)
     }
     args = {**removed, **recipe.args}
     if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
@@ -70,11 +87,16 @@ def profile_body(
                 ready[kind] = dict.fromkeys(patterns)
         if inherited.ready.expect_text is not None and takes_no_prompt(recipe.args.get):
             ready["expect_text"] = None
-    body: dict[str, Any] = {"description": f"{recipe.repo}, from the recipe {recipe.name}", "extends": parent.name}
+    body: dict[str, Any] = {
+        "description": f"{recipe.repo}, from the recipe {recipe.name}",
+        "extends": parent.name,
+    }
     if image:
         body["base"] = {"image": recipe.image, **({"apt": None} if parent.base.apt else {})}
         body["sources"] = dict.fromkeys(parent.sources)
-        body["pip"] = {key: None for key in ("deps", "tools", "remove", "override") if getattr(parent.pip, key)}
+        body["pip"] = {
+            key: None for key in ("deps", "tools", "remove", "override") if getattr(parent.pip, key)
+        }
     words: dict[str, Any] = {
         "model": {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
     }
@@ -91,25 +113,40 @@ def profile_body(
         words["ready"] = ready
     body["services"] = {service: words}
     if HUGGINGFACE.name not in parent.caches:  # where `services.X.model` keeps its weights
-        body["caches"] = {HUGGINGFACE.name: {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}}
+        body["caches"] = {
+            HUGGINGFACE.name: {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}
+        }
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
     if recipe.b12x and "b12x" in parent.variants and not image:
         changed = {"args": {"attention-config": None, **recipe.b12x}}
-        body["variants"]["b12x"] = {"description": "Kernels made for SM120 and SM121 (b12x). See envgen answers",
-                                    "services": {service: changed}}  # fmt: skip
+        body["variants"]["b12x"] = {
+            "description": "Kernels made for SM120 and SM121 (b12x). See envgen answers",
+            "services": {service: changed},
+        }
     return body
 
 
 def profile_text(
-    recipe: Recipe, name: str, parent: Profile, body: Mapping[str, Any], left: Iterable[str], indent: int
+    recipe: Recipe,
+    name: str,
+    parent: Profile,
+    body: Mapping[str, Any],
+    left: Iterable[str],
+    indent: int,
 ) -> str:
     """The lines of the profile ``body``, below what is known about the recipe."""
     head = [f"Recipe {recipe.name}: {recipe.repo}"]
     if recipe.source:
-        head.append(" ".join(filter(None, (f"Source: {recipe.source}", recipe.commit and f"at {recipe.commit}"))))
+        head.append(
+            " ".join(
+                filter(None, (f"Source: {recipe.source}", recipe.commit and f"at {recipe.commit}"))
+            )
+        )
     if recipe.date:
-        head.append(f"Read on {recipe.date}. null removes what profile {parent.name} sets for its own model.")
+        head.append(
+            f"Read on {recipe.date}. null removes what profile {parent.name} sets for its own model."
+        )
     head += [f"Run by others: {recipe.ran}"] if recipe.ran else []
     head += [f"Not placed: {one}" for one in left]
     pad = " " * indent
@@ -120,7 +157,10 @@ def profile_text(
 
 def _from_model(tree: YamlNode, service: str, *path: str) -> bool:
     """Whether a value of a service follows from its `model`, rather than being written."""
-    value, repo = tree.at(("services", service, *path)), tree.at(("services", service, "model", "repo"))
+    value, repo = (
+        tree.at(("services", service, *path)),
+        tree.at(("services", service, "model", "repo")),
+    )
     return value is not None and repo is not None and value.place() == repo.place()
 
 
@@ -154,7 +194,11 @@ def _is_small(value: Mapping[str, Any]) -> bool:
 def _flow(value: Any) -> str:
     """A value in flow style. Text keeps the spelling of the recipe."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(one)}" for key, one in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_scalar(str(key))}: {_flow(one)}" for key, one in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if value is None:
@@ -172,10 +216,15 @@ def _scalar(text: str) -> str:
 
 
 def added(text: str, lines: str) -> str:
-    """The project file with the lines of a profile after its last profile, and the line ends of the file."""
+    """The project file with the lines of a profile after its last profile, and the line ends of the
+    file.
+    """
     place = _profiles(text)
     if place is None:
-        raise RefusedError("`profiles` is not a block mapping with a profile in it", hint="write the first one by hand")
+        raise RefusedError(
+            "`profiles` is not a block mapping with a profile in it",
+            hint="write the first one by hand",
+        )
     _, end = place
     at = text.find("\n", end)
     before, after = (text, "") if at < 0 else (text[: at + 1], text[at + 1 :])
@@ -201,9 +250,15 @@ def _profiles(text: str) -> tuple[int, int] | None:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where the last value of a block ends; the block's own end mark comes after the comments that follow it."""
-    if isinstance(node, yaml.ScalarNode) or (isinstance(node, yaml.CollectionNode) and node.flow_style):
-        return node.end_mark.index - (1 if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else 0)
+    """Where the last value of a block ends; the block's own end mark comes after the comments that
+    follow it.
+    """
+    if isinstance(node, yaml.ScalarNode) or (
+        isinstance(node, yaml.CollectionNode) and node.flow_style
+    ):
+        return node.end_mark.index - (
+            1 if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else 0
+        )
     children: list[yaml.Node] = []
     for child in node.value:
         children += child if isinstance(child, tuple) else (child,)

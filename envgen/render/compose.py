@@ -24,21 +24,25 @@ _PARTS = (
     "rdma: for machines with RDMA devices, besides one of the other two.",
 )
 VARIANT = "dev.envgen.variant"
-# NVLink SHARP. Machines that share memory have no NVLink, and NCCL 2.30 hung there while a model loaded
-# (github.com/NVIDIA/nccl/issues/2167).
+# NVLink SHARP. Machines that share memory have no NVLink, and NCCL 2.30 hung there while a model
+# loaded (github.com/NVIDIA/nccl/issues/2167).
 NVLS = "NCCL_NVLS_ENABLE"
 Block = dict[str, Any]
 
 
 def compose_files(profile: Profile, key: str = "", *, is_locked: bool = True) -> dict[str, str]:
-    """Path relative to the project -> text: the file, and the additional files for machines of a cluster.
+    """Path relative to the project -> text: the file, and the additional files for machines of a
+    cluster.
 
     ``key``: the namespace of FlashInfer's cache.
     """
     files = {profile.compose_file: compose_text(_head(profile, is_locked), _document(profile, key))}
     for name, service in profile.services.items():
         if service.cluster is not None:
-            head = [f"{names.WRITTEN}: additions to {profile.compose_file} on a machine of a cluster.", *_PARTS]
+            head = [
+                f"{names.WRITTEN}: additions to {profile.compose_file} on a machine of a cluster.",
+                *_PARTS,
+            ]
             for part in CLUSTER_PARTS:
                 added = {"services": {name: _rank(profile, service, service.cluster, part)}}
                 files[cluster_file(profile, name, part)] = compose_text(head, added)
@@ -53,7 +57,10 @@ def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
     yield ""
     yield "Without envgen, in the project folder:"
     yield f"  docker compose {file} build"
-    started, others = _started(profile), [name for name in profile.services if name != _started(profile)]
+    started, others = (
+        _started(profile),
+        [name for name in profile.services if name != _started(profile)],
+    )
     if profile.mounted_sources:
         yield f"  docker compose {file} run --rm {started} envgen-install   # once: installs the checkouts"
     yield f"  docker compose {file} up -d".ljust(60) + f"# {started}"
@@ -68,9 +75,16 @@ def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
 
 
 def _started(profile: Profile) -> str:
-    """The service that starts when none is named: in development a shell where there is one, else the first."""
+    """The service that starts when none is named: in development a shell where there is one, else
+    the first.
+    """
     shells = [name for name, service in profile.services.items() if service.interactive]
-    return next(iter([*shells, *profile.services] if profile.mode is Mode.DEVELOPMENT else profile.services), "")
+    return next(
+        iter(
+            [*shells, *profile.services] if profile.mode is Mode.DEVELOPMENT else profile.services
+        ),
+        "",
+    )
 
 
 def cluster_file(profile: Profile, service: str, part: str) -> str:
@@ -116,7 +130,11 @@ def _rank(profile: Profile, service: Service, cluster: Cluster, part: str) -> Bl
 
 def cluster_flags(cluster: Cluster) -> list[str]:
     """The flags of all ranks, without rank and head address."""
-    flags = {"distributed-executor-backend": "mp", "nnodes": str(len(cluster.nodes)), "master-port": str(cluster.port)}
+    flags = {
+        "distributed-executor-backend": "mp",
+        "nnodes": str(len(cluster.nodes)),
+        "master-port": str(cluster.port),
+    }
     return [word for flag, value in flags.items() for word in (f"--{flag}", value)]
 
 
@@ -126,9 +144,14 @@ def _filled(block: Block) -> Block:
 
 
 def _document(profile: Profile, key: str) -> Block:
-    user_env = next((env for name in profile.services if (env := names.user_env(profile, name))), None)
-    # Without a number ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py reads a number.
-    jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS))
+    user_env = next(
+        (env for name in profile.services if (env := names.user_env(profile, name))), None
+    )
+    # Without a number ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py
+    # reads a number.
+    jobs = compose_variable(
+        names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS)
+    )
     floor = names.memory_floor(profile)
     guard = {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if floor else {}
     blocks: dict[str, Block] = {
@@ -138,19 +161,21 @@ def _document(profile: Profile, key: str) -> Block:
         **({"user": user_env} if user_env else {}),
         **{f"env-{name}": dict(group) for name, group in profile.env.items()},
     }
-    volumes: Block = {"overlay": {"name": names.overlay_volume(profile)}} if profile.mounted_sources else {}
+    volumes: Block = (
+        {"overlay": {"name": names.overlay_volume(profile)}} if profile.mounted_sources else {}
+    )
     for name, cache in profile.caches.items():
         if cache.host is None:
             volumes[f"cache-{name}"] = {"name": volume_of(profile, name, key)}
-    return _filled({
-        "name": profile.compose_name,
-        **{f"x-{name}": block for name, block in blocks.items()},
-        "services": {
-            name: _service(profile, name, key, blocks) for name in profile.services
-        },
-        "volumes": volumes or None,
-        "secrets": _secrets(profile) or None,
-    })  # fmt: skip
+    return _filled(
+        {
+            "name": profile.compose_name,
+            **{f"x-{name}": block for name, block in blocks.items()},
+            "services": {name: _service(profile, name, key, blocks) for name in profile.services},
+            "volumes": volumes or None,
+            "secrets": _secrets(profile) or None,
+        }
+    )
 
 
 def _common(profile: Profile, key: str) -> Block:
@@ -158,28 +183,39 @@ def _common(profile: Profile, key: str) -> Block:
     platform = profile.base.platform.value if profile.base.platform else None
     shm = profile.shm_size if profile.ipc != "host" else None
     wheels = profile.build.wheelhouse
-    wheelhouse = {"wheelhouse": _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels")} if wheels else None
-    return _filled({
-        "image": profile.image_name,
-        "platform": platform,
-        "build": _filled({
-            "context": "..",
-            "dockerfile": profile.dockerfile,
-            "platforms": [platform] if platform else None,
-            "args": list(PROXY),
-            "additional_contexts": wheelhouse,
-            "secrets": list(_secrets(profile)),
-        }),
-        "init": True,
-        "ipc": profile.ipc,
-        "shm_size": str(shm.bytes) if shm else None,
-        "ulimits": {name: {"soft": limit, "hard": limit} for name, limit in profile.ulimits.items()} or None,
-        "working_dir": profile.working_dir.path,
-        "stop_grace_period": STOP_GRACE,
-        "logging": LOGGING,
-        "deploy": _GPUS.get(written_mode(profile)),
-        "volumes": _volumes(profile, key),
-    })  # fmt: skip
+    wheelhouse = (
+        {"wheelhouse": _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels")}
+        if wheels
+        else None
+    )
+    return _filled(
+        {
+            "image": profile.image_name,
+            "platform": platform,
+            "build": _filled(
+                {
+                    "context": "..",
+                    "dockerfile": profile.dockerfile,
+                    "platforms": [platform] if platform else None,
+                    "args": list(PROXY),
+                    "additional_contexts": wheelhouse,
+                    "secrets": list(_secrets(profile)),
+                }
+            ),
+            "init": True,
+            "ipc": profile.ipc,
+            "shm_size": str(shm.bytes) if shm else None,
+            "ulimits": {
+                name: {"soft": limit, "hard": limit} for name, limit in profile.ulimits.items()
+            }
+            or None,
+            "working_dir": profile.working_dir.path,
+            "stop_grace_period": STOP_GRACE,
+            "logging": LOGGING,
+            "deploy": _GPUS.get(written_mode(profile)),
+            "volumes": _volumes(profile, key),
+        }
+    )
 
 
 def _devices(**device: Any) -> Block:
@@ -193,7 +229,8 @@ _GPUS = {
 
 
 def written_mode(profile: Profile) -> GpuMode:
-    """The GPU mode in the rendered file. Where the engine decides: as `docker run --gpus`, which works with
+    """The GPU mode in the rendered file. Where the engine decides: as `docker run --gpus`, which
+    works with
     DGX OS and every NVIDIA container toolkit as installed; CDI needs a specification first."""
     return GpuMode.ALL if profile.gpu.asks_engine else profile.gpu
 
@@ -211,7 +248,10 @@ def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interp
 
 def _secrets(profile: Profile) -> Block:
     """What a build reads and no layer keeps: the number of compilers, this machine's CA and logins."""
-    ca, builds = profile.network.ca_certificates, any(s.origin.is_built for s in profile.sources.values())
+    ca, builds = (
+        profile.network.ca_certificates,
+        any(s.origin.is_built for s in profile.sources.values()),
+    )
     return {
         **({"jobs": {"environment": names.JOBS_VARIABLE}} if builds else {}),
         **({"ca_certificates": {"file": _ca(ca)}} if ca is not None else {}),
@@ -230,7 +270,9 @@ def _netrc(profile: Profile) -> Interpolated:
     return _host(names.NETRC_VARIABLE, path, "the netrc file with logins of package indexes")
 
 
-def _bind(source: str, target: ContainerPath, *, read_only: bool = False, create: bool = False) -> Block:
+def _bind(
+    source: str, target: ContainerPath, *, read_only: bool = False, create: bool = False
+) -> Block:
     """``create``: create a missing folder on the host."""
     made = {"type": "bind", "source": source, "target": target.path, "read_only": read_only or None}
     return _filled({**made, "bind": {"create_host_path": create}})
@@ -244,7 +286,11 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
     volumes = []
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
-        text = _host(names.checkout_variable(name), source.origin.checkout, f"the folder of your {name} checkout")
+        text = _host(
+            names.checkout_variable(name),
+            source.origin.checkout,
+            f"the folder of your {name} checkout",
+        )
         volumes.append(_bind(text, source.mount))
     if profile.mounted_sources:
         volumes.append(_volume("overlay", names.OVERLAY))
@@ -258,14 +304,22 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
     if profile.mounted_sources and names.asks_logins(profile):
         volumes.append(_bind(_netrc(profile), ContainerPath(names.NETRC_FILE), read_only=True))
     if profile.network.ca_certificates is not None:
-        volumes.append(_bind(_ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True))
+        volumes.append(
+            _bind(
+                _ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True
+            )
+        )
     return volumes
 
 
 def _mounts(service: str, described: Service) -> list[Block]:
     binds = []
     for name, mount in described.mounts.items():
-        text = _host(names.mount_variable(service, name), mount.host, f"the file or folder {name} of {service}")
+        text = _host(
+            names.mount_variable(service, name),
+            mount.host,
+            f"the file or folder {name} of {service}",
+        )
         binds.append(_bind(text, mount.path, read_only=mount.read_only))
     return binds
 
@@ -275,44 +329,61 @@ def _deploy(service: Service, mode: GpuMode) -> Block | None:
     if service.gpu is None or mode not in _GPUS:
         return None
     driver, prefix = ("nvidia", "") if mode is GpuMode.ALL else ("cdi", "nvidia.com/gpu=")
-    return _devices(driver=driver, device_ids=[f"{prefix}{one}" for one in service.gpu]) if service.gpu else {}
+    return (
+        _devices(driver=driver, device_ids=[f"{prefix}{one}" for one in service.gpu])
+        if service.gpu
+        else {}
+    )
 
 
 def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block]) -> Block:
     service = profile.services[name]
     # In a YAML merge the first of a list wins, so the strongest group comes first.
     user = ["user"] if names.user_env(profile, name) else []
-    merged = [*(f"env-{group}" for group in reversed(list(profile.env))), *user, "env-derived", "env-passed"]
+    merged = [
+        *(f"env-{group}" for group in reversed(list(profile.env))),
+        *user,
+        "env-derived",
+        "env-passed",
+    ]
     # `up` starts it only with all weights, and then without the hub.
     offline = service.model is not None and OFFLINE not in service.env
     floor = names.memory_floor(profile, name)
-    return _filled({
-        MERGE: blocks["service"],
-        # One service starts when none is named; `up NAME` starts exactly that one.
-        "profiles": [name] if name != _started(profile) else None,
-        "command": [*([SERVER] if service.serves else []), *service.argv],
-        "environment": {
-            MERGE: [blocks[block] for block in merged],
-            **({OFFLINE: compose_variable(names.OFFLINE_VARIABLE, "0")} if offline else {}),
-            **({names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if ":" in floor else {}),
-            **service.env,
-        },
-        "working_dir": service.working_dir and service.working_dir.path,
-        "user": _user(profile, name),
-        "group_add": ["0"] if profile.user_of(name) not in ("", "root") else None,
-        "security_opt": ["no-new-privileges"] if service.serves else None,
-        "stdin_open": service.interactive or None,
-        "tty": service.interactive or None,
-        "ports": [str(port) for port in service.ports],
-        "restart": service.restart if service.restart != "no" else None,
-        "labels": {VARIANT: profile.variant} if profile.variant else None,
-        "network_mode": service.network,
-        "shm_size": service.shm_size and str(service.shm_size.bytes),
-        "deploy": _deploy(service, written_mode(profile)),
-        # The whole list, where it has mounts of its own.
-        "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else None,
-        "healthcheck": _health(service, service.health) if service.health else None,
-    })  # fmt: skip
+    return _filled(
+        {
+            MERGE: blocks["service"],
+            # One service starts when none is named; `up NAME` starts exactly that one.
+            "profiles": [name] if name != _started(profile) else None,
+            "command": [*([SERVER] if service.serves else []), *service.argv],
+            "environment": {
+                MERGE: [blocks[block] for block in merged],
+                **({OFFLINE: compose_variable(names.OFFLINE_VARIABLE, "0")} if offline else {}),
+                **(
+                    {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)}
+                    if ":" in floor
+                    else {}
+                ),
+                **service.env,
+            },
+            "working_dir": service.working_dir and service.working_dir.path,
+            "user": _user(profile, name),
+            "group_add": ["0"] if profile.user_of(name) not in ("", "root") else None,
+            "security_opt": ["no-new-privileges"] if service.serves else None,
+            "stdin_open": service.interactive or None,
+            "tty": service.interactive or None,
+            "ports": [str(port) for port in service.ports],
+            "restart": service.restart if service.restart != "no" else None,
+            "labels": {VARIANT: profile.variant} if profile.variant else None,
+            "network_mode": service.network,
+            "shm_size": service.shm_size and str(service.shm_size.bytes),
+            "deploy": _deploy(service, written_mode(profile)),
+            # The whole list, where it has mounts of its own.
+            "volumes": [*_volumes(profile, key), *_mounts(name, service)]
+            if service.mounts
+            else None,
+            "healthcheck": _health(service, service.health) if service.health else None,
+        }
+    )
 
 
 def _user(profile: Profile, service: str) -> str | None:
@@ -324,10 +395,25 @@ def _user(profile: Profile, service: str) -> str | None:
 
 
 def _health(service: Service, health: Health) -> Block:
-    words = [f"{names.HOME}/bin/envgen-health", "--port", str(service.http_port), "--path", health.http]
-    if service.ready and service.ready.model and health.complete.seconds:  # shorter than Docker's timeout
+    words = [
+        f"{names.HOME}/bin/envgen-health",
+        "--port",
+        str(service.http_port),
+        "--path",
+        health.http,
+    ]
+    if (
+        service.ready and service.ready.model and health.complete.seconds
+    ):  # shorter than Docker's timeout
         limit = str(max(1, health.timeout.seconds - 2))
-        words += ["--model", service.ready.model, "--idle", str(health.complete.seconds), "--limit", limit]
+        words += [
+            "--model",
+            service.ready.model,
+            "--idle",
+            str(health.complete.seconds),
+            "--limit",
+            limit,
+        ]
     return {
         "test": ["CMD", *words],
         "interval": str(health.interval),

@@ -19,7 +19,9 @@ WRITTEN = "Written by `envgen render`"  # in every rendered file; a file without
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
 GATE = f"{HOME}/bin/compile-gate"  # starts every compiler
-WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with the variables of the base image's start-up
+WITH_START_UP = (
+    f"{HOME}/bin/envgen-env"  # runs a command with the variables of the base image's start-up
+)
 USER_HOME = "/root"  # of every user: caches lie below it
 RUN = "/run/envgen"  # for mounts of build steps
 NETRC_FILE = "/etc/envgen/netrc"  # where logins of package indexes are mounted at run time
@@ -29,7 +31,8 @@ CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def nvcc_threads(profile: Profile) -> int:
-    """Threads of one nvcc. Each compiles for one arch. vLLM's setup.py starts ``MAX_JOBS // NVCC_THREADS``
+    """Threads of one nvcc. Each compiles for one arch. vLLM's setup.py starts ``MAX_JOBS //
+    NVCC_THREADS``
     compilers, so more threads than archs would only reduce those."""
     return min(len(profile.cuda.arch_list.archs), 4)
 
@@ -62,7 +65,8 @@ def asks_logins(profile: Profile) -> bool:
 def image_env(profile: Profile) -> list[Pair]:
     """The variables of the image. Those that only services need are in the Compose file."""
     pairs = cuda_env(profile)
-    # FlashInfer and torch call it as nvcc; CMake and ccache as a launcher, where a mounted checkout is compiled.
+    # FlashInfer and torch call it as nvcc; CMake and ccache as a launcher, where a mounted checkout
+    # is compiled.
     gated = ["FLASHINFER_NVCC", "PYTORCH_NVCC"] if pairs or profile.mounted_sources else []
     if profile.mounted_sources or "ccache" in profile.caches:
         gated += ["CCACHE_PREFIX"]
@@ -74,7 +78,9 @@ def image_env(profile: Profile) -> list[Pair]:
     if profile.tiktoken.encodings:
         pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.FOLDER.path))
     if profile.python_path:
-        pairs.append(Pair("PYTHONPATH", ":".join(path.path for path in profile.python_path), prepend=True))
+        pairs.append(
+            Pair("PYTHONPATH", ":".join(path.path for path in profile.python_path), prepend=True)
+        )
     return pairs
 
 
@@ -82,9 +88,11 @@ def service_env(profile: Profile) -> dict[str, str]:
     """The variables that follow from the profile, for running containers only (without MAX_JOBS)."""
     env = {"PYTHONUNBUFFERED": "1"}  # the log has all output of a program that was killed
     if profile.gpu is not GpuMode.NONE:
-        # Triton's own ptxas may not know the newest architectures (triton#8539); CUDA's does. Newer Tritons have a
-        # separate variable for Blackwell.
-        env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = f"{profile.cuda.home}/bin/ptxas"
+        # Triton's own ptxas may not know the newest architectures (triton#8539); CUDA's does. Newer
+        # Tritons have a separate variable for Blackwell.
+        env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = (
+            f"{profile.cuda.home}/bin/ptxas"
+        )
     for name, cache in profile.caches.items():
         env.update(environment_of(name, cache.path.path))
     if "ccache" in profile.caches:
@@ -95,7 +103,8 @@ def service_env(profile: Profile) -> dict[str, str]:
 def memory_floor(profile: Profile, service: str = "") -> str:
     """The memory that memory-guard keeps free, as ENVGEN_MEMORY_FLOOR has it; "": no guard.
 
-    Bytes, or auto: a share of the machine's. auto:0.30, for a ``service`` that leaves this part of it to others.
+    Bytes, or auto: a share of the machine's. auto:0.30, for a ``service`` that leaves this part of
+    it to others.
     """
     if profile.memory.floor is not None:
         return str(profile.memory.floor.bytes or "")
@@ -116,7 +125,9 @@ def user_env(profile: Profile, service: str) -> dict[str, str]:
 
 
 def opened_folders(profile: Profile) -> tuple[str, ...]:
-    """The folders of the image that root's group may write to; a new volume has mode and owner of its folder."""
+    """The folders of the image that root's group may write to; a new volume has mode and owner of
+    its folder.
+    """
     if not profile.opens_folders:
         return ()
     folders = ["/run", USER_HOME, profile.working_dir.path]
@@ -124,8 +135,14 @@ def opened_folders(profile: Profile) -> tuple[str, ...]:
         folders.append(OVERLAY)
     for cache in profile.caches.values():
         path = cache.path.path
-        below = path.removeprefix(f"{USER_HOME}/").split("/") if path.startswith(f"{USER_HOME}/") else []
-        folders += [posixpath.join(USER_HOME, *below[:count]) for count in range(1, len(below))] + [path]
+        below = (
+            path.removeprefix(f"{USER_HOME}/").split("/")
+            if path.startswith(f"{USER_HOME}/")
+            else []
+        )
+        folders += [posixpath.join(USER_HOME, *below[:count]) for count in range(1, len(below))] + [
+            path
+        ]
     return tuple(folder for folder in dict.fromkeys(folders) if folder != "/")
 
 
@@ -134,9 +151,16 @@ def checkout_variable(source: str) -> str:
 
 
 def with_start_up(argv: Sequence[str]) -> list[str]:
-    """``argv`` for `docker exec`, with the variables of the base image's start-up (CUDA's forward compatibility). In an
+    """``argv`` for `docker exec`, with the variables of the base image's start-up (CUDA's forward
+    compatibility). In an
     image of an older envgen it runs without them."""
-    return ["sh", "-c", f'[ ! -x {WITH_START_UP} ] || exec {WITH_START_UP} "$@"; exec "$@"', "sh", *argv]
+    return [
+        "sh",
+        "-c",
+        f'[ ! -x {WITH_START_UP} ] || exec {WITH_START_UP} "$@"; exec "$@"',
+        "sh",
+        *argv,
+    ]
 
 
 def cache_variable(cache: str) -> str:
@@ -152,7 +176,10 @@ ALL_JOBS = 128  # above any usual number of cores; the entry point sets 4 withou
 FLOOR_VARIABLE = "ENVGEN_MEMORY_FLOOR"  # of memory-guard
 NETRC_VARIABLE = "ENVGEN_PIP__NETRC"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
-UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of the user who starts a service with `user: host`
+UID_VARIABLE, GID_VARIABLE = (
+    "ENVGEN_UID",
+    "ENVGEN_GID",
+)  # of the user who starts a service with `user: host`
 OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has found a service's weights
 # Of one machine in a cluster; `envgen nodes` writes them into .envgen/nodes/NAME.env.
 NODE_RANK = "ENVGEN_NODE_RANK"
@@ -169,10 +196,16 @@ def cache_volume(profile: Profile, cache: str) -> str:
 
 
 def overlay_volume(profile: Profile) -> str:
-    """The Docker volume of editable installs: a new one for another base image, Python or set of sources."""
+    """The Docker volume of editable installs: a new one for another base image, Python or set of
+    sources.
+    """
     parts = [str(profile.base.image), profile.base.python]
-    parts += sorted(f"{name}={source.distribution}" for name, source in profile.mounted_sources.items())
-    return f"{profile.compose_name}-env-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+    parts += sorted(
+        f"{name}={source.distribution}" for name, source in profile.mounted_sources.items()
+    )
+    return (
+        f"{profile.compose_name}-env-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+    )
 
 
 def compose_path(path: HostPath) -> str | None:
@@ -185,18 +218,26 @@ def compose_path(path: HostPath) -> str | None:
 
 
 def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
-    """The variables for the rendered Compose file that `envgen up` sets: this machine's absolute paths."""
+    """The variables for the rendered Compose file that `envgen up` sets: this machine's absolute
+    paths.
+    """
 
     def absolute(path: HostPath) -> str:
         return str((root / Path(path.path).expanduser()).resolve())
 
     jobs = profile.build.max_jobs.count
     env = {} if jobs is None else {JOBS_VARIABLE: str(jobs)}
-    paths = {checkout_variable(name): source.origin.checkout for name, source in profile.mounted_sources.items()}
+    paths = {
+        checkout_variable(name): source.origin.checkout
+        for name, source in profile.mounted_sources.items()
+    }
     paths |= {cache_variable(name): cache.host for name, cache in profile.caches.items()}
     for name, service in profile.services.items():
         paths |= {mount_variable(name, key): one.host for key, one in service.mounts.items()}
-    paths |= {CA_VARIABLE: profile.network.ca_certificates, WHEELHOUSE_VARIABLE: profile.build.wheelhouse}
+    paths |= {
+        CA_VARIABLE: profile.network.ca_certificates,
+        WHEELHOUSE_VARIABLE: profile.build.wheelhouse,
+    }
     paths |= {NETRC_VARIABLE: profile.pip.netrc}
     env |= {variable: absolute(path) for variable, path in paths.items() if path is not None}
     if any(service.model is not None for service in profile.services.values()):
@@ -205,7 +246,9 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
 
 
 def compose_env(profile: Profile, service: str) -> dict[str, str]:
-    """The variables of a service in Compose: derived ones, then groups in order, then its own, which win."""
+    """The variables of a service in Compose: derived ones, then groups in order, then its own,
+    which win.
+    """
     described = profile.services.get(service)
     env = {**service_env(profile), **user_env(profile, service)}
     for group in profile.env.values():

@@ -28,13 +28,17 @@ def as_json(document: Doc) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-DEVCONTAINER_HEAD = "// Written by `envgen export devcontainer`. docs/recipes.md has what an editor does with it.\n"
+DEVCONTAINER_HEAD = (
+    "// Written by `envgen export devcontainer`. docs/recipes.md has what an editor does with it.\n"
+)
 EXTENSIONS = ("ms-python.python",)
 _FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
 
 
 def devcontainer(profile: Profile, name: str, folder: str, options: Sequence[str] = ()) -> Doc:
-    """The settings for service ``name``. ``folder``: of the file, relative to the project. ``options``: for `up`."""
+    """The settings for service ``name``. ``folder``: of the file, relative to the project.
+    ``options``: for `up`.
+    """
     service = profile.services[name]
     composed = [f"compose/{profile.name}.yaml"]
     if profile.compose is not None:
@@ -42,10 +46,13 @@ def devcontainer(profile: Profile, name: str, folder: str, options: Sequence[str
     # The overlay has the mounted sources.
     python = f"{OVERLAY}/bin/python" if profile.mounted_sources else profile.base.python
     packages = [source.package for source in profile.mounted_sources.values()]
-    created = {"postCreateCommand": [python, "-c", _FOUND.format(names=packages)]} if packages else {}
+    created = (
+        {"postCreateCommand": [python, "-c", _FOUND.format(names=packages)]} if packages else {}
+    )
     return {
         "name": f"{profile.project} {profile.name}",
-        # It has this machine's checkouts, user, ports and GPUs; the editor attaches to its container.
+        # It has this machine's checkouts, user, ports and GPUs; the editor attaches to its
+        # container.
         "initializeCommand": ["envgen", "up", name, "--profile", profile.name, *options],
         "dockerComposeFile": [posixpath.relpath(path, folder) for path in composed],
         "service": name,
@@ -73,8 +80,8 @@ TERMINATION = 30
 def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
     """A service as a LeaderWorkerSet and a Service, with the content of its Compose files.
 
-    ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError for folders, devices and
-    checkouts of this machine.
+    ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError for
+    folders, devices and checkouts of this machine.
     """
     service = profile.services[name]
     if unmapped := list(_unmapped(profile, name, service)):
@@ -102,7 +109,9 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
             "spec": {"replicas": 1, "leaderWorkerTemplate": group},
         }
     ]
-    if ports := [{"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)]:
+    if ports := [
+        {"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)
+    ]:
         objects.append(
             {
                 "apiVersion": "v1",
@@ -118,7 +127,9 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
 def kubernetes_text(objects: list[Doc]) -> str:
     """The objects as YAML, the same for YAML 1.1 and 1.2."""
     head = "# Written by `envgen export kubernetes`. docs/recipes.md has what must be in the cluster first.\n"
-    return head + yaml.dump_all(objects, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
+    return head + yaml.dump_all(
+        objects, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120
+    )
 
 
 def resource_name(text: str) -> str:
@@ -130,22 +141,37 @@ def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem
     """Settings that a pod cannot have."""
     for source, described in profile.mounted_sources.items():
         if described.origin.checkout is not None:
-            yield Problem(f"{source} is a mounted checkout of this machine", hint="export a production profile")
+            yield Problem(
+                f"{source} is a mounted checkout of this machine",
+                hint="export a production profile",
+            )
     for mount in service.mounts:
-        yield Problem(f"the mount {mount} is a file or folder of this machine", hint="build it into the image")
+        yield Problem(
+            f"the mount {mount} is a file or folder of this machine", hint="build it into the image"
+        )
     if service.gpu:
-        yield Problem("`gpu` names GPUs of this machine", hint="leave it out: a pod asks for a number of GPUs")
+        yield Problem(
+            "`gpu` names GPUs of this machine", hint="leave it out: a pod asks for a number of GPUs"
+        )
     if profile.network.ca_certificates is not None:
-        yield Problem("network.ca_certificates is a file of this machine", hint="build it into the image")
+        yield Problem(
+            "network.ca_certificates is a file of this machine", hint="build it into the image"
+        )
     user = profile.user_of(name)
     if user not in ("", "root") and not re.fullmatch(r"[0-9]+(:[0-9]+)?", user):
-        yield Problem(f"the user {user!r} is not a number", hint="write services.NAME.user: 1000:1000")
+        yield Problem(
+            f"the user {user!r} is not a number", hint="write services.NAME.user: 1000:1000"
+        )
 
 
 def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> Doc:
     service = profile.services[name]
     volumes, mounts = _volumes(profile, service)
-    ports = [{"name": f"port-{port}", "containerPort": port} for port in _ports(service)] if leads else []
+    ports = (
+        [{"name": f"port-{port}", "containerPort": port} for port in _ports(service)]
+        if leads
+        else []
+    )
     memory = service.needs_memory
     gpus = _gpus(service) if profile.gpu is not GpuMode.NONE and service.gpu is None else 0
     security = _security(profile, name, service)
@@ -164,11 +190,17 @@ def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> D
         **({"securityContext": security} if security else {}),
         "volumeMounts": mounts,
     }
-    return {"terminationGracePeriodSeconds": TERMINATION, "containers": [container], "volumes": volumes}
+    return {
+        "terminationGracePeriodSeconds": TERMINATION,
+        "containers": [container],
+        "volumes": volumes,
+    }
 
 
 def _gpus(service: Service) -> int:
-    """GPUs of one pod: the ranks in the flags, divided by the machines; 1 where the flags can't be read."""
+    """GPUs of one pod: the ranks in the flags, divided by the machines; 1 where the flags can't be
+    read.
+    """
     machines = len(service.cluster.nodes) if service.cluster is not None else 1
     return max(1, service.ranks // machines)
 
@@ -194,7 +226,10 @@ def _args(service: Service, commit: str, leads: bool) -> list[str]:
 
 def _env(profile: Profile, name: str) -> Iterator[Doc]:
     service = profile.services[name]
-    values = {**({OFFLINE: "1"} if service.model is not None else {}), **names.compose_env(profile, name)}
+    values = {
+        **({OFFLINE: "1"} if service.model is not None else {}),
+        **names.compose_env(profile, name),
+    }
     if service.cluster is not None:
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
         yield {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -227,7 +262,11 @@ def _security(profile: Profile, name: str, service: Service) -> Doc:
     user, _, group = profile.user_of(name).partition(":")
     if user == "root":
         user = group = "0"
-    return {key: int(text) for key, text in (("runAsUser", user), ("runAsGroup", group)) if text.isdecimal()}
+    return {
+        key: int(text)
+        for key, text in (("runAsUser", user), ("runAsGroup", group))
+        if text.isdecimal()
+    }
 
 
 def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
@@ -249,7 +288,8 @@ def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
     return volumes, [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]
 
 
-# --- systemd ----------------------------------------------------------------------------------------------------------
+# --- systemd
+# ----------------------------------------------------------------------------------------------------------
 
 _UNIT = """\
 # Written by `envgen export systemd` for this machine. docs/recipes.md has its installation.
@@ -280,29 +320,44 @@ WantedBy=multi-user.target
 
 
 def systemd(
-    profile: Profile, name: str, *, program: Sequence[str], folder: str, user: str, environment: Mapping[str, str],
+    profile: Profile,
+    name: str,
+    *,
+    program: Sequence[str],
+    folder: str,
+    user: str,
+    environment: Mapping[str, str],
     options: Sequence[str] = (),
-) -> str:  # fmt: skip
-    """The unit that starts service ``name`` with the machine. RefusedError for text that no unit can hold.
+) -> str:
+    """The unit that starts service ``name`` with the machine. RefusedError for text that no unit
+    can hold.
 
-    ``environment``: the variables of this shell that select the engine or change the profile. ``options``: --file and
-    --set.
+    ``environment``: the variables of this shell that select the engine or change the profile.
+    ``options``: --file and --set.
     """
     chosen = [name, "--profile", profile.name, *options]
     varied = ["--variant", profile.variant] if profile.variant else []
     ready = profile.services[name].ready
     return _UNIT.format(
-        title=_plain(f"{name} of {profile.compose_name}"), user=_plain(user), folder=_plain(folder),
-        start=_words([*program, "up", *chosen, *varied, "--stay"]), stop=_words([*program, "stop", *chosen]),
-        environment="".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items()),
-        patience=(ready.timeout.seconds if ready else 0) + 600,  # of `up` itself, and its checks before
-    )  # fmt: skip
+        title=_plain(f"{name} of {profile.compose_name}"),
+        user=_plain(user),
+        folder=_plain(folder),
+        start=_words([*program, "up", *chosen, *varied, "--stay"]),
+        stop=_words([*program, "stop", *chosen]),
+        environment="".join(
+            f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items()
+        ),
+        patience=(ready.timeout.seconds if ready else 0)
+        + 600,  # of `up` itself, and its checks before
+    )
 
 
 def _plain(text: str) -> str:
     """A value that systemd reads literally, except for % specifiers."""
     if not text.isprintable() or text != text.strip() or text.endswith("\\"):
-        raise RefusedError(f"{text!r} is not possible in a systemd unit", hint="use a folder with a plain name")
+        raise RefusedError(
+            f"{text!r} is not possible in a systemd unit", hint="use a folder with a plain name"
+        )
     return text.replace("%", "%%")
 
 

@@ -28,7 +28,8 @@ _MOST = 1000  # inputs read from a label
 
 
 def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
-    """Name -> value, or ``#`` and a digest of a value that is long, of several lines, or looks like a secret.
+    """Name -> value, or ``#`` and a digest of a value that is long, of several lines, or looks like
+    a secret.
 
     ``files``: path -> digest of its content.
     """
@@ -36,15 +37,23 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     leaves = {join_path(path): value for path, value in flat(plain(profile))}
     inputs: dict[str, object] = {key: value for key, value in leaves.items() if _KEYS.match(key)}
     inputs |= {key: _hidden(str(value)) for key, value in inputs.items() if ".install.env." in key}
-    inputs |= {key: without_login(str(value)) for key, value in inputs.items() if key.endswith(".git") and value}
+    inputs |= {
+        key: without_login(str(value))
+        for key, value in inputs.items()
+        if key.endswith(".git") and value
+    }
     inputs |= {
         "base.image": plan.base_image,
         "caches": [cache.path.path for cache in profile.caches.values()] if plan.opened else (),
         "folders open to every user": "yes" if plan.opened else "",
-        **{f"sources.{name}.origin": "checkout" for name in profile.mounted_sources},  # its path is a fact of a machine
+        **{
+            f"sources.{name}.origin": "checkout" for name in profile.mounted_sources
+        },  # its path is a fact of a machine
     }
     for name, series in plan.patches.items():
-        inputs[f"sources.{name}.patches"] = [PurePosixPath(patch.path).name for patch in series.patches]
+        inputs[f"sources.{name}.patches"] = [
+            PurePosixPath(patch.path).name for patch in series.patches
+        ]
     if lock is not None:
         inputs |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
         inputs[LOCK] = _hidden(lock.digest)
@@ -71,7 +80,9 @@ def _grouped(files: Mapping[str, str]) -> dict[str, str]:
         return {path: _hidden(digest) for path, digest in files.items()}
     folders: dict[str, list[str]] = {}
     for path, digest in sorted(files.items()):
-        folders.setdefault("/".join(path.split("/")[:2][: path.count("/")]) or path, []).append(f"{path} {digest}")
+        folders.setdefault("/".join(path.split("/")[:2][: path.count("/")]) or path, []).append(
+            f"{path} {digest}"
+        )
     return {folder: _hidden("\n".join(lines)) for folder, lines in folders.items()}
 
 
@@ -82,14 +93,23 @@ def _hidden(text: str) -> str:
 def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = " ".join(value)
-    text = "" if value is None or value == {} else str(value).lower() if isinstance(value, bool) else str(value)
+    text = (
+        ""
+        if value is None or value == {}
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
     plain = len(text) <= LONGEST and text.isprintable() and not secret_in(text)
     return text if plain or not text else _hidden(text)
 
 
 def label_of(inputs: Mapping[str, str]) -> str:
     """One word per input, sorted and percent-encoded."""
-    return " ".join(f"{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}" for name, value in sorted(inputs.items()))
+    return " ".join(
+        f"{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
+        for name, value in sorted(inputs.items())
+    )
 
 
 _SAFE = "/:@+,<>!~#*;[]()"  # of ASCII; no `=`, blank, quote, `$` or backslash

@@ -1,9 +1,10 @@
 """What a lock changes in a plan, and the key of FlashInfer's JIT cache.
 
-FlashInfer separates its cache only by its version and the GPU archs. Two sources of one version (a wheel, a commit, a
-patched commit), two CUDA releases or two torches share it, and make each other's modules stale. The key is a digest of
-what the modules depend on, and part of the name of the volume or host folder. In the container the path is always the
-same, because build.ninja and ninja's records have absolute paths.
+FlashInfer separates its cache only by its version and the GPU archs. Two sources of one version (a
+wheel, a commit, a patched commit), two CUDA releases or two torches share it, and make each other's
+modules stale. The key is a digest of what the modules depend on, and part of the name of the volume
+or host folder. In the container the path is always the same, because build.ninja and ninja's
+records have absolute paths.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
     if lock is None:
         return ref, ""
     folder = {"tag": "refs/tags/", "branch": "refs/heads/"}.get(lock.kind, "")
-    return lock.commit, "" if lock.kind == "commit" else ref if ref.startswith("refs/") else folder + ref
+    return lock.commit, "" if lock.kind == "commit" else ref if ref.startswith(
+        "refs/"
+    ) else folder + ref
 
 
 def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
@@ -54,7 +57,9 @@ def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
     lists = {}
     for step in (wanted.name for wanted in python_sets(profile)):
         if all(step in python.sets for python in lock.python.values()):
-            lists[step] = _requirements({each: lock.python[each].sets[step] for each in sorted(lock.python)})
+            lists[step] = _requirements(
+                {each: lock.python[each].sets[step] for each in sorted(lock.python)}
+            )
     return lists
 
 
@@ -71,7 +76,11 @@ def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
             tests = [f'platform_machine == "{_MACHINES[p]}"' for p in platforms if p in _MACHINES]
             marker = f" ; {' or '.join(tests)}" if tests else ""
         hashes = sorted({digest for each in platforms.values() for digest in each})
-        lines.append(f"{name}=={version}{marker} " + " ".join(f"--hash=sha256:{digest}" for digest in hashes) + "\n")
+        lines.append(
+            f"{name}=={version}{marker} "
+            + " ".join(f"--hash=sha256:{digest}" for digest in hashes)
+            + "\n"
+        )
     return "".join(lines)
 
 
@@ -88,7 +97,13 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "epoch": lock.epoch,
         "inputs": facts_of(lock),
         "sources": {name: _named_source(source) for name, source in profile.sources.items()},
-        "open": sorted({f"{step}: {why}" for python in lock.python.values() for step, why in python.open.items()}),
+        "open": sorted(
+            {
+                f"{step}: {why}"
+                for python in lock.python.values()
+                for step, why in python.open.items()
+            }
+        ),
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
@@ -99,7 +114,12 @@ def _named_source(source: Source) -> dict[str, str]:
     named = str(origin.wheel or "")
     asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else named
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
-    return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
+    return {
+        "distribution": source.distribution,
+        "kind": origin.kind,
+        "origin": asked,
+        "patches": patches,
+    }
 
 
 LABEL = "dev.envgen.lock"
@@ -116,8 +136,11 @@ LENGTH = 12
 _TORCH = re.compile(r"torch\b(?![-_])")
 
 
-def key_parts(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, str]:
-    """The parts of the key, by name. A mounted checkout counts by its path, since a new key for each edit would start
+def key_parts(
+    profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]
+) -> dict[str, str]:
+    """The parts of the key, by name. A mounted checkout counts by its path, since a new key for
+    each edit would start
     an empty cache; `cache why` and `clear --stale` handle edits."""
     base = lock.base if lock else None
     parts = {
@@ -141,7 +164,11 @@ def key_parts(profile: Profile, lock: ProfileLock | None, series: Mapping[str, S
 def _source(profile: Profile, lock: ProfileLock | None) -> str:
     source = profile.sources.get(CACHE)
     if source is None:
-        words = [word for word in (*profile.pip.tools, *profile.pip.deps) if word.lower().startswith("flashinfer")]
+        words = [
+            word
+            for word in (*profile.pip.tools, *profile.pip.deps)
+            if word.lower().startswith("flashinfer")
+        ]
         return " ".join(words) or "of the base image"
     origin = source.origin
     if origin.checkout is not None:
@@ -158,20 +185,29 @@ ALIKE = 6  # digits of a key that are the same for caches that differ by patches
 def key_of(parts: Mapping[str, str]) -> str:
     """Twelve hexadecimal digits; with patches, the first of them are those without."""
     rest = {name: value for name, value in parts.items() if name != "patches"}
-    whole, plain = (hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest() for d in (dict(parts), rest))
+    whole, plain = (
+        hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()
+        for d in (dict(parts), rest)
+    )
     return plain[:ALIKE] + whole[ALIKE:LENGTH]
 
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
-    """Source -> its patches, of the sources that a build patches. ProjectError with everything wrong in them."""
+    """Source -> its patches, of the sources that a build patches. ProjectError with everything
+    wrong in them.
+    """
     folders = {name: source.patches for name, source in profile.sources.items() if source.patches}
     if not folders:
         return {}
     if root is None:
-        raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
+        raise EnvgenError(
+            f"profile {profile.name} has patches; rendering it needs the project's folder"
+        )
     from envgen.patches.series import load_series  # with `packaging`, for profiles with patches
 
-    series = {name: load_series(root, folder) for name, folder in folders.items()}  # a mounted one's must be there, too
+    series = {
+        name: load_series(root, folder) for name, folder in folders.items()
+    }  # a mounted one's must be there, too
     return {name: series[name] for name in patched(profile)}
 
 
@@ -181,14 +217,21 @@ def built_version(source: Source, lock: ProfileLock | None) -> str:
     return with_version(wheel, lock).version if wheel is not None else source.origin.version
 
 
-def applied(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> dict[str, Series]:
+def applied(
+    profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]
+) -> dict[str, Series]:
     """``series`` without the patches for other versions than the profile's."""
-    return {name: one.for_version(built_version(profile.sources[name], lock)) for name, one in series.items()}
+    return {
+        name: one.for_version(built_version(profile.sources[name], lock))
+        for name, one in series.items()
+    }
 
 
 def left_out(profile: Profile, lock: ProfileLock | None, series: Mapping[str, Series]) -> list[str]:
     """A sentence for each source with patches that are not for its version."""
-    lines = (one.left_out(built_version(profile.sources[name], lock)) for name, one in series.items())
+    lines = (
+        one.left_out(built_version(profile.sources[name], lock)) for name, one in series.items()
+    )
     return [f"{profile.name}: {line}" for line in lines if line]
 
 
@@ -199,7 +242,9 @@ def namespace(profile: Profile, lock: ProfileLock | None, series: Mapping[str, S
 
 
 def volume_of(profile: Profile, cache: str, key: str) -> str:
-    """The Docker volume of a cache that has no folder on the host; ``key`` is only for FlashInfer's."""
+    """The Docker volume of a cache that has no folder on the host; ``key`` is only for
+    FlashInfer's.
+    """
     name = cache_volume(profile, cache)
     return f"{name}-{key}" if key and cache == CACHE else name
 
@@ -210,7 +255,8 @@ def folder_of(cache: str, key: str) -> str:
 
 
 def places_of(profile: Profile, root: Path, key: str) -> Iterator[tuple[str, str, str]]:
-    """Source, target and kind (volume, bind) of each cache, as `envgen up` mounts it on this machine.
+    """Source, target and kind (volume, bind) of each cache, as `envgen up` mounts it on this
+    machine.
 
     ``key``: of FlashInfer's (``namespace``).
     """

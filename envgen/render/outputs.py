@@ -39,7 +39,9 @@ OWN_SOURCES = "envgen/render/outputs.py"  # in the repository of envgen, and now
 IGNORE_FILE = ".dockerignore"
 # Replaced by the labels, which contain the digest. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
-_MOUNT = re.compile(r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts /(\S+) ")
+_MOUNT = re.compile(
+    r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts /(\S+) "
+)
 LEFT_OUT = (".git", ".envgen", "__pycache__")
 MOST, LARGEST = 20_000, 256 << 20
 _PROGRAM = re.compile(r"[a-z][a-z0-9-]*")
@@ -47,19 +49,26 @@ _PROGRAM = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True)
 class Rendered:
-    """The files of one profile. ``digest`` changes with the inputs of the image, not with settings of services."""
+    """The files of one profile. ``digest`` changes with the inputs of the image, not with settings
+    of services.
+    """
 
     files: Mapping[str, bytes]
     dockerfile: str
     digest: str
-    context_files: tuple[str, ...]  # files of the project that the build reads, besides the Dockerfile
+    context_files: tuple[
+        str, ...
+    ]  # files of the project that the build reads, besides the Dockerfile
     inputs: Mapping[str, str] = field(default_factory=dict)  # of the image, as in its label
 
 
 def render_profile(
-    profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None,
+    profile: Profile,
+    lock: ProfileLock | None = None,
+    *,
+    root: Path | None = None,
     series: Mapping[str, Series] | None = None,
-) -> Rendered:  # fmt: skip
+) -> Rendered:
     """All files of ``profile``. ``root``: the project's folder, for files that the build reads.
 
     ``series``: its patches, where they are read already.
@@ -72,20 +81,30 @@ def render_profile(
         programs = used(text, docker_files(plan))
         shared, shared_text, shared_programs = plan, text, programs
         if plan.ca or plan.wheelhouse:  # of this machine, so no inputs of an image
-            inputs_only = replace(profile, network=Network(), build=replace(profile.build, wheelhouse=None))
+            inputs_only = replace(
+                profile, network=Network(), build=replace(profile.build, wheelhouse=None)
+            )
             shared = ImagePlan(inputs_only, lock, series)
             shared_text = dockerfile(shared)
             shared_programs = used(shared_text, docker_files(shared))
         read_files = _files(shared, shared_programs, root, own)
         digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
         labels = docker_pairs((*plan.labels, Pair(RENDER_LABEL, digest)))
-        composed = compose_files(profile, namespace(profile, lock, series), is_locked=lock is not None)
+        composed = compose_files(
+            profile, namespace(profile, lock, series), is_locked=lock is not None
+        )
         files = {**programs, profile.dockerfile: text.replace(LABELS_HERE, labels), **composed}
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
     files[IGNORE_FILE] = dockerignore(paths_of(profile))
     read = tuple(sorted({*plan.context_files, *own}))
-    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, inputs)
+    return Rendered(
+        {path: text.encode() for path, text in files.items()},
+        profile.dockerfile,
+        digest,
+        read,
+        inputs,
+    )
 
 
 def dockerfile(plan: ImagePlan) -> str:
@@ -102,7 +121,10 @@ def scripts() -> dict[str, str]:
     top = data_dir("docker")
     paths = [path for part in ("build", "runtime") for path in (top / part).rglob("*")]
     files = [path for path in paths if path.is_file() and _PROGRAM.fullmatch(path.name)]
-    return {f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8") for path in sorted(files)}
+    return {
+        f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8")
+        for path in sorted(files)
+    }
 
 
 def docker_files(plan: ImagePlan) -> dict[str, str]:
@@ -113,17 +135,30 @@ def docker_files(plan: ImagePlan) -> dict[str, str]:
 def used(text: str, files: dict[str, str]) -> dict[str, str]:
     """The ``files`` that the steps of a Dockerfile mount."""
     tops = [f"{FOLDER}/{mounted or copied}" for mounted, copied in _MOUNT.findall(text)]
-    return {path: file for path, file in files.items() if any(path == t or path.startswith(f"{t}/") for t in tops)}
+    return {
+        path: file
+        for path, file in files.items()
+        if any(path == t or path.startswith(f"{t}/") for t in tops)
+    }
 
 
 def dockerignore(copied: Iterable[str]) -> str:
-    """The .dockerignore: only what the build reads is sent to the engine. ``copied``: see ``paths_of``."""
-    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
+    """The .dockerignore: only what the build reads is sent to the engine. ``copied``: see
+    ``paths_of``.
+    """
+    lines = [
+        "# Written by `envgen render`: the build reads nothing else of this folder.",
+        "*",
+        "!docker/",
+        "!patches/",
+    ]
     lines += [f"!{path}" for path in copied if not path.startswith("patches/")]
     return "\n".join(lines) + "\n"
 
 
-def _files(plan: ImagePlan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> dict[str, str]:
+def _files(
+    plan: ImagePlan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]
+) -> dict[str, str]:
     """Each file that the build reads -> a digest of its content."""
     files = dict.fromkeys(plan.context_files, "")
     if root is not None:
@@ -131,24 +166,37 @@ def _files(plan: ImagePlan, programs: Mapping[str, str], root: Path | None, own:
             with contextlib.suppress(FileNotFoundError):
                 mode = "+x" if path in own and (root / path).stat().st_mode & 0o100 else ""
                 files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
-    return files | {path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()}
+    return files | {
+        path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()
+    }
 
 
 def _digest(text: str, plan: ImagePlan, files: Mapping[str, str]) -> str:
-    """A digest of the Dockerfile's instructions without labels, the platform, and every file that the build reads."""
+    """A digest of the Dockerfile's instructions without labels, the platform, and every file that
+    the build reads.
+    """
     platform = plan.profile.base.platform
     instructions = without_comments(text.replace(LABELS_HERE, ""))
-    named = {"instructions": instructions, "platform": platform.value if platform else "", "files": files}
+    named = {
+        "instructions": instructions,
+        "platform": platform.value if platform else "",
+        "files": files,
+    }
     return digest_of(2, named)
 
 
 def without_comments(dockerfile: str) -> str:
     """A Dockerfile without comments and blank lines."""
-    lines = (line for line in dockerfile.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    lines = (
+        line
+        for line in dockerfile.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    )
     return "\n".join(lines)
 
 
-# --- files of the project in an image -------------------------------------------------------------------------------
+# --- files of the project in an image
+# -------------------------------------------------------------------------------
 
 
 def paths_of(profile: Profile) -> tuple[str, ...]:
@@ -157,7 +205,9 @@ def paths_of(profile: Profile) -> tuple[str, ...]:
 
 
 def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
-    """Every file in ``paths_of``, relative to the project, without .git, .envgen and Python's caches."""
+    """Every file in ``paths_of``, relative to the project, without .git, .envgen and Python's
+    caches.
+    """
     paths = paths_of(profile)
     if paths and root is None:
         message = f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
@@ -182,7 +232,9 @@ def _below(root: Path, path: str) -> Iterator[str]:
         for place in (Path(folder, name) for name in (*folders, *sorted(names))):
             shown = place.relative_to(root).as_posix()
             if place.is_symlink() and place.is_dir():
-                raise RefusedError(f"{shown} is a link to a folder, which a build cannot copy", hint="copy it here")
+                raise RefusedError(
+                    f"{shown} is a link to a folder, which a build cannot copy", hint="copy it here"
+                )
             if place.is_file() and place.suffix != ".pyc":
                 yield shown
 
@@ -191,7 +243,9 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
     """The files of all profiles (``only``: of one), by path, with one .dockerignore for all."""
     lock, profiles, wanted = load(project.root), project.profiles, dict[str, bytes]()
     for profile in [profiles[only]] if only else profiles.values():
-        wanted |= render_profile(profile, locked(profile, lock) if lock else None, root=project.root).files
+        wanted |= render_profile(
+            profile, locked(profile, lock) if lock else None, root=project.root
+        ).files
     copied = {path for profile in profiles.values() for path in paths_of(profile)}
     return wanted | {IGNORE_FILE: dockerignore(sorted(copied)).encode()}
 
@@ -215,13 +269,19 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     """The paths of ``files`` with a file that `envgen render` did not write, and would overwrite."""
     current = {path: _content(root, path) for path in sorted(files)}
     mark = WRITTEN.encode()
-    return [path for path, old in current.items() if old is not None and old != files[path] and mark not in old]
+    return [
+        path
+        for path, old in current.items()
+        if old is not None and old != files[path] and mark not in old
+    ]
 
 
 def ownerless(root: Path, files: Container[str]) -> list[str]:
-    """Rendered files below ``root`` of profiles that no longer exist. ``files``: the paths of all profiles.
+    """Rendered files below ``root`` of profiles that no longer exist. ``files``: the paths of all
+    profiles.
 
-    In envgen's own repository the programs in docker/ are sources, whether a profile uses them or not.
+    In envgen's own repository the programs in docker/ are sources, whether a profile uses them or
+    not.
     """
     sources = scripts().keys() if (root / OWN_SOURCES).exists() else ()
     leftovers, mark = [], WRITTEN.encode()
@@ -262,11 +322,17 @@ def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ())
     targets = {path: _target(root, path) for path in sorted(files)}
     written = []
     for path, target in targets.items():
-        executable = path in programs or (path.startswith("docker/") and files[path].startswith(b"#!"))
+        executable = path in programs or (
+            path.startswith("docker/") and files[path].startswith(b"#!")
+        )
         same = target.is_file() and file_io.read(target) == files[path]
         if same and (path not in programs or target.stat().st_mode & 0o100):
             continue  # keeps its time stamp, for programs that watch it
-        mode = (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111 if executable else None
+        mode = (
+            (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111
+            if executable
+            else None
+        )
         file_io.write(target, files[path], mode=mode, within=root.resolve())
         written.append(path)
     return written
@@ -285,12 +351,15 @@ def _target(root: Path, path: str) -> Path:
     return target
 
 
-# --- for `build` and `up` -------------------------------------------------------------------------------------
+# --- for `build` and `up`
+# -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """``folder`` holds the rendered files. ``temporary``: it is one of this process, and goes with this value."""
+    """``folder`` holds the rendered files. ``temporary``: it is one of this process, and goes with
+    this value.
+    """
 
     folder: Path
     rendered: Rendered
@@ -300,14 +369,20 @@ class Workspace:
 def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
     """Write the rendered files into the profile's folder; unchanged files keep their times.
 
-    Into a temporary folder where the project can't be written, for a service must be looked at there, too; and where
-    another command uses the folder with other content: `up --set` must not start what a `ps` beside it has rendered.
+    Into a temporary folder where the project can't be written, for a service must be looked at
+    there, too; and where another command uses the folder with other content: `up --set` must not
+    start what a `ps` beside it has rendered.
     """
     folder, made = state_dir(root, "render", profile.name), _context(rendered, root)
-    programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
+    programs = {
+        path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100
+    }
     try:
         file_io.folder(folder, root)
-        with _laying_out, file_io.used(folder.with_name(f"{profile.name}.lock"), within=root) as alone:
+        with (
+            _laying_out,
+            file_io.used(folder.with_name(f"{profile.name}.lock"), within=root) as alone,
+        ):
             if alone:
                 write(folder, made, programs)
                 for path in _others(folder, made, profile):
@@ -336,7 +411,9 @@ def _context(rendered: Rendered, root: Path) -> dict[str, bytes]:
 
 def _others(folder: Path, made: Mapping[str, bytes], profile: Profile) -> list[Path]:
     """Files that no longer exist in the project, in folders that the image gets whole."""
-    files = (file for path in paths_of(profile) for file in (folder / path).rglob("*") if file.is_file())
+    files = (
+        file for path in paths_of(profile) for file in (folder / path).rglob("*") if file.is_file()
+    )
     return [file for file in files if file.relative_to(folder).as_posix() not in made]
 
 

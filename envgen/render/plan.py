@@ -1,6 +1,7 @@
 """All decisions of a render: a profile (and a lock) becomes values that templates only print.
 
-Pure: no clock, no environment, no working directory, no host. Patches, which are on disk, come in as data.
+Pure: no clock, no environment, no working directory, no host. Patches, which are on disk, come in
+as data.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class PatchStep:
 class RunStep:
     """One command: the packages of its comment in the Dockerfile, and its arguments.
 
-    ``locked``: its list of packages with hashes (a path in the stage `scripts`), if it has one; ``wheel_of``: the
-    source whose wheel it installs; ``before``: the arguments of a command before it, in the same step; ``keeps``: it
-    keeps wheels as files, and installs nothing.
+    ``locked``: its list of packages with hashes (a path in the stage `scripts`), if it has one;
+    ``wheel_of``: the source whose wheel it installs; ``before``: the arguments of a command before
+    it, in the same step; ``keeps``: it keeps wheels as files, and installs nothing.
     """
 
     title: str
@@ -82,9 +83,10 @@ class BuiltSource:
     build_words: tuple[str, ...]
 
 
-# Variables for the build of a mounted package with `binaries`. vLLM's takes compiled modules from the file {wheel}.
-# FlashInfer's (0.7) would install a newer NCCL than torch's and a second nvcc during its own installation, and wait
-# forever for the environment, which that installation has locked.
+# Variables for the build of a mounted package with `binaries`. vLLM's takes compiled modules from
+# the file {wheel}.
+# FlashInfer's (0.7) would install a newer NCCL than torch's and a second nvcc during its own
+# installation, and wait forever for the environment, which that installation has locked.
 PRECOMPILED = {
     "vllm": {"VLLM_USE_PRECOMPILED": "1", "VLLM_PRECOMPILED_WHEEL_LOCATION": "{wheel}"},
     "flashinfer": {"BUILD_NVEP": "0", "FLASHINFER_BUILD_NO_PIP": "1"},
@@ -95,7 +97,10 @@ class ImagePlan:
     """Everything about the image of a profile. ``patches``: source -> its series."""
 
     def __init__(
-        self, profile: Profile, lock: ProfileLock | None = None, patches: Mapping[str, Series] | None = None
+        self,
+        profile: Profile,
+        lock: ProfileLock | None = None,
+        patches: Mapping[str, Series] | None = None,
     ) -> None:
         self.profile = profile
         self.lock = lock
@@ -109,28 +114,39 @@ class ImagePlan:
         self.wheelhouse = profile.build.wheelhouse is not None
         pip, python = profile.pip, profile.base.python
         # A base image without Python has no package to keep.
-        self.protects = not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
+        self.protects = (
+            not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
+        )
         self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install")
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
         self.apt_build = _apt(apt_build(profile))
         self.apt_runtime = _apt(profile.apt.runtime)
-        self.index_env = environment.index_env(profile)  # first of all: uv is installed from that index
+        self.index_env = environment.index_env(
+            profile
+        )  # first of all: uv is installed from that index
         self.logins = environment.asks_logins(profile)
         self.uv_locked = self._list("uv")
-        self.built = tuple(self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built)
+        self.built = tuple(
+            self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built
+        )
         deps = self._pip("deps", (*pip.tools, *pip.deps), self._install_options())
         self.installs = (*((deps,) if deps else ()), *self._installs())
         self.patch_installed = self._patch_installed()
         self.ccache = f"{RUN}/cache/ccache" if profile.build.ccache else ""
-        # What compilers read: a stage of its own where wheels are built, which the finished image starts from too.
+        # What compilers read: a stage of its own where wheels are built, which the finished image
+        # starts from too.
         self.cuda_env = environment.cuda_env(profile) if self.built else []
         self.compiler = "cuda" if self.cuda_env else "base"
-        self.image_env = [pair for pair in environment.image_env(profile) if pair not in self.cuda_env]
+        self.image_env = [
+            pair for pair in environment.image_env(profile) if pair not in self.cuda_env
+        ]
         self.opened = environment.opened_folders(profile)  # writable by root's group
         # Of each vocabulary its place in the image, its SHA-256, and its address.
         encodings = profile.tiktoken.encodings.items()
-        self.encodings = [(f"{Tiktoken.FOLDER}/{name}.tiktoken", one.sha256, one.url) for name, one in encodings]
+        self.encodings = [
+            (f"{Tiktoken.FOLDER}/{name}.tiktoken", one.sha256, one.url) for name, one in encodings
+        ]
         # The files of the project that the build reads.
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         read = {patch.path for step in steps if step for patch in step.patches}
@@ -148,26 +164,44 @@ class ImagePlan:
         return RunStep(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
 
     def _install_options(self, *own: str) -> tuple[str, ...]:
-        """Options of pip-install: the sources to install, and those that must not come from the index."""
-        options = [word for name in own for word in ("--own", self.profile.sources[name].distribution)]
+        """Options of pip-install: the sources to install, and those that must not come from the
+        index.
+        """
+        options = [
+            word for name in own for word in ("--own", self.profile.sources[name].distribution)
+        ]
         for name, source in self.profile.sources.items():
             options += ["--never", source.distribution] if name not in own else []
         options += [word for name in self.profile.pip.prefer for word in ("--prefer", name)]
         return tuple(options)
 
     def _joined(self, step: str, parts: Iterable[str]) -> str | None:
-        """One list of packages for several steps of the lock: its file, "" without packages, None if not locked."""
+        """One list of packages for several steps of the lock: its file, "" without packages, None
+        if not locked.
+        """
         names = list(parts)
         if any(name not in self._lists for name in names):
             return None
-        self._lists[step] = "".join(sorted({line for name in names for line in self._lists[name].splitlines(True)}))
+        self._lists[step] = "".join(
+            sorted({line for name in names for line in self._lists[name].splitlines(True)})
+        )
         return self._list(step)
 
     def _installs(self) -> Iterator[RunStep]:
-        """The steps that install the sources: wheels of the package index, then those that were built."""
-        wheels = {name: source for name, source in self.profile.sources.items() if source.origin.wheel is not None}
+        """The steps that install the sources: wheels of the package index, then those that were
+        built.
+        """
+        wheels = {
+            name: source
+            for name, source in self.profile.sources.items()
+            if source.origin.wheel is not None
+        }
         whole = {name: source for name, source in wheels.items() if source.install.dependencies}
-        kept = {name: source for name, source in self.profile.mounted_sources.items() if source.binaries is not None}
+        kept = {
+            name: source
+            for name, source in self.profile.mounted_sources.items()
+            if source.binaries is not None
+        }
         yield from self._kept(kept)
         yield from self._wheels(whole, kept)
         for name, source in wheels.items():
@@ -189,30 +223,55 @@ class ImagePlan:
     def _kept(self, kept: Mapping[str, Source]) -> Iterator[RunStep]:
         """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
         if kept:
-            names = [str(with_version(s.binaries, self.lock)) for s in kept.values() if s.binaries is not None]
+            names = [
+                str(with_version(s.binaries, self.lock))
+                for s in kept.values()
+                if s.binaries is not None
+            ]
             file = self._joined("binaries", (f"binaries.{name}" for name in kept))
-            words = locking.HASHED if file else tuple(str(source.binaries) for source in kept.values())
+            words = (
+                locking.HASHED if file else tuple(str(source.binaries) for source in kept.values())
+            )
             title = f"{', '.join(names)}: wheels for the mounted checkouts."
             yield RunStep(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
 
-    def _wheels(self, wheels: Mapping[str, Source], kept: Mapping[str, Source]) -> Iterator[RunStep]:
-        """One step for wheels of the package index, and for what the wheels that are ``kept`` depend on.
+    def _wheels(
+        self, wheels: Mapping[str, Source], kept: Mapping[str, Source]
+    ) -> Iterator[RunStep]:
+        """One step for wheels of the package index, and for what the wheels that are ``kept``
+        depend on.
 
         Together, so that a wheel without a version gets the one that the others ask for.
         """
         if not wheels and not kept:
             return
-        pins = [source.origin.wheel for source in wheels.values() if source.origin.wheel is not None]
+        pins = [
+            source.origin.wheel for source in wheels.values() if source.origin.wheel is not None
+        ]
         shown = [str(with_version(pin, self.lock)) for pin in pins]
-        shown += [f"what {', '.join(s.distribution for s in kept.values())} depend on"] if kept else []
+        shown += (
+            [f"what {', '.join(s.distribution for s in kept.values())} depend on"] if kept else []
+        )
         names = (*wheels, *kept)
-        file = self._joined("install" if len(names) > 1 else f"install.{names[0]}", (f"install.{n}" for n in names))
+        file = self._joined(
+            "install" if len(names) > 1 else f"install.{names[0]}", (f"install.{n}" for n in names)
+        )
         if file == "":
             return
         pinned = [one.binaries for one in kept.values() if one.binaries is not None]
-        extras = [word for pin in pinned for name in pin.extras for word in ("--extra", f"{pin.name}[{name}]")]
-        words = (*self._install_options(*wheels), *(("--needs-of", WHEELS, *extras) if kept and not file else ()))
-        flags = () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
+        extras = [
+            word
+            for pin in pinned
+            for name in pin.extras
+            for word in ("--extra", f"{pin.name}[{name}]")
+        ]
+        words = (
+            *self._install_options(*wheels),
+            *(("--needs-of", WHEELS, *extras) if kept and not file else ()),
+        )
+        flags = (
+            () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
+        )
         installed = locking.HASHED if file else (*flags, *map(str, pins))
         words += ("--", *installed) if installed else ()
         yield RunStep(f"{', '.join(shown)}.", words, file or "")
@@ -231,19 +290,31 @@ class ImagePlan:
             words = self._fetch(f"{name}.{key}", repository.git, repository.ref, place)
             shown = f"{key}, which the build of {name} would fetch itself: {repository.ref} of {repository.git}."
             inputs.append(Fetched(f"input-{name}-{key}", shown, place, words))
-            env.append(Pair(repository.variable, f"{place}{'/' + repository.folder if repository.folder else ''}"))
+            env.append(
+                Pair(
+                    repository.variable,
+                    f"{place}{'/' + repository.folder if repository.folder else ''}",
+                )
+            )
         early = self.patches[name].split(source.package)[0] if name in self.patches else ()
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
-            name, f"{name}: {origin.git_ref} of {origin.git}.", folder, tuple(git), patch_source,
+            name,
+            f"{name}: {origin.git_ref} of {origin.git}.",
+            folder,
+            tuple(git),
+            patch_source,
             requires=self._pip(f"requires.{name}", install.requires, ())
             if install.requires
-            else RunStep("what its pyproject.toml and its build backend ask for.", ("--for", name, "--needs", folder)),
+            else RunStep(
+                "what its pyproject.toml and its build backend ask for.",
+                ("--for", name, "--needs", folder),
+            ),
             reads_requires=not install.requires,
             inputs=tuple(inputs),
             env=tuple(env),
             build_words=(folder, "/wheels", *install.prepare),
-        )  # fmt: skip
+        )
 
     def _fetch(self, key: str, url: str, ref: str, folder: str) -> tuple[str, ...]:
         """The arguments of fetch-git for a repository; ``key``: its name in the lock."""
@@ -269,7 +340,9 @@ class ImagePlan:
 
     @property
     def data(self) -> dict[str, str]:
-        """The files of this profile, by their path in the stage `scripts`; some are copied into the image."""
+        """The files of this profile, by their path in the stage `scripts`; some are copied into the
+        image.
+        """
         head = f"# {WRITTEN} from envgen.lock.\n"
         files = {self._list(step): head + text for step, text in self._lists.items() if text}
         runtime = f"/profiles/{self.profile.name}/runtime"
@@ -293,7 +366,9 @@ class ImagePlan:
                 "prepare": source.install.prepare,
                 "dependencies": source.install.dependencies and source.binaries is None,
                 "install_options": self._install_options(name),
-                "binaries": str(with_version(source.binaries, self.lock)) if source.binaries else "",
+                "binaries": str(with_version(source.binaries, self.lock))
+                if source.binaries
+                else "",
                 "wheel": wheel_folder(source),
                 "precompiled": PRECOMPILED.get(source.package, {}) if source.binaries else {},
             }
@@ -303,24 +378,39 @@ class ImagePlan:
         """The image's labels, without the render digest."""
         profile, lock = self.profile, self.lock
         base = lock.base if lock else None
-        patches = [f"{series.folder}/{patch.name}" for series in self.patches.values() for patch in series.patches]
+        patches = [
+            f"{series.folder}/{patch.name}"
+            for series in self.patches.values()
+            for patch in series.patches
+        ]
         values = {
             "dev.envgen.project": profile.project,
             "dev.envgen.profile": profile.name,
             "dev.envgen.lock": lock.digest if lock else "",
             "org.opencontainers.image.base.name": str(profile.base.image),
-            "org.opencontainers.image.base.digest": base.digest if base and base.resolved != LOCAL else "",
-            "dev.envgen.patches": " ".join(name.removeprefix("patches/") for name in patches),  # in order
+            "org.opencontainers.image.base.digest": base.digest
+            if base and base.resolved != LOCAL
+            else "",
+            "dev.envgen.patches": " ".join(
+                name.removeprefix("patches/") for name in patches
+            ),  # in order
         }
-        return tuple(Pair(name, value) for name, value in values.items() if value or name == "dev.envgen.lock")
+        return tuple(
+            Pair(name, value)
+            for name, value in values.items()
+            if value or name == "dev.envgen.lock"
+        )
 
 
-WHEELS = "/opt/envgen/wheels"  # in the image: a folder for each distribution, with the wheel of `binaries`
+# in the image: a folder for each distribution, with the wheel of `binaries`
+WHEELS = "/opt/envgen/wheels"
 
 
 def wheel_folder(source: Source) -> str:
     """The folder in the image with the wheel of a mounted source's `binaries`; "" without one."""
-    return f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
+    return (
+        f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
+    )
 
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:

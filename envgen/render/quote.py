@@ -1,7 +1,7 @@
 """One quoting function per language, and the Jinja2 environment that can print nothing else.
 
-Every value of a profile goes through one of these functions into a rendered file. Each returns ``Quoted``, and raises
-``ValueError`` for what its language cannot carry.
+Every value of a profile goes through one of these functions into a rendered file. Each returns
+``Quoted``, and raises ``ValueError`` for what its language cannot carry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Quoted(str):
     __slots__ = ()
 
 
-# A word, flag, path, image or duration that every YAML parser reads as text. None begins with a digit and has a colon.
+# A word, flag, path, image or duration that every YAML parser reads as text. None begins with a
+# digit and has a colon.
 _PLAIN_WORD = re.compile(
     r"(?:[A-Za-z/]|~/|\.\./)(?:[A-Za-z0-9./_-]|:(?=[A-Za-z0-9]))*|--[a-z][a-z0-9-]*|\.\.|[0-9]+(?:s|m|k|ms)"
 )
@@ -40,7 +41,9 @@ def _text(text: str, language: str) -> str:
     if "\0" in text:
         raise ValueError(f"contains NUL, which {language} cannot carry")
     if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
-        raise ValueError(f"contains a lone surrogate, which is not text, so {language} cannot carry it")
+        raise ValueError(
+            f"contains a lone surrogate, which is not text, so {language} cannot carry it"
+        )
     return text
 
 
@@ -49,12 +52,16 @@ def _one_line(text: str, language: str) -> str:
     if "\n" in text or "\r" in text:
         raise ValueError(f"contains a line break, which {language} cannot carry")
     if len(text.encode()) > LONGEST:
-        raise ValueError(f"is longer than {LONGEST} bytes, which {language} cannot carry in one line")
+        raise ValueError(
+            f"is longer than {LONGEST} bytes, which {language} cannot carry in one line"
+        )
     return text
 
 
 def docker_value(text: str) -> Quoted:
-    """A value of ENV, LABEL, ARG or WORKDIR, in double quotes: Docker expands and trims nothing in it."""
+    """A value of ENV, LABEL, ARG or WORKDIR, in double quotes: Docker expands and trims nothing in
+    it.
+    """
     _one_line(text, "a Dockerfile")
     return Quoted('"' + re.sub(r'([\\"$])', r"\\\1", text) + '"')
 
@@ -70,8 +77,8 @@ def docker_prepend(name: str, text: str) -> Quoted:
 
 
 def shell_word(text: str) -> Quoted:
-    """One word of a POSIX shell command in a RUN line. It begins with a quote where it has ``<<``, which Docker would
-    otherwise take for a here-document.
+    """One word of a POSIX shell command in a RUN line. It begins with a quote where it has ``<<``,
+    which Docker would otherwise take for a here-document.
     """
     return Quoted(shlex.quote(_one_line(text, "a RUN line")))
 
@@ -88,17 +95,26 @@ def shell_each(commands: Iterable[Iterable[str]], *program: str) -> Quoted:
 
 def mount_each(paths: Iterable[str]) -> Quoted:
     """The options of RUN that mount files of the project below /run/envgen, each on its own line."""
-    return Quoted("".join(f"--mount=source={mount_path(path)},target=/run/envgen/{path} \\\n    " for path in paths))
+    return Quoted(
+        "".join(
+            f"--mount=source={mount_path(path)},target=/run/envgen/{path} \\\n    "
+            for path in paths
+        )
+    )
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9:/._%~@+,=?&-]+")
 
 
 def docker_copy(source: str, target: str) -> Quoted:
-    """The two places of an ADD or COPY: as they are, or as JSON with escapes where Docker would read more in them."""
+    """The two places of an ADD or COPY: as they are, or as JSON with escapes where Docker would
+    read more in them.
+    """
     if all(_PLAIN.fullmatch(one) for one in (source, target)):
         return Quoted(f"{source} {target}")
-    words = [re.sub(r"([\\$])", r"\\\1", _one_line(one, "a Dockerfile")) for one in (source, target)]
+    words = [
+        re.sub(r"([\\$])", r"\\\1", _one_line(one, "a Dockerfile")) for one in (source, target)
+    ]
     return Quoted(json.dumps(words))
 
 
@@ -110,7 +126,9 @@ def checksum(sha256: str) -> Quoted:
 
 
 def docker_line(text: str) -> Quoted:
-    """An instruction of the user's own, which ``DockerLine`` has checked; ValueError where it is not one line."""
+    """An instruction of the user's own, which ``DockerLine`` has checked; ValueError where it is
+    not one line.
+    """
     _one_line(text, "a Dockerfile")
     if not re.match(r"(RUN|COPY|ENV|ARG|LABEL) ", text) or text.endswith("\\") or "<<" in text:
         raise ValueError(f"{text!r} is not one line of a Dockerfile")
@@ -130,7 +148,8 @@ def _only(pattern: str, what: str) -> Callable[[str], Quoted]:
 
 # A path inside `RUN --mount=...`, whose fields are CSV with variables.
 mount_path = _only(
-    r"[A-Za-z0-9._/+@-]+", "has characters other than letters, digits and ._/+@-, so a build cannot mount it"
+    r"[A-Za-z0-9._/+@-]+",
+    "has characters other than letters, digits and ._/+@-, so a build cannot mount it",
 )
 # An image after FROM, which `ImageRef` has checked.
 image_ref = _only(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "is not an image name")
@@ -140,14 +159,18 @@ identifier = _only(r"[A-Za-z_][A-Za-z0-9_.-]*", "is not a plain name")
 
 def comment(text: str) -> Quoted:
     """Text behind ``#``, in ASCII; characters that could end the line are escaped."""
-    return Quoted(_text(text, "a comment").encode("ascii", "backslashreplace").decode().translate(_CONTROLS))
+    return Quoted(
+        _text(text, "a comment").encode("ascii", "backslashreplace").decode().translate(_CONTROLS)
+    )
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
 class Quoting(yaml.SafeDumper):
-    """Writes YAML that every parser reads alike: quotes all text that is not plainly a word, such as 1e3."""
+    """Writes YAML that every parser reads alike: quotes all text that is not plainly a word, such
+    as 1e3.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -162,7 +185,9 @@ Quoting.add_representer(str, Quoting.text)
 
 
 class Interpolated(str):
-    """Text in Compose's own language: ``${NAME:-default}``. In all other text of a Compose file a dollar is doubled."""
+    """Text in Compose's own language: ``${NAME:-default}``. In all other text of a Compose file a
+    dollar is doubled.
+    """
 
 
 class _Merge(str):
@@ -173,7 +198,9 @@ MERGE = _Merge("<<")  # YAML's merge key; of several mappings the first wins
 
 
 class _Composing(Quoting):
-    """Writes values below a top key ``x-NAME`` with the anchor NAME, and as its alias in other places."""
+    """Writes values below a top key ``x-NAME`` with the anchor NAME, and as its alias in other
+    places.
+    """
 
     ignore_aliases = yaml.SafeDumper.ignore_aliases
 
@@ -185,7 +212,9 @@ class _Composing(Quoting):
         super().serialize(node)
 
     def _on_one_line(self, node: Any) -> int:
-        """Write short lists and mappings on one line. Returns the length of a node, LONG where it has several lines."""
+        """Write short lists and mappings on one line. Returns the length of a node, LONG where it
+        has several lines.
+        """
         if isinstance(node, yaml.ScalarNode):
             return len(node.value) + (2 if node.style else 0)
         if id(node) in self.names:
@@ -193,8 +222,12 @@ class _Composing(Quoting):
         sizes = [self._on_one_line(child) + 2 for child in _children(node)]
         keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
         length = sum(sizes) + sum(len(key) + 2 for key in keys)
-        is_check = isinstance(node, yaml.SequenceNode) and [one.value for one in node.value[:1]] == ["CMD"]
-        node.flow_style = is_check or (length < LONG and not {"environment", "<<"}.intersection(keys))
+        is_check = isinstance(node, yaml.SequenceNode) and [
+            one.value for one in node.value[:1]
+        ] == ["CMD"]
+        node.flow_style = is_check or (
+            length < LONG and not {"environment", "<<"}.intersection(keys)
+        )
         return min(length, LONG) if node.flow_style else LONG
 
     def generate_anchor(self, node: Any) -> str:
@@ -214,10 +247,16 @@ def _children(node: Any) -> list[Any]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-_Composing.add_representer(str, lambda self, text: self.text(_text(text, "a Compose file").replace("$", "$$")))
+_Composing.add_representer(
+    str, lambda self, text: self.text(_text(text, "a Compose file").replace("$", "$$"))
+)
 _Composing.add_representer(Interpolated, Quoting.text)
-_Composing.add_representer(type(None), lambda self, _none: self.represent_scalar("tag:yaml.org,2002:null", ""))
-_Composing.add_representer(_Merge, lambda self, key: self.represent_scalar("tag:yaml.org,2002:merge", key))
+_Composing.add_representer(
+    type(None), lambda self, _none: self.represent_scalar("tag:yaml.org,2002:null", "")
+)
+_Composing.add_representer(
+    _Merge, lambda self, key: self.represent_scalar("tag:yaml.org,2002:merge", key)
+)
 
 
 # Above lines that raise a question.
@@ -229,15 +268,21 @@ NOTES = {
 
 
 def compose_text(head: Iterable[str], document: Mapping[str, Any]) -> str:
-    """A Compose file, ASCII only, with the lines ``head`` as a comment; a blank line before each part."""
-    written = yaml.dump(document, Dumper=_Composing, sort_keys=False, allow_unicode=False, width=10**6)
+    """A Compose file, ASCII only, with the lines ``head`` as a comment; a blank line before each
+    part.
+    """
+    written = yaml.dump(
+        document, Dumper=_Composing, sort_keys=False, allow_unicode=False, width=10**6
+    )
     lines = "".join(f"# {comment(line)}".rstrip() + "\n" for line in head)
     for line, note in NOTES.items():
         written = re.sub(rf"(?m)^( +)(?={line})", rf"\1# {note}\n\1", written)
     return lines + re.sub(r"(?m)^(?=(x-[^ ]*|services|volumes|secrets):)", "\n", written)
 
 
-def compose_variable(name: str, default: str | None, *, reason: str = "", after: str = "") -> Interpolated:
+def compose_variable(
+    name: str, default: str | None, *, reason: str = "", after: str = ""
+) -> Interpolated:
     """``${NAME:-default}``, or ``${NAME:?reason}`` without a default, and ``after``.
 
     A default has no escapes in Compose: ValueError for its special characters.
@@ -250,7 +295,9 @@ def _default(text: str) -> str:
     _one_line(text, "a default of a Compose variable")
     special = re.search(r"[${}]", text)
     if special:
-        raise ValueError(f"contains {special.group()!r}, which a default of a Compose variable cannot carry")
+        raise ValueError(
+            f"contains {special.group()!r}, which a default of a Compose variable cannot carry"
+        )
     return text
 
 
@@ -265,8 +312,15 @@ class Pair:
 
 def docker_pairs(pairs: Iterable[Pair]) -> Quoted:
     """``NAME="value"`` of an ENV or LABEL instruction, each on its own line."""
-    values = [docker_prepend(one.name, one.value) if one.prepend else docker_value(one.value) for one in pairs]
-    return Quoted(" \\\n    ".join(f"{identifier(one.name)}={value}" for one, value in zip(pairs, values, strict=True)))
+    values = [
+        docker_prepend(one.name, one.value) if one.prepend else docker_value(one.value)
+        for one in pairs
+    ]
+    return Quoted(
+        " \\\n    ".join(
+            f"{identifier(one.name)}={value}" for one, value in zip(pairs, values, strict=True)
+        )
+    )
 
 
 def assignment(pair: Pair) -> Quoted:
@@ -310,7 +364,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
-        optimized=False,  # each template is printed once or twice: looking for constants costs more than they do
+        # each template is printed once or twice: looking for constants costs more than they do
+        optimized=False,
     )
     environment.filters.update(FILTERS)
     return environment

@@ -1,4 +1,6 @@
-"""One chat and one tool call: the requests, and the judgement of the replies. Used by `up` and `smoke`."""
+"""One chat and one tool call: the requests, and the judgement of the replies. Used by `up` and
+`smoke`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,15 @@ TOKENS = 1024  # enough for a model that reasons first
 TOOL = {
     "type": "function",
     "function": {
-        "name": "get_weather", "description": "Get the weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "name": "get_weather",
+        "description": "Get the weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
-}  # fmt: skip
+}
 # Markup that the server's parser removes from the text: gpt-oss's, and tool calls.
 _HARMONY = re.compile(r"<\|(?:start|channel|message|end|return|call|constrain)\|>")
 _CALLS = re.compile(
@@ -31,7 +38,8 @@ _CALLS = re.compile(
 # How servers refuse a chat: the model has no template, or the request is too long.
 _NO_TEMPLATE = re.compile(r"chat[ _]template", re.I)
 _TOO_LONG = re.compile(
-    r"maximum context length|max_model_len|context (?:size|window)|too (?:long|large)", re.IGNORECASE
+    r"maximum context length|max_model_len|context (?:size|window)|too (?:long|large)",
+    re.IGNORECASE,
 )
 _ABSENT = (404, 405, 501)
 
@@ -59,7 +67,9 @@ def chat_flags(words: Sequence[str]) -> ChatFlags:
     for word, following in pairwise([*words, ""]):
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            given[name[2:].replace("_", "-")] = value if equals else "" if following.startswith("--") else following
+            given[name[2:].replace("_", "-")] = (
+                value if equals else "" if following.startswith("--") else following
+            )
     # SGLang needs no second flag.
     takes_calls = "enable-auto-tool-choice" in given or any("sglang" in word for word in words)
     tools = given.get("tool-call-parser", "") if takes_calls else ""
@@ -68,25 +78,35 @@ def chat_flags(words: Sequence[str]) -> ChatFlags:
 
 
 def context_length(entry: Mapping[str, Any]) -> int | None:
-    """A model's context length in tokens, from its row of /v1/models: vLLM and SGLang give max_model_len, llama.cpp
+    """A model's context length in tokens, from its row of /v1/models: vLLM and SGLang give
+    max_model_len, llama.cpp
     the length that the model was trained for."""
     meta = entry.get("meta")
-    for value in (entry.get("max_model_len"), meta.get("n_ctx_train") if isinstance(meta, dict) else None):
+    for value in (
+        entry.get("max_model_len"),
+        meta.get("n_ctx_train") if isinstance(meta, dict) else None,
+    ):
         if isinstance(value, int) and 0 < value < LARGEST_COUNT:
             return value
     return None
 
 
-def body(model: str, context: int | None, flags: ChatFlags, *, tool: bool = False) -> dict[str, Any]:
-    """The request: a chat, or with ``tool`` one that asks for a tool call. ``context``: the model's context length."""
+def body(
+    model: str, context: int | None, flags: ChatFlags, *, tool: bool = False
+) -> dict[str, Any]:
+    """The request: a chat, or with ``tool`` one that asks for a tool call. ``context``: the model's
+    context length.
+    """
     return {
-        "model": model, "messages": [{"role": "user", "content": TOOL_CALL if tool else CHAT}],
+        "model": model,
+        "messages": [{"role": "user", "content": TOOL_CALL if tool else CHAT}],
         "max_tokens": TOKENS if context is None else max(1, min(TOKENS, context // 2)),
-        "temperature": 0, "stream": True,
+        "temperature": 0,
+        "stream": True,
         **({"tools": [TOOL]} if tool else {}),
         # Other models' templates may not know it.
         **({"reasoning_effort": "low"} if flags.gpt_oss else {}),
-    }  # fmt: skip
+    }
 
 
 def refused(status: int, reason: str, flags: ChatFlags) -> Verdict:
@@ -95,7 +115,12 @@ def refused(status: int, reason: str, flags: ChatFlags) -> Verdict:
     if _TOO_LONG.search(reason):
         return None, f"not checked, the server's context is too short: {seen}"
     if (_NO_TEMPLATE.search(reason) or status in _ABSENT) and not flags.for_chats:
-        return None, "the model has no chat template" if status not in _ABSENT else "the server has no chats"
+        return (
+            None,
+            "the model has no chat template"
+            if status not in _ABSENT
+            else "the server has no chats",
+        )
     if _NO_TEMPLATE.search(reason):
         return False, f"{seen}; set the model's template: `args: {{chat-template: FILE}}`"
     return (False if flags.for_chats or status >= 500 else None), seen
@@ -116,8 +141,13 @@ def judge_call(reply: Completion, flags: ChatFlags) -> Verdict:
     """Passed: a call whose JSON has a city. Not checked: an answer without a call."""
     if not reply.tools:
         if leak := (_CALLS.search(reply.text) or _HARMONY.search(reply.text + reply.reasoning)):
-            parser = f"the parser {visible(flags.tools)!r}" if flags.tools else "the server's parser"
-            return False, f"{parser} left a call in the text: {leak[0]} in {shorten(reply.text, 80)!r}"
+            parser = (
+                f"the parser {visible(flags.tools)!r}" if flags.tools else "the server's parser"
+            )
+            return (
+                False,
+                f"{parser} left a call in the text: {leak[0]} in {shorten(reply.text, 80)!r}",
+            )
         if not reply.text.strip():
             return _empty(reply, flags)
         return None, f"the model made none, and answered {shorten(reply.text, 60)!r}"
@@ -136,10 +166,14 @@ def _empty(reply: Completion, flags: ChatFlags) -> Verdict:
     if reply.reasoning and reply.finish == "length":
         return None, f"it was still reasoning at its token limit: {shorten(reply.reasoning, 60)!r}"
     if reply.reasoning:
-        parser = f"the parser {visible(flags.reasoning)!r}" if flags.reasoning else "the server's parser"
+        parser = (
+            f"the parser {visible(flags.reasoning)!r}" if flags.reasoning else "the server's parser"
+        )
         what = f"no content ({finish}): {parser} took all of it as reasoning"
         return False, f"{what}, {shorten(reply.reasoning, 60)!r}"
     cause = "the model's first tokens are wrong, or a parser swallows them"
     if flags.gpt_oss:
-        cause += "; with Marlin's MXFP4 kernels on SM121 this is known (docs/serving.md, vllm#37030)"
+        cause += (
+            "; with Marlin's MXFP4 kernels on SM121 this is known (docs/serving.md, vllm#37030)"
+        )
     return False, f"no content and no reasoning ({finish}): {cause}"

@@ -1,7 +1,9 @@
-"""How a running container differs from the settings of its service, and whether `up` would replace it.
+"""How a running container differs from the settings of its service, and whether `up` would replace
+it.
 
-A running server is replaced only if the user asks for it: loading a large model takes minutes. Variables that only the
-first terminal had (HF_TOKEN) are taken from the running container; every other difference is named.
+A running server is replaced only if the user asks for it: loading a large model takes minutes.
+Variables that only the first terminal had (HF_TOKEN) are taken from the running container; every
+other difference is named.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def recreate_refused(profile: Profile, service: str, differences: Sequence[str])
 def _kept(deployment: Deployment, running: Container) -> dict[str, str]:
     """The values of ``running`` for variables that this terminal does not set."""
     names, shell = _passed(deployment.profile), deployment.shell
-    return {name: running.env[name] for name in names if running.env.get(name) and name not in shell}
+    return {
+        name: running.env[name] for name in names if running.env.get(name) and name not in shell
+    }
 
 
 def keep_moment(deployment: Deployment, running: Container) -> Deployment:
@@ -44,18 +48,24 @@ def keep_moment(deployment: Deployment, running: Container) -> Deployment:
     return deployment.with_cached(compose=replace(deployment.compose, env=env))
 
 
-def compared(deployment: Deployment, service: str, running: Container) -> tuple[Deployment, tuple[str, ...]]:
+def compared(
+    deployment: Deployment, service: str, running: Container
+) -> tuple[Deployment, tuple[str, ...]]:
     """``keep_moment`` and the ``differences`` that are left; prints which variables are kept."""
     for name in filter(_kept(deployment, running).__contains__, deployment.profile.secrets):
-        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
+        progress(
+            f"  note: {name} is not set in this terminal; {service} keeps the value it was started with"
+        )
     kept = keep_moment(deployment, running)
     return kept, differences(kept, service, running)
 
 
 def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> dict[str, bool]:
-    """Container ID -> whether Compose would replace it because of its settings. What can't be compared is left out.
+    """Container ID -> whether Compose would replace it because of its settings. What can't be
+    compared is left out.
 
-    Compose labels a container with a digest of its service's settings, which does not cover the image.
+    Compose labels a container with a digest of its service's settings, which does not cover the
+    image.
     """
     asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     answers = {}
@@ -65,14 +75,18 @@ def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> 
         if question not in asked:
             asked[question] = kept.digests()
         if container.service in asked[question]:
-            answers[container.id] = asked[question][container.service] != container.labels.get(CONFIG_HASH)
+            answers[container.id] = asked[question][container.service] != container.labels.get(
+                CONFIG_HASH
+            )
     return answers
 
 
 def differences(deployment: Deployment, service: str, running: Container) -> tuple[str, ...]:
-    """A line for each setting that makes Compose replace ``running``; empty if Compose would keep it.
+    """A line for each setting that makes Compose replace ``running``; empty if Compose would keep
+    it.
 
-    Compose's digest of the settings decides, and the image; the lines are ours. ProcessError if Compose fails.
+    Compose's digest of the settings decides, and the image; the lines are ours. ProcessError if
+    Compose fails.
     """
     image = tuple(_image(deployment.image, running))
     digest = deployment.compose.digests().get(service)
@@ -89,7 +103,12 @@ def differences(deployment: Deployment, service: str, running: Container) -> tup
         *_words("command", wanted.get("command"), config.get("Cmd")),
         *_words("entrypoint", wanted.get("entrypoint"), config.get("Entrypoint")),
         *_user(str(wanted.get("user") or ""), running),
-        *_environment(wanted.get("environment") or {}, running, base.env if base else {}, _passed(deployment.profile)),
+        *_environment(
+            wanted.get("environment") or {},
+            running,
+            base.env if base else {},
+            _passed(deployment.profile),
+        ),
         *_mounts(wanted.get("volumes") or [], running),
         *_ports(wanted.get("ports") or [], running),
         *_privileges(wanted, host),
@@ -120,7 +139,10 @@ def _privileges(wanted: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[
         "privileged": (bool(wanted.get("privileged")), bool(host.get("Privileged"))),
         "cap_add": (_capabilities(wanted.get("cap_add")), _capabilities(host.get("CapAdd"))),
         "pid": (wanted.get("pid") or "", host.get("PidMode") or ""),
-        "network_mode host": (wanted.get("network_mode") == "host", host.get("NetworkMode") == "host"),
+        "network_mode host": (
+            wanted.get("network_mode") == "host",
+            host.get("NetworkMode") == "host",
+        ),
     }
     for key, (new, old) in pairs.items():
         if new != old:
@@ -141,11 +163,16 @@ def _user(wanted: str, running: Container) -> Iterator[str]:
 
 
 def _environment(
-    wanted: Mapping[str, Any], running: Container, inherited: Mapping[str, str], passed: Collection[str]
+    wanted: Mapping[str, Any],
+    running: Container,
+    inherited: Mapping[str, str],
+    passed: Collection[str],
 ) -> Iterator[str]:
     for name, value in sorted(wanted.items()):
         old = running.env.get(name)
-        if value is None or old == str(value):  # None: passed on from the terminal, where it is not set
+        if value is None or old == str(
+            value
+        ):  # None: passed on from the terminal, where it is not set
             continue
         if name in passed or secret_like(name):
             yield f"environment: {name} has another value"
@@ -168,7 +195,9 @@ def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
         elif target not in old:
             yield f"mount: {target} is new"
         elif new[target].startswith("/") and old[target] != new[target]:
-            if any(target.startswith(f"{other}/") for other in moved):  # mounts inside it moved with it
+            if any(
+                target.startswith(f"{other}/") for other in moved
+            ):  # mounts inside it moved with it
                 continue
             moved.append(target)
             yield f"mount: {target} is {old[target]}, and is now {new[target]}"

@@ -1,8 +1,10 @@
-"""Why a program ended, or does not answer: the one place that says so, for up, stay, ps, status, doctor and explain.
+"""Why a program ended, or does not answer: the one place that says so, for up, stay, ps, status,
+doctor and explain.
 
-Nothing is stored for this. Docker keeps the time, the exit code, whether memory ran out, and how often it has started
-the program again, until the container is removed. Whether Docker had asked a server to stop,
-docker/runtime/libexec/server writes into its log; of other programs it is taken from the exit code.
+Nothing is stored for this. Docker keeps the time, the exit code, whether memory ran out, and how
+often it has started the program again, until the container is removed. Whether Docker had asked a
+server to stop, docker/runtime/libexec/server writes into its log; of other programs it is taken
+from the exit code.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ LINES = 5000  # of the log, for the cause: it is often printed long before the l
 SHOWN = 300  # characters of the line that proves a cause
 STARTS = "envgen: starting the server"
 ASKED = "envgen: Docker asks the server to stop ("
-# Exit codes of other programs than servers, ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM or SIGKILL).
+# Exit codes of other programs than servers, ended on purpose: done, Ctrl-C, `docker stop` (SIGTERM
+# or SIGKILL).
 ON_PURPOSE = (0, 130, 137, 143)
 # Fact -> the package whose locked version it is.
 LOCKED = {"cutlass_dsl": "nvidia-cutlass-dsl", "cudnn": "nvidia-cudnn-cu13", "torch": "torch"}
 
 
 def log_text(line: str) -> str:
-    """A line of a container's log, safe for a terminal: no secrets, no colours, no control characters."""
+    """A line of a container's log, safe for a terminal: no secrets, no colours, no control
+    characters.
+    """
     return visible(redact_secrets(plain_text(line)))
 
 
@@ -43,7 +48,9 @@ def log_text(line: str) -> str:
 
 @dataclass(eq=False)
 class StartFailure(Exception):
-    """Why a service is not ready, or runs no more. ``container`` is None if none was created or it is gone."""
+    """Why a service is not ready, or runs no more. ``container`` is None if none was created or it
+    is gone.
+    """
 
     reason: str
     container: Container | None = None
@@ -61,7 +68,10 @@ class StartFailure(Exception):
 
 def ending(container: Container | None) -> StartFailure:
     """The failure of a container that has ended."""
-    return StartFailure(f"its process {container.how_ended}" if container else "its container was removed", container)
+    return StartFailure(
+        f"its process {container.how_ended}" if container else "its container was removed",
+        container,
+    )
 
 
 # The cause of it
@@ -69,10 +79,11 @@ def ending(container: Container | None) -> StartFailure:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why something failed, as far as its log says: ``cause``, ``rule`` and ``cure`` as `envgen explain` has them.
+    """Why something failed, as far as its log says: ``cause``, ``rule`` and ``cure`` as `envgen
+    explain` has them.
 
-    ``evidence``: the line of the log that proves it. Without a rule, ``cause`` is the first exception, and ``clues``
-    are lines that help to search. Each is "" where unknown.
+    ``evidence``: the line of the log that proves it. Without a rule, ``cause`` is the first
+    exception, and ``clues`` are lines that help to search. Each is "" where unknown.
     """
 
     cause: str = ""
@@ -96,7 +107,11 @@ def judged(lines: Sequence[str], about: Circumstances) -> Cause:
     report = read_lines(lines, replace(about, failed=True), kind="serve")
     known, first = report.cause, report.first
     if known is None:
-        words = tuple(in_words(first, report.clues)) if first or (report.clues and report.clues.lines) else ()
+        words = (
+            tuple(in_words(first, report.clues))
+            if first or (report.clues and report.clues.lines)
+            else ()
+        )
         return Cause(f"first exception: {shorten(str(first), SHOWN)}" if first else "", clues=words)
     evidence = known.evidence if any(known.evidence in line for line in lines) else ""
     if known.rule == "engine_dead":  # it has died of something
@@ -120,10 +135,10 @@ def cause_in(deployment: Deployment, failure: StartFailure) -> tuple[Cause, list
 class Ended(Cause):
     """The last end of a container's program.
 
-    ``asked``: Docker asked it to stop (`envgen stop`, `docker stop`, the end of the engine), or it was no server and
-    has done its work. ``exit_code``: the program's own; None where Docker no longer knows it. ``runs``: Docker has
-    started it again, ``restarts`` times so far. ``at`` and ``since`` (the start of the one that runs): times of the
-    engine.
+    ``asked``: Docker asked it to stop (`envgen stop`, `docker stop`, the end of the engine), or it
+    was no server and has done its work. ``exit_code``: the program's own; None where Docker no
+    longer knows it. ``runs``: Docker has started it again, ``restarts`` times so far. ``at`` and
+    ``since`` (the start of the one that runs): times of the engine.
     """
 
     service: str
@@ -151,10 +166,16 @@ class Ended(Cause):
         if self.out_of_memory:
             return f"{self.service} was killed at {short(self.at)}, because memory ran out"
         if self.exit_code == 137:
-            return f"{self.service} was killed at {short(self.at)} (SIGKILL, not for its memory limit)"
-        if self.exit_code == 0:  # by the program; `server` ends with another code, so that Docker restarts it
+            return (
+                f"{self.service} was killed at {short(self.at)} (SIGKILL, not for its memory limit)"
+            )
+        if (
+            self.exit_code == 0
+        ):  # by the program; `server` ends with another code, so that Docker restarts it
             return f"{self.service} ended by itself at {short(self.at)}, with exit code 0 (Docker shows {BY_ITSELF})"
-        return f"{self.service} ended by itself at {short(self.at)}, with exit code {self.exit_code}"
+        return (
+            f"{self.service} ended by itself at {short(self.at)}, with exit code {self.exit_code}"
+        )
 
     def data(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -168,7 +189,8 @@ def short(time: str) -> str:
 
 
 def last_end(engine: Engine, container: Container) -> Ended | None:
-    """How the program of ``container`` ended last; None if it never has, or if it was started again on purpose.
+    """How the program of ``container`` ended last; None if it never has, or if it was started again
+    on purpose.
 
     Also None for a container of `envgen run`.
     """
@@ -184,14 +206,21 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
     lines = lines[start:]
     end = Ended(
-        service=container.service, container=container.name, at=container.finished_at,
-        asked=not runs and _asked(container, lines), exit_code=None if runs else container.own_code,
-        out_of_memory=container.oom_killed and not runs, runs=runs, restarts=container.restarts,
+        service=container.service,
+        container=container.name,
+        at=container.finished_at,
+        asked=not runs and _asked(container, lines),
+        exit_code=None if runs else container.own_code,
+        out_of_memory=container.oom_killed and not runs,
+        runs=runs,
+        restarts=container.restarts,
         since=container.started_at if runs else "",
-    )  # fmt: skip
+    )
     if end.asked:
         return end
-    about = replace(circumstances(container), exit_code=end.exit_code or None, oom_killed=end.out_of_memory)
+    about = replace(
+        circumstances(container), exit_code=end.exit_code or None, oom_killed=end.out_of_memory
+    )
     cause = judged(lines, about)
     return replace(end, **vars(cause) if cause.cause else {"cause": container.error})
 
@@ -219,7 +248,8 @@ def _asked(container: Container, lines: Sequence[str]) -> bool:
 def circumstances(
     container: Container | None, *, profile: Profile | None = None, lock: ProfileLock | None = None
 ) -> Circumstances:
-    """What is known of a container beside its log: how it ended, or that it runs and does not answer.
+    """What is known of a container beside its log: how it ended, or that it runs and does not
+    answer.
 
     ``profile`` and ``lock``: of the service; without them its settings and packages are unknown.
     """
@@ -234,11 +264,15 @@ def circumstances(
         limit = f"the container may use {container.memory / GIB:.2f} GiB"
         facts |= {"memory": limit, "setter": "the memory limit of the container"}
     elif container.oom_killed:
-        facts["memory"] = "the container has no limit of its own, so the machine's was in use, or a cgroup's above it"
+        facts["memory"] = (
+            "the container has no limit of its own, so the machine's was in use, or a cgroup's above it"
+        )
     if cuda := container.env.get("CUDA_VERSION", ""):
         facts["cuda"] = cuda
     ended = not container.running
-    return Circumstances(ended, (container.own_code or None) if ended else None, container.oom_killed, facts, tags)
+    return Circumstances(
+        ended, (container.own_code or None) if ended else None, container.oom_killed, facts, tags
+    )
 
 
 def known_of(deployment: Deployment, container: Container | None) -> Circumstances:

@@ -20,16 +20,26 @@ LARGEST_COUNT = 1 << 53  # tokens; a float holds whole numbers up to this
 _SHOWN = 200  # characters of a text that is not JSON
 
 
-def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, Any]:
+def short_answer(
+    method: str, url: str, headers: Mapping[str, str], timeout: float
+) -> tuple[int, Any]:
     """Status and document. OSError with the reason without an answer."""
     status, body = answered(method, url, headers, timeout)
     return status, document_of(body)
 
 
 def answered(
-    method: str, url: str, headers: Mapping[str, str], timeout: float, *, json: Any = None, largest: int = LARGEST
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    timeout: float,
+    *,
+    json: Any = None,
+    largest: int = LARGEST,
 ) -> tuple[int, bytes]:
-    """Status and body (its beginning, if larger than ``largest``). OSError with the reason without an answer."""
+    """Status and body (its beginning, if larger than ``largest``). OSError with the reason without
+    an answer.
+    """
     try:
         with responding(method, url, headers, timeout, json=json) as response:
             return response.status_code, body_of(response, largest)
@@ -39,7 +49,12 @@ def answered(
 
 @contextlib.contextmanager
 def responding(
-    method: str, url: str, headers: Mapping[str, str], timeout: float | tuple[float, float], *, json: Any = None
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    timeout: float | tuple[float, float],
+    *,
+    json: Any = None,
 ) -> Iterator[requests.Response]:
     """The beginning of a response; its body is read inside. OSError without one."""
     import requests  # a tenth of a second: only where a server is asked
@@ -47,10 +62,19 @@ def responding(
     with requests.Session() as session:
         session.trust_env = False  # no proxy between us and a server
         try:
-            response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
-                                       allow_redirects=False, json=json)  # fmt: skip
+            response = session.request(
+                method,
+                url,
+                headers=headers,
+                timeout=timeout,
+                stream=True,
+                allow_redirects=False,
+                json=json,
+            )
         except ValueError:  # as an API key with a newline; nothing of it belongs into a message
-            raise NotCarried("the address or a header has characters that HTTP does not carry") from None
+            raise NotCarried(
+                "the address or a header has characters that HTTP does not carry"
+            ) from None
         yield response
 
 
@@ -64,7 +88,9 @@ def document_of(response: requests.Response | bytes) -> Any:
     try:
         return read_json(body)
     except ValueError:
-        return body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
+        return (
+            body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
+        )
 
 
 def body_of(response: requests.Response, largest: int = LARGEST) -> bytes:
@@ -93,7 +119,9 @@ class NoCompletion(Exception):
 
 @dataclass
 class Completion:
-    """The output of /v1/completions or of a chat. ``model``: its name, as the server has it; "" if it gave none."""
+    """The output of /v1/completions or of a chat. ``model``: its name, as the server has it; "" if
+    it gave none.
+    """
 
     text: str = ""
     logprobs: list[float] = field(default_factory=list)
@@ -109,7 +137,9 @@ class Completion:
                 self._choice(choice)
             if isinstance(name := document.get("model"), str):
                 self.model = name
-            _ = document["choices"] or document["usage"]  # the last event may have only token counts
+            _ = (
+                document["choices"] or document["usage"]
+            )  # the last event may have only token counts
         except MISSHAPEN:
             raise NoCompletion(_shown(document)) from None
         return self
@@ -121,13 +151,20 @@ class Completion:
         for call in delta.get("tool_calls") or ():
             index, called = call.get("index", 0), call["function"]
             name, arguments = self.tools.get(index, ("", ""))
-            self.tools[index] = name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
+            self.tools[index] = (
+                name + (called.get("name") or ""),
+                arguments + (called.get("arguments") or ""),
+            )
         self.text += choice.get("text") or delta.get("content") or ""
         self.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
 
 
-def read_events(chunks: Iterable[bytes], enough: Callable[[Completion], bool] = lambda _: False) -> Completion:
-    """The completion of a stream, read to its end or until it is ``enough``. Raises BrokenOff, NoCompletion."""
+def read_events(
+    chunks: Iterable[bytes], enough: Callable[[Completion], bool] = lambda _: False
+) -> Completion:
+    """The completion of a stream, read to its end or until it is ``enough``. Raises BrokenOff,
+    NoCompletion.
+    """
     completion, count, size = Completion(), 0, 0
     for data in _events(chunks):
         size += len(data)
@@ -140,7 +177,9 @@ def read_events(chunks: Iterable[bytes], enough: Callable[[Completion], bool] = 
         except ValueError:
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
-            raise BrokenOff(f"after {count} events the server sent an error: {error_text(document)}")
+            raise BrokenOff(
+                f"after {count} events the server sent an error: {error_text(document)}"
+            )
         completion.add(document)
         count += 1
         if enough(completion):
@@ -155,7 +194,9 @@ def error_text(document: Any) -> str:
     for key in ("error", "detail", "message"):
         if isinstance(document, dict) and key in document:
             document = document[key]
-    return shorten(document if isinstance(document, str) else json.dumps(document, default=str), 160)
+    return shorten(
+        document if isinstance(document, str) else json.dumps(document, default=str), 160
+    )
 
 
 def _events(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -185,15 +226,17 @@ def _events(chunks: Iterable[bytes]) -> Iterator[str]:
 def chosen_logprobs(document: Any) -> Iterator[float]:
     """The log probabilities of the chosen tokens, from a completion's or a chat's ``logprobs``.
 
-    Every token has one, as the prompt is not echoed. JSON has no NaN, so servers write null; whatever is not a number
-    counts as NaN. vLLM writes -9999.0 for minus infinity.
+    Every token has one, as the prompt is not echoed. JSON has no NaN, so servers write null;
+    whatever is not a number counts as NaN. vLLM writes -9999.0 for minus infinity.
     """
     if not isinstance(document, dict):
         return
     tokens, content = document.get("token_logprobs"), document.get("content")
     values = list(tokens) if isinstance(tokens, list) else []
     if isinstance(content, list):
-        values += [token["logprob"] for token in content if isinstance(token, dict) and "logprob" in token]
+        values += [
+            token["logprob"] for token in content if isinstance(token, dict) and "logprob" in token
+        ]
     yield from map(log_probability, values)
 
 

@@ -50,7 +50,9 @@ def key_of(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class Begun:
-    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``: by this start."""
+    """A service's container. ``began``: monotonic seconds. ``already``: it ran before. ``created``:
+    by this start.
+    """
 
     container: Container
     began: float
@@ -76,21 +78,34 @@ class Launcher:
         return self.deployment.profile.services[self.name]
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """One start of a profile at a time: Compose would use a container that another start is still creating."""
+        """One start of a profile at a time: Compose would use a container that another start is
+        still creating.
+        """
         root, name = self.deployment.root, self.deployment.profile.name
 
         def wait() -> None:
-            self.say(f"  another envgen is starting a service of profile {name}: waiting for it (`lslocks` shows it)")
+            self.say(
+                f"  another envgen is starting a service of profile {name}: waiting for it (`lslocks` shows it)"
+            )
 
         return files.locked(state_dir(root, "state") / f"up-{name}.lock", within=root, on_wait=wait)
 
     def existing(self) -> tuple[Container, ...]:
         """The containers of the service, running or not."""
-        return self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
+        return self.deployment.engine.containers(
+            self.deployment.profile.compose_name, self.name, all=True
+        )
 
     def create(self, before: Collection[str]) -> Begun:
-        """Create or update the container. Called in ``alone``; ``before``: the IDs of those that exist."""
-        running = {one.id for one in self.deployment.engine.containers(self.deployment.profile.compose_name, self.name)}
+        """Create or update the container. Called in ``alone``; ``before``: the IDs of those that
+        exist.
+        """
+        running = {
+            one.id
+            for one in self.deployment.engine.containers(
+                self.deployment.profile.compose_name, self.name
+            )
+        }
         if self._has_sources and not self.service.interactive:
             # A server needs its sources when it starts; a shell service can get them while it runs.
             self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
@@ -98,7 +113,9 @@ class Launcher:
         return Begun(container, self.began, container.id in running, container.id not in before)
 
     def install(self) -> None:
-        """Install mounted sources in the container of a shell service; a server got them in ``create``."""
+        """Install mounted sources in the container of a shell service; a server got them in
+        ``create``.
+        """
         if self._has_sources and self.service.interactive:
             self._install("exec", "-T")
 
@@ -114,7 +131,9 @@ class Launcher:
         return Started(container, seconds, self.url, begun.already, awaited, admitted)
 
     def remove(self, ids: Collection[str]) -> None:
-        """Remove containers that were partly started, and the networks of a profile that has none left."""
+        """Remove containers that were partly started, and the networks of a profile that has none
+        left.
+        """
         for container_id in ids:
             if self.deployment.engine.stop_and_remove(container_id):
                 self.say(f"  {self.name}: removed the partly started container")
@@ -124,7 +143,8 @@ class Launcher:
     def unless_replaced(self, begun: Begun, failure: StartFailure) -> StartFailure:
         """``failure``, or that another container has taken the place of ``begun``.
 
-        Compose creates the new one before it stops the old one, so a container that was stopped may still be there.
+        Compose creates the new one before it stops the old one, so a container that was stopped may
+        still be there.
         """
         if failure.container is not None and failure.container.running:
             return failure
@@ -146,18 +166,35 @@ class Launcher:
 
     def _create(self) -> Sequence[Container]:
         lines: list[str] = []
-        how = ["--detach", "--no-build", "--pull", "never", *(["--force-recreate"] if self.recreate else [])]
-        done = self.deployment.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
+        how = [
+            "--detach",
+            "--no-build",
+            "--pull",
+            "never",
+            *(["--force-recreate"] if self.recreate else []),
+        ]
+        done = self.deployment.compose.stream(
+            "up", *how, self.name, on_line=lambda line: self._note(line, lines)
+        )
         if done.code and preflight.network_gone(lines) and not self.recreate:
-            self.say(f"  {self.name}: the network of its stopped container was removed; creating the container anew")
+            self.say(
+                f"  {self.name}: the network of its stopped container was removed; creating the container anew"
+            )
             lines.clear()
             how.append("--force-recreate")
-            done = self.deployment.compose.stream("up", *how, self.name, on_line=lambda line: self._note(line, lines))
-        containers = self.deployment.engine.containers(self.deployment.profile.compose_name, self.name, all=True)
-        if done.code and (refused := preflight.changed_meanwhile(self.deployment, self.name, lines)):
+            done = self.deployment.compose.stream(
+                "up", *how, self.name, on_line=lambda line: self._note(line, lines)
+            )
+        containers = self.deployment.engine.containers(
+            self.deployment.profile.compose_name, self.name, all=True
+        )
+        if done.code and (
+            refused := preflight.changed_meanwhile(self.deployment, self.name, lines)
+        ):
             raise refused
         if done.code:
-            # Created but not started (a port, a runtime, a missing program): Compose's output is the log.
+            # Created but not started (a port, a runtime, a missing program): Compose's output is
+            # the log.
             reason = f"docker compose ended with {done.code}"
             raise StartFailure(reason, containers[0] if containers else None, lines=tuple(lines))
         if not containers:
@@ -185,7 +222,8 @@ class Launcher:
             return
         from envgen.explain.read import cause_of
 
-        # All lines were printed. The last one says what failed; but on a full disk anything may fail.
+        # All lines were printed. The last one says what failed; but on a full disk anything may
+        # fail.
         reason = lines[-1].removeprefix("envgen: ") if lines else ""
         hint = f"to look closer: envgen run {self.deployment.profile.chosen_variant} {self.name} sh"
         if (cause := cause_of(lines)) and cause.rule in ("no_space", "undeclared_dependency"):
@@ -197,16 +235,29 @@ class Launcher:
         health = self.service.health
         if self.service.ready or (health is None and self.service.http_port):
             return float((self.service.ready or Ready()).timeout.seconds)
-        return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
+        return (
+            60.0
+            if health is None
+            else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
+        )
 
     def wait(self, container_id: str, timeout: float | None, *, already: bool = False) -> Awaited:
-        """Wait until it is ready; StartFailure otherwise. The time-out starts after the installation of sources.
+        """Wait until it is ready; StartFailure otherwise. The time-out starts after the
+        installation of sources.
 
         ``already``: it ran before.
         """
         url = reachable_url(self.deployment.effective.services[self.name], self.deployment)
         python = self.deployment.profile.base.python
-        waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key_of(self.deployment), python)
+        waiter = Waiter(
+            self.deployment.engine,
+            self.name,
+            self.service,
+            url,
+            self.say,
+            key_of(self.deployment),
+            python,
+        )
         seconds = timeout if timeout is not None else self._patience()
         return waiter.wait(container_id, time.monotonic() + seconds, already=already)
 
@@ -230,11 +281,15 @@ def service_url(service: Service, machine: str) -> str:
 
 def _answering(service: Service) -> PortMapping | None:
     inside = service.http_port
-    return next((port for port in service.host_ports if not inside or inside == port.container), None)
+    return next(
+        (port for port in service.host_ports if not inside or inside == port.container), None
+    )
 
 
 def reachable_url(service: Service, deployment: Deployment) -> str:
-    """The URL at which this process reaches the service; for an ssh:// engine, through a forwarded port."""
+    """The URL at which this process reaches the service; for an ssh:// engine, through a forwarded
+    port.
+    """
     port, endpoint = _answering(service), deployment.endpoint
     if port is None or not endpoint.host.startswith("ssh://"):
         return service_url(service, deployment.address)

@@ -17,7 +17,9 @@ TIMEOUT = 10  # seconds
 
 @dataclass(frozen=True)
 class Sockets:
-    """The answer of inside/listening.py: rows of /proc/net, the container's own inodes, processes that hide theirs."""
+    """The answer of inside/listening.py: rows of /proc/net, the container's own inodes, processes
+    that hide theirs.
+    """
 
     rows: tuple[str, ...] = ()
     mine: tuple[str, ...] = ()
@@ -25,7 +27,9 @@ class Sockets:
 
 
 def port_on_host(service: Service) -> int | None:
-    """The port of the machine that the service listens on itself; None if Docker forwards to it, or nothing asks it."""
+    """The port of the machine that the service listens on itself; None if Docker forwards to it, or
+    nothing asks it.
+    """
     if service.network != "host" and service.cluster is None:
         return None
     asked = service.health is not None or (service.ready is not None and service.ready.port)
@@ -33,9 +37,13 @@ def port_on_host(service: Service) -> int | None:
 
 
 def stranger(engine: Engine, container: Container, python: str, port: int) -> str:
-    """What is wrong if another program than the container's listens at ``port``; "" if it does, or unknown."""
+    """What is wrong if another program than the container's listens at ``port``; "" if it does, or
+    unknown.
+    """
     try:
-        answer = run.ask(run.in_container(engine, container.id), python, PROGRAM, {}, timeout=TIMEOUT)
+        answer = run.ask(
+            run.in_container(engine, container.id), python, PROGRAM, {}, timeout=TIMEOUT
+        )
         sockets = None if isinstance(answer, run.NoAnswer) else bind(Sockets, answer)
     except (EngineError, ShapeError):
         return ""  # no Python in it, or it has just ended, which the next look at it shows

@@ -1,4 +1,6 @@
-"""Is there enough memory on this machine for a service, and for the guard that ends it when memory runs out?"""
+"""Is there enough memory on this machine for a service, and for the guard that ends it when memory
+runs out?
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def problems(needed: ByteSize | None, floor: str) -> list[Problem]:
 
 def notes(service: str, needed: ByteSize | None, floor: str, *, unified: bool) -> list[str]:
     """What may still go wrong where there are no ``problems``."""
-    return [*(in_page_cache(needed.bytes, unified=unified) if needed else []), *plan(service, floor)]
+    return [
+        *(in_page_cache(needed.bytes, unified=unified) if needed else []),
+        *plan(service, floor),
+    ]
 
 
 def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
@@ -29,7 +34,9 @@ def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
     available = meminfo(root).get("MemAvailable")
     if available is None or available >= needed:
         return []
-    message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
+    message = (
+        f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
+    )
     hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
     return [Problem(message, hint=hint)]
 
@@ -55,14 +62,20 @@ def plan(service: str, floor: str, root: Path = ROOT) -> list[str]:
     size, share = meminfo(root).get("MemTotal"), re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
     if not size or not share:
         return []
-    kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))  # as docker/runtime/libexec/memory-guard
-    return [f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available"]
+    kept = min(
+        6 << 30, size // 20, int(size * float(share[1] or 1) / 4)
+    )  # as docker/runtime/libexec/memory-guard
+    return [
+        f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available"
+    ]
 
 
 def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
-    """A problem if the machine has no more memory than ``floor``: memory-guard would end the service at once.
+    """A problem if the machine has no more memory than ``floor``: memory-guard would end the
+    service at once.
 
-    ``floor``: a size from the profile or ENVGEN_MEMORY_FLOOR; `auto` fits every machine; "": no guard.
+    ``floor``: a size from the profile or ENVGEN_MEMORY_FLOOR; `auto` fits every machine; "": no
+    guard.
     """
     if floor in ("", "off") or floor.startswith("auto"):
         return []
@@ -75,5 +88,8 @@ def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
         return []
     message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"
     return [
-        Problem(message, hint="stop something, lower memory.floor, or start without the guard: ENVGEN_MEMORY_FLOOR=off")
+        Problem(
+            message,
+            hint="stop something, lower memory.floor, or start without the guard: ENVGEN_MEMORY_FLOOR=off",
+        )
     ]

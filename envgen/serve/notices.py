@@ -1,4 +1,6 @@
-"""What the log of a server that runs admits about its start: wrong numbers, slow kernels, settings without effect."""
+"""What the log of a server that runs admits about its start: wrong numbers, slow kernels, settings
+without effect.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def notices(engine: Engine, container: Container) -> tuple[Explanation, ...]:
     return tuple(one for one in explanations if not one.failure and one.rule not in OVER)
 
 
-def of_all(engine: Engine, containers: Iterable[Container]) -> Mapping[str, tuple[Explanation, ...]]:
+def of_all(
+    engine: Engine, containers: Iterable[Container]
+) -> Mapping[str, tuple[Explanation, ...]]:
     """Name -> ``notices``, of those that have some."""
     by_name = {one.name: notices(engine, one) for one in containers if not one.one_off}
     return {name: told for name, told in by_name.items() if told}
@@ -32,4 +36,8 @@ def of_all(engine: Engine, containers: Iterable[Container]) -> Mapping[str, tupl
 
 def in_words(explanations: Iterable[Explanation]) -> list[str]:
     """Each with what to do, and the line of the log."""
-    return [line for one in explanations for line in (f"note: {one.cause}: {one.cure}", f"      {one.evidence[:200]}")]
+    return [
+        line
+        for one in explanations
+        for line in (f"note: {one.cause}: {one.cure}", f"      {one.evidence[:200]}")
+    ]

@@ -1,4 +1,6 @@
-"""The phases of a server's start, read from its log: which one it is in, for how long, and what takes the time."""
+"""The phases of a server's start, read from its log: which one it is in, for how long, and what
+takes the time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ DOING: Mapping[Phase, str] = {
     Phase.ANSWER: "waiting for its first answer",
 }
 
-# (pattern of a line, its phase (None: any), what is done now: text, or the share that is done, as "52 %" or "3 of 9")
+# (pattern of a line, its phase (None: any), what is done now: text, or the share that is done, as
+# "52 %" or "3 of 9")
 PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
     (r"Starting to load model", Phase.WEIGHTS, ""),
     (r"Loading drafter model", Phase.WEIGHTS, "draft model"),
@@ -34,7 +37,11 @@ PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
     (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, r"CUDA graphs \1 %"),
     (r"DeepGEMM warmup:.*?(\d+)%", Phase.COMPILE, r"DeepGEMM \1 %"),
     (r"Graph capturing finished", Phase.COMPILE, ""),
-    (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, "torch.compile"),
+    (
+        r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes",
+        Phase.COMPILE,
+        "torch.compile",
+    ),
     # What follows this line is logged only when it has ended.
     (r"Initial profiling/warmup run took", Phase.COMPILE, "Triton kernels and CUDA graphs"),
     (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, "warming up"),
@@ -58,9 +65,10 @@ class StartProgress:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic,
+        self,
+        clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[Phase, float, str], None] = lambda _phase, _seconds, _what: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._clock, self._on_end = clock, on_end
         self.restart()
 
@@ -106,7 +114,9 @@ class StartProgress:
         self._note("")
         seconds = self._clock() - self._since
         self._spent = {**self._spent, self.phase: self._spent.get(self.phase, 0.0) + seconds}
-        parts = [f"{name} {took:.0f} s" for name, took in self._parts.items() if name and took >= SHORT]
+        parts = [
+            f"{name} {took:.0f} s" for name, took in self._parts.items() if name and took >= SHORT
+        ]
         self._on_end(self.phase, seconds, ", ".join(parts))
         self._since = self._detail_since = self._clock()
         self._parts = {}

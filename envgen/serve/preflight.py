@@ -21,13 +21,15 @@ from envgen.profile.values import PortMapping
 from envgen.serve import memory
 
 Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
-# "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
-# already in use", "failed to bind host port for 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
+# "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port
+# 127.0.0.1:8000/tcp: address already in use", "failed to bind host port for
+# 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
 _BIND = re.compile(
     r"[Bb]ind (?:for|host port(?: for)?) \S*?:(\d{1,5})(?:[:/ ].*)? .*(?:already allocated|already in use)"
 )
-# runc: 'error mounting "/src/lib" to rootfs at "/lib": stat /src/lib: no such file or directory'; before it the engine,
-# of a container that has ended: 'bind source path does not exist: /src/lib/.git'
+# runc: 'error mounting "/src/lib" to rootfs at "/lib": stat /src/lib: no such file or directory';
+# before it the engine, of a container that has ended: 'bind source path does not exist:
+# /src/lib/.git'
 _VANISHED = re.compile(
     r'error mounting "([^"]+)" to rootfs .*no such file or directory|bind source path does not exist: (.+)'
 )
@@ -36,28 +38,38 @@ _NETWORK = re.compile(r"network [0-9a-f]{64} not found")
 
 
 class PreflightError(EnvgenError):
-    """The service can't start; all reasons. ``only_lacking``: nothing stands in the way but an image or weights that
+    """The service can't start; all reasons. ``only_lacking``: nothing stands in the way but an
+    image or weights that
     `up` can make."""
 
     exit_code = ExitCode.REFUSED
 
-    def __init__(self, service: str, problems: tuple[Problem, ...], *, only_lacking: bool = False) -> None:
+    def __init__(
+        self, service: str, problems: tuple[Problem, ...], *, only_lacking: bool = False
+    ) -> None:
         super().__init__(problems=(Problem(f"{service} was not started:"), *problems))
         self.only_lacking = only_lacking
 
 
 def check(
-    deployment: Deployment, name: str, mine: Sequence[Container], weights: Callable[[], Iterable[Problem]]
+    deployment: Deployment,
+    name: str,
+    mine: Sequence[Container],
+    weights: Callable[[], Iterable[Problem]],
 ) -> list[str]:
-    """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem. Returns notes to print.
+    """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
+    Returns notes to print.
 
-    ``mine``: the containers of the service that run. ``weights``: what keeps it from loading its model; asked only if
-    the image exists and it does not run. Nothing is started, pulled or written.
+    ``mine``: the containers of the service that run. ``weights``: what keeps it from loading its
+    model; asked only if the image exists and it does not run. Nothing is started, pulled or
+    written.
     """
     profile = deployment.profile
     for container in mine:
         if container.state == "paused":
-            raise RefusedError(f"{container.service} is paused", hint=f"docker unpause {container.name}")
+            raise RefusedError(
+                f"{container.service} is paused", hint=f"docker unpause {container.name}"
+            )
     image, problems = deployment.image_problems, [*refusals(deployment, name, running=bool(mine))]
     if deployment.is_local:
         problems += ports(deployment, name, mine)
@@ -70,12 +82,16 @@ def check(
         needed, unified = profile.services[name].needs_memory, profile.gpu is not GpuMode.NONE
         told += memory.notes(name, needed, deployment.memory_floor(name), unified=unified)
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
-        told.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
+        told.append(
+            f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)"
+        )
     return told
 
 
 def notes(deployment: Deployment, name: str, *, running: bool) -> Iterator[str]:
-    """Notes that hold on one machine and on several: patches, ports that are open to the network, secrets."""
+    """Notes that hold on one machine and on several: patches, ports that are open to the network,
+    secrets.
+    """
     profile = deployment.profile
     if profile.mounted_sources:
         from envgen.patches.checkout import lacking  # git, and all that applies patches
@@ -94,12 +110,21 @@ def _exposure(profile: Profile, name: str) -> list[str]:
     service, open_to_all = profile.services[name], exposed(profile, name)
     if not open_to_all:
         return []
-    near = f"publish it as '{on_loopback(service)}'" if service.network is None else "write args: {host: 127.0.0.1}"
-    return [open_to_all + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")]
+    near = (
+        f"publish it as '{on_loopback(service)}'"
+        if service.network is None
+        else "write args: {host: 127.0.0.1}"
+    )
+    return [
+        open_to_all
+        + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")
+    ]
 
 
 def check_once(deployment: Deployment, name: str) -> None:
-    """What a one-off container needs: image, checkouts, files, and the GPU of the profile. PreflightError."""
+    """What a one-off container needs: image, checkouts, files, and the GPU of the profile.
+    PreflightError.
+    """
     problems = (*deployment.image_problems, *refusals(deployment, name, running=True))
     if problems:
         raise PreflightError(name, problems)
@@ -116,7 +141,9 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
     copies = described.get("scale") or ((described.get("deploy") or {}).get("replicas"))
     if copies not in (None, 1):
         hint = "leave it out; for a second server, describe a second service"
-        problems.append(Problem(f"{deployment.profile.compose} starts {copies} containers of {name}", hint=hint))
+        problems.append(
+            Problem(f"{deployment.profile.compose} starts {copies} containers of {name}", hint=hint)
+        )
     if deployment.is_local:  # a remote engine's machine can't be checked from here
         problems += _mounts(deployment)
         problems += _own_mounts(deployment, name)
@@ -127,10 +154,15 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
 
 
 def check_again(deployment: Deployment, container: Container) -> None:
-    """PreflightError if folders that ``container`` mounts are gone: it would stop and not start again."""
+    """PreflightError if folders that ``container`` mounts are gone: it would stop and not start
+    again.
+    """
     if deployment.is_local:
         mounted = {mount.source for mount in container.mounts}
-        problems = [*_mounts(deployment, mounted), *_own_mounts(deployment, container.service, mounted)]
+        problems = [
+            *_mounts(deployment, mounted),
+            *_own_mounts(deployment, container.service, mounted),
+        ]
         if problems:
             raise PreflightError(container.service, tuple(problems))
 
@@ -147,13 +179,22 @@ def _elsewhere(profile: Profile, name: str) -> str:
 
 
 def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
-    """The hint for a checkout for the `binaries` of a source, after its first quote; "" if it is not known."""
+    """The hint for a checkout for the `binaries` of a source, after its first quote; "" if it is
+    not known.
+    """
     if source.binaries is None or source.distribution not in REPOSITORIES:
         return ""
     version = with_version(source.binaries, deployment.locked).version
     if not version:  # the release that fits is what the others ask for
         return f"envgen lock -p {deployment.profile.name}` and this again: it names the release to clone"
-    words = ("git", "clone", "--branch", f"v{version}", "--recurse-submodules", REPOSITORIES[source.distribution])
+    words = (
+        "git",
+        "clone",
+        "--branch",
+        f"v{version}",
+        "--recurse-submodules",
+        REPOSITORIES[source.distribution],
+    )
     return shlex.join([*words, os.path.relpath(folder)]) + "`"
 
 
@@ -174,30 +215,46 @@ def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Ite
         elif not any(folder.iterdir()):
             yield Problem(f"sources.{name}: {folder} is empty", hint=hint)
         elif not _has_package(folder, source.package):
-            others = [other for other, one in profile.sources.items() if _has_package(folder, one.package)]
+            others = [
+                other for other, one in profile.sources.items() if _has_package(folder, one.package)
+            ]
             instead = f"; it looks like {others[0]}" if others else ""
-            yield Problem(f"sources.{name}: {folder} has no Python package {source.package}{instead}", hint=hint)
+            yield Problem(
+                f"sources.{name}: {folder} has no Python package {source.package}{instead}",
+                hint=hint,
+            )
 
 
-def _own_mounts(deployment: Deployment, name: str, among: Collection[str] | None = None) -> Iterator[Problem]:
+def _own_mounts(
+    deployment: Deployment, name: str, among: Collection[str] | None = None
+) -> Iterator[Problem]:
     for key, mount in deployment.profile.services[name].mounts.items():
         place = _place(deployment.root, mount.host.path)
         if not place.exists() and (among is None or str(place) in among):
             where = f"services.{name}.mounts.{key}"
-            yield Problem(f"{where}: {place} does not exist", hint=f"make it, or correct {where}.host")
+            yield Problem(
+                f"{where}: {place} does not exist", hint=f"make it, or correct {where}.host"
+            )
 
 
 def _has_package(folder: Path, package: str) -> bool:
     places = [folder / sub / package for sub in ("", "src")]
-    return any((p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places)
+    return any(
+        (p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places
+    )
 
 
 def ports(deployment: Deployment, name: str, mine: Sequence[Container]) -> Iterator[Problem]:
     """Ports of the service that something other than its own containers ``mine`` uses."""
     profile = deployment.effective
-    service, own = profile.services[name], {port.host for container in mine for port in container.ports}
+    service, own = (
+        profile.services[name],
+        {port.host for container in mine for port in container.ports},
+    )
     wanted = [port for port in service.host_ports if port.host not in own]
-    if not wanted or (service.network is not None and mine):  # then the listener is the service itself
+    if not wanted or (
+        service.network is not None and mine
+    ):  # then the listener is the service itself
         return
     holder = holders(deployment)
     taken = {port: found for port in wanted if (found := holder(port))}
@@ -216,19 +273,33 @@ def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str
     used, numbers = {port.host for one in profile.services.values() for port in one.ports}, {}
     for port in service.ports:
         if port.host in taken:
-            others = (replace(port, host=number) for number in range(port.host + 1, 65536) if number not in used)
-            numbers[port.host] = next((other.host for other in others if not holder(other)), port.host)
+            others = (
+                replace(port, host=number)
+                for number in range(port.host + 1, 65536)
+                if number not in used
+            )
+            numbers[port.host] = next(
+                (other.host for other in others if not holder(other)), port.host
+            )
             used.add(numbers[port.host])
-    return f'stop it, or take a free one: --set "services.{name}.ports={renumbered(service, numbers)}"'
+    return (
+        f'stop it, or take a free one: --set "services.{name}.ports={renumbered(service, numbers)}"'
+    )
 
 
-def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -> RefusedError | None:
-    """The check's error for what Compose printed, if a port was taken or a mounted folder removed since the check."""
+def changed_meanwhile(
+    deployment: Deployment, name: str, lines: Sequence[str]
+) -> RefusedError | None:
+    """The check's error for what Compose printed, if a port was taken or a mounted folder removed
+    since the check.
+    """
     profile, root = deployment.profile, deployment.root
     gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
     if gone is None:
         refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
-        port = next((one for one in deployment.effective.services[name].ports if one.host in refused), None)
+        port = next(
+            (one for one in deployment.effective.services[name].ports if one.host in refused), None
+        )
         if port is None:
             return None
         holder = holders(deployment)
@@ -241,13 +312,19 @@ def changed_meanwhile(deployment: Deployment, name: str, lines: Sequence[str]) -
         folder = _place(root, mounted.origin.checkout.path)
         if path.is_relative_to(folder) and not folder.is_dir():
             hint = f"bring it back, or {_elsewhere(profile, source)}; then: {up}"
-            return RefusedError(f"{name} was not started: sources.{source}: folder {folder} does not exist", hint=hint)
+            return RefusedError(
+                f"{name} was not started: sources.{source}: folder {folder} does not exist",
+                hint=hint,
+            )
     why = f"its container was made with {path}, which is no longer there"
-    return RefusedError(f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}")
+    return RefusedError(
+        f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}"
+    )
 
 
 def network_gone(lines: Sequence[str]) -> bool:
-    """Whether Compose failed to start an existing container whose network was removed, as `docker network prune` does.
+    """Whether Compose failed to start an existing container whose network was removed, as `docker
+    network prune` does.
 
     Compose creates the network again, but the container keeps the ID of the old one.
     """

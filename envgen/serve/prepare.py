@@ -13,7 +13,8 @@ from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.text import progress
 
 LIMIT = 900.0  # seconds, for a cache of a million files
-# The whole overlay: a single file of root would stop pip. A cache may be large, so its folder's owner decides.
+# The whole overlay: a single file of root would stop pip. A cache may be large, so its folder's
+# owner decides.
 _HAND_OVER = """\
 owner=$1 overlay=$2; shift 2; uid=${owner%:*}; gid=${owner#*:}
 for folder; do
@@ -25,7 +26,9 @@ done
 
 
 def prepare(deployment: Deployment, service: str) -> None:
-    """Create missing cache folders on this machine, and give existing volumes to the service's user."""
+    """Create missing cache folders on this machine, and give existing volumes to the service's
+    user.
+    """
     profile, engine, image = deployment.profile, deployment.engine, deployment.image
     create_volumes(deployment, service)
     folders = [Path(mount.source) for mount in deployment.caches.values() if mount.kind == "bind"]
@@ -44,8 +47,13 @@ def prepare(deployment: Deployment, service: str) -> None:
         words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
         done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, timeout=LIMIT)
         if done.code:
-            error = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
-            raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}")
+            error = (
+                done.stderr.decode(errors="replace").strip().splitlines()
+                or [f"exit code {done.code}"]
+            )[-1]
+            raise EngineError(
+                f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}"
+            )
 
 
 def create_volumes(deployment: Deployment, service: str) -> None:
@@ -63,11 +71,15 @@ def create_volumes(deployment: Deployment, service: str) -> None:
     for key, volume in (document.get("volumes") or {}).items():
         name = str(volume.get("name", key))
         if key in used and not volume.get("external") and deployment.engine.volume(name) is None:
-            deployment.create_volume(name, key, str(volume.get("driver") or ""), volume.get("driver_opts"))
+            deployment.create_volume(
+                name, key, str(volume.get("driver") or ""), volume.get("driver_opts")
+            )
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents for the user who runs envgen; under sudo, for the user who called sudo."""
+    """Create a folder and its parents for the user who runs envgen; under sudo, for the user who
+    called sudo.
+    """
     missing = [at for at in (folder, *folder.parents) if not at.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

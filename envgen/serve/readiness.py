@@ -1,4 +1,6 @@
-"""Is a server ready? It lists the model, completes a prompt, and answers a chat and a tool call if it supports them."""
+"""Is a server ready? It lists the model, completes a prompt, and answers a chat and a tool call if
+it supports them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ ENOUGH = 80  # characters of a chat's answer that are read
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt for a model, and the text that the answer must contain (None: any). ``chat``: ask a chat too.
+    """A prompt for a model, and the text that the answer must contain (None: any). ``chat``: ask a
+    chat too.
 
     ``model`` None: the first that the server lists.
     """
@@ -48,7 +51,8 @@ class Question:
 class Readiness:
     """The service's answer. While ``ready`` is False, ``why`` is what is still missing.
 
-    ``unasked``: why nothing could be asked; "" where a prompt was completed, or embedded, ranked, ...
+    ``unasked``: why nothing could be asked; "" where a prompt was completed, or embedded, ranked,
+    ...
     """
 
     ready: bool
@@ -57,7 +61,9 @@ class Readiness:
     fatal: bool = False  # the service runs and is wrong: waiting can't help
     refused: bool = False  # a wrong answer: not fatal unless it is repeated
     first_token: float = 0.0  # seconds
-    chats: Mapping[str, Verdict] = field(default_factory=dict)  # of "chat" and "tool call", as far as asked
+    chats: Mapping[str, Verdict] = field(
+        default_factory=dict
+    )  # of "chat" and "tool call", as far as asked
     unasked: str = ""
     pooled: str = ""  # what a model without prompts did instead
 
@@ -78,7 +84,11 @@ class _Server:
         return f"{what} was answered by the model {visible(completion.model[:80])}, not {wanted}"
 
     def post(
-        self, path: str, body: Mapping[str, Any], what: str, enough: Callable[[Completion], bool] = lambda _: False
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        what: str,
+        enough: Callable[[Completion], bool] = lambda _: False,
     ) -> tuple[int, Any, float]:
         """Status, Completion or document, and the seconds to the first byte. Raises _Unanswered."""
         first, began = 0.0, time.monotonic()
@@ -91,14 +101,22 @@ class _Server:
                 yield chunk
 
         try:
-            with responding("POST", f"{self.url}{path}", self.headers, (10, self.timeout), json=body) as response:
+            with responding(
+                "POST", f"{self.url}{path}", self.headers, (10, self.timeout), json=body
+            ) as response:
                 streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
                 if response.status_code == 200 and streams:
-                    return 200, read_events(watched(response.iter_content(chunk_size=None)), enough), first
+                    return (
+                        200,
+                        read_events(watched(response.iter_content(chunk_size=None)), enough),
+                        first,
+                    )
                 return response.status_code, document_of(response), first
         except OSError as error:
             how = "broke off in the middle" if first else "did not come"
-            raise _not_ready(f"{what} {how} ({reason_of_request(error)})", refused=bool(first)) from None
+            raise _not_ready(
+                f"{what} {how} ({reason_of_request(error)})", refused=bool(first)
+            ) from None
         except BrokenOff as error:
             raise _not_ready(f"{what} broke off in the middle: {error}", refused=True) from None
         except NoCompletion as error:
@@ -121,11 +139,17 @@ def _not_ready(why: str, *, fatal: bool = False, refused: bool = False) -> _Judg
 
 
 def ask(
-    base_url: str, question: Question, *, timeout: float = 120, on_step: Callable[[str], None] = lambda _: None
+    base_url: str,
+    question: Question,
+    *,
+    timeout: float = 120,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> Readiness:
-    """Ask ``base_url`` (http://host:port) once: /v1/models, a completion and, with ``question.chat``, chats.
+    """Ask ``base_url`` (http://host:port) once: /v1/models, a completion and, with
+    ``question.chat``, chats.
 
-    ``timeout``: seconds without data; the first prompt may compile kernels. ``on_step`` gets what is being waited for.
+    ``timeout``: seconds without data; the first prompt may compile kernels. ``on_step`` gets what
+    is being waited for.
     Never raises for what the service does.
     """
     headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
@@ -145,17 +169,22 @@ def ask(
 
 
 def names_of(rows: _Rows, model: str | None) -> frozenset[str]:
-    """The names under which a server may answer for ``model``: of several --served-model-name, vLLM gives the first."""
+    """The names under which a server may answer for ``model``: of several --served-model-name, vLLM
+    gives the first.
+    """
     if model is None:
         return frozenset()
-    return frozenset(name for name, row in rows.items() if row.get("root") == rows[model].get("root"))
+    return frozenset(
+        name for name, row in rows.items() if row.get("root") == rows[model].get("root")
+    )
 
 
 def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Rows:
-    """The rows of /v1/models, with ``model`` among them. Without a model, a server that lists none may be right.
+    """The rows of /v1/models, with ``model`` among them. Without a model, a server that lists none
+    may be right.
 
-    Only an answer counts, not a connection: Docker's proxy accepts those to a published port before the program in the
-    container listens.
+    Only an answer counts, not a connection: Docker's proxy accepts those to a published port before
+    the program in the container listens.
     """
     try:
         status, document = short_answer("GET", f"{base_url}/v1/models", headers, 10)
@@ -166,9 +195,17 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Ro
     if status in (401, 403):
         seen += ": it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
     elif status == 200:
-        seen = f"{seen} with something that is not a list of models" if rows is None else "/v1/models lists no model"
+        seen = (
+            f"{seen} with something that is not a list of models"
+            if rows is None
+            else "/v1/models lists no model"
+        )
     if model is None and not rows:
-        raise _Judged(Readiness(True, unasked=seen)) if status < 500 or status == 501 else _not_ready(seen)
+        raise (
+            _Judged(Readiness(True, unasked=seen))
+            if status < 500 or status == 501
+            else _not_ready(seen)
+        )
     if rows is None:
         raise _not_ready(seen, fatal=status in (401, 403), refused=status == 200)
     if model is not None and model not in rows:
@@ -191,8 +228,14 @@ def models(document: Any) -> dict[str, Mapping[str, Any]] | None:
 
 
 def _complete(server: _Server, model: str, question: Question) -> Readiness:
-    body = {"model": model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
-            "logprobs": 1, "stream": True}  # fmt: skip
+    body = {
+        "model": model,
+        "prompt": question.prompt,
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "logprobs": 1,
+        "stream": True,
+    }
     server.on_step("its first token")
     status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
     if status in NO_PROMPTS and (pooled := _pool(server, model, question)) is not None:
@@ -200,7 +243,12 @@ def _complete(server: _Server, model: str, question: Question) -> Readiness:
     if question.model is None and status in NO_PROMPTS:
         why = f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})"
         raise _Judged(Readiness(True, unasked=why))
-    answer = judge(status, answered, question.expect_text, lambda reply: server.named(reply, "the first prompt"))
+    answer = judge(
+        status,
+        answered,
+        question.expect_text,
+        lambda reply: server.named(reply, "the first prompt"),
+    )
     return replace(answer, first_token=first)
 
 
@@ -214,29 +262,44 @@ _POOLED = (
 
 
 def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
-    """The answer of a model that embeds, ranks or classifies; None where the server has none of these tasks."""
+    """The answer of a model that embeds, ranks or classifies; None where the server has none of
+    these tasks.
+    """
     refused = None
     for url, done, key in _POOLED:
-        given = {"query": question.prompt, "documents": ["Paris"]} if done == "ranked" else {"input": question.prompt}
+        given = (
+            {"query": question.prompt, "documents": ["Paris"]}
+            if done == "ranked"
+            else {"input": question.prompt}
+        )
         server.on_step(f"the answer of {url}")
         what = f"the first request to {url}"
         status, answer, first = server.post(url, {"model": model, **given}, what)
         why = f"{what} was answered with {status}: {visible(error_text(answer))}"
         if status in NO_PROMPTS:
-            # vLLM has the task, and could not write its answer (NaN is no JSON) or took offence; others lack the task.
+            # vLLM has the task, and could not write its answer (NaN is no JSON) or took offence;
+            # others lack the task.
             if status in (400, 422) and "does not support" not in why:
                 refused = refused or Readiness(False, why, fatal=True)
             continue
         if status != 200:
             raise _not_ready(why, refused=status not in BUSY)
         numbers = list(_numbers(answer, key))
-        bad = next((one for one in numbers if not math.isfinite(one)), None if numbers else math.nan)
+        bad = next(
+            (one for one in numbers if not math.isfinite(one)), None if numbers else math.nan
+        )
         if bad is not None:
             seen = f"a number that is {bad:g}" if numbers else "no numbers"
             raise _not_ready(f"{what} was answered with {seen}", fatal=True)
-        unused = "; ready.expect_text is not asked of such a model" if question.expect_text is not None else ""
+        unused = (
+            "; ready.expect_text is not asked of such a model"
+            if question.expect_text is not None
+            else ""
+        )
         count = counted(len(numbers), "number")
-        return Readiness(True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}")
+        return Readiness(
+            True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}"
+        )
     return refused
 
 
@@ -253,7 +316,9 @@ def _numbers(document: Any, key: str) -> Iterator[float]:
             yield float(value)
 
 
-def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Readiness) -> Readiness:
+def _chat(
+    server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Readiness
+) -> Readiness:
     """``answer`` with the verdicts on a chat and, if the service supports them, a tool call."""
     verdicts = dict[str, Verdict]()
     for name in ("chat", "tool call") if flags.tools else ("chat",):
@@ -262,7 +327,9 @@ def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, an
         body = chat.body(model, context, flags, tool=tool)
         # A tool call is read to its end, a chat only as far as needed.
         enough = (lambda _: False) if tool else (lambda reply: len(reply.text) >= ENOUGH)
-        status, reply, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
+        status, reply, _ = server.post(
+            chat.CHAT_URL, body, f"the answer to the first {name}", enough
+        )
         if status in BUSY:
             raise _not_ready(_answered(f"the first {name}", status, reply))
         if status != 200:
@@ -271,7 +338,9 @@ def _chat(server: _Server, model: str, context: int | None, flags: ChatFlags, an
             try:
                 whole = reply if isinstance(reply, Completion) else Completion().add(reply)
             except NoCompletion as error:
-                raise _not_ready(f"the answer to the first {name} is not a completion: {error}", fatal=True) from None
+                raise _not_ready(
+                    f"the answer to the first {name} is not a completion: {error}", fatal=True
+                ) from None
             if wrong := server.named(whole, f"the first {name}"):
                 raise _not_ready(wrong, fatal=True)
             verdicts[name] = (chat.judge_call if tool else chat.judge_chat)(whole, flags)
@@ -289,11 +358,16 @@ def _answered(what: str, status: int, document: Any) -> str:
 
 
 def judge(
-    status: int, document: Any, expect_text: str | None = None, wrong: Callable[[Completion], str] = lambda _: ""
+    status: int,
+    document: Any,
+    expect_text: str | None = None,
+    wrong: Callable[[Completion], str] = lambda _: "",
 ) -> Readiness:
-    """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities.
+    """Judge the answer to a completion request: status 200, a non-empty text, finite log
+    probabilities.
 
-    ``document``: JSON, or a Completion that was read from a stream. ``wrong``: what else is wrong with it, or "".
+    ``document``: JSON, or a Completion that was read from a stream. ``wrong``: what else is wrong
+    with it, or "".
     """
     if status != 200:
         why, busy = _answered("the first prompt", status, document), status in BUSY
@@ -301,7 +375,9 @@ def judge(
     try:
         reply = document if isinstance(document, Completion) else Completion().add(document)
     except NoCompletion as error:
-        return Readiness(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
+        return Readiness(
+            False, f"the answer to the first prompt is not a completion: {error}", fatal=True
+        )
     if why := wrong(reply):
         return Readiness(False, why, fatal=True)
     text = reply.text
@@ -309,7 +385,11 @@ def judge(
         return Readiness(False, "the first prompt was answered with an empty text", fatal=True)
     bad = next((value for value in reply.logprobs if not math.isfinite(value)), None)
     if bad is not None:
-        return Readiness(False, f"the first completion has a NaN or infinite log probability ({bad:g})", fatal=True)
+        return Readiness(
+            False,
+            f"the first completion has a NaN or infinite log probability ({bad:g})",
+            fatal=True,
+        )
     if expect_text is not None and expect_text not in text:
         why = f"the first prompt was completed with {visible(text)!r}, which does not contain {expect_text!r}"
         return Readiness(False, why, text=visible(text), fatal=True)

@@ -1,6 +1,8 @@
-"""Waiting for a container to answer: its log, its phases and limits, its state, and the question itself.
+"""Waiting for a container to answer: its log, its phases and limits, its state, and the question
+itself.
 
-The question is asked in a thread, so that a server that hangs in its answer is watched like one that loads.
+The question is asked in a thread, so that a server that hangs in its answer is watched like one
+that loads.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
 from envgen.text import Verbosity, counted, instant, is_terminal, step_line
 
-# Lines per look: a program that writes more loses its oldest lines. Without a number, the engine would read the whole
-# log at each look.
+# Lines per look: a program that writes more loses its oldest lines. Without a number, the engine
+# would read the whole log at each look.
 LINES = 5000
 LONGEST = 8192  # characters of a line; what a server says about itself is shorter
 LOOK = 3.0  # seconds for one look: a program that floods its log must not block everything else
@@ -37,8 +39,9 @@ LOOK = 3.0  # seconds for one look: a program that floods its log must not block
 class LogReader:
     """The lines of a container's log from ``since`` on (an instant of the engine), each once.
 
-    Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds, then new ones. What
-    a server logs about itself is at the beginning, and days of requests would fill the memory.
+    Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds,
+    then new ones. What a server logs about itself is at the beginning, and days of requests would
+    fill the memory.
     """
 
     def __init__(
@@ -50,7 +53,9 @@ class LogReader:
     ) -> None:
         self._engine, self._container_id = engine, container_id
         self._since = instant(since)
-        self._until = f"{float(self._since) + window:.9f}" if self._since and window is not None else ""
+        self._until = (
+            f"{float(self._since) + window:.9f}" if self._since and window is not None else ""
+        )
         self._last = ""  # the timestamp of the last line returned
         self._tail: int | None = None  # the first look sees all
         self._same = 0  # how many lines had that timestamp
@@ -81,7 +86,12 @@ class LogReader:
 
     def _look(self, tail: int | None, until: str = "") -> str:
         return self._engine.logs(
-            self._container_id, tail=tail, since=self._since, until=until, timestamps=True, seconds=LOOK
+            self._container_id,
+            tail=tail,
+            since=self._since,
+            until=until,
+            timestamps=True,
+            seconds=LOOK,
         )
 
 
@@ -101,7 +111,9 @@ class Evidence:
             if name not in self.seen and pattern.found_in(line):
                 self.seen[name] = line
         if self.forbidden is None:
-            shown = ((name, line) for name, pattern in self._unwanted.items() if pattern.found_in(line))
+            shown = (
+                (name, line) for name, pattern in self._unwanted.items() if pattern.found_in(line)
+            )
             self.forbidden = next(shown, None)
 
     def restart(self) -> None:
@@ -121,7 +133,8 @@ REPEAT = 60.0  # seconds between two lines about a phase that goes on, where the
 REFUSALS = 3  # useless answers after which waiting won't help
 SICKNESS = 60.0  # seconds without an answer from the engine, after which the wait fails
 RESTARTS = 3  # this many make a loop, whatever the policy allows
-# The programs of a container that run before its command; `docker-init` has the words of the first in its own.
+# The programs of a container that run before its command; `docker-init` has the words of the first
+# in its own.
 ENTRY = re.compile(r"^(?!\S*init ).*/opt/envgen/(bin/entrypoint|libexec/record-env)( |$)")
 SETTLED = 1.0  # seconds that a program without a health check has to fail at its start
 LONG = 10.0  # and has run for, with its entry point, if it has had them: by this machine's clock
@@ -145,20 +158,38 @@ class Waiter:
     """Waits for a container of ``service``. ``say`` prints a line of progress."""
 
     def __init__(
-        self, engine: Engine, name: str, service: Service, url: str, say: Callable[[str], None], api_key: str = "",
+        self,
+        engine: Engine,
+        name: str,
+        service: Service,
+        url: str,
+        say: Callable[[str], None],
+        api_key: str = "",
         python: str = "python3",
-    ) -> None:  # fmt: skip
-        self._engine, self._name, self._url, self._say, self._python = engine, name, url, say, python
+    ) -> None:
+        self._engine, self._name, self._url, self._say, self._python = (
+            engine,
+            name,
+            url,
+            say,
+            python,
+        )
         self._port = listener.port_on_host(service)
         self._ready = service.ready or Ready()
         self._policy = service.restart
         self._serves = service.serves
         self._question: Question | None = None
         port = service.http_port
-        self._unasked = f"port {port} is not published" if port else "no port is known to answer HTTP (ready.port)"
+        self._unasked = (
+            f"port {port} is not published"
+            if port
+            else "no port is known to answer HTTP (ready.port)"
+        )
         if url and service.http_port:
             prompt, expected = self._ready.prompt, self._ready.expect_text
-            self._question = Question(self._ready.model, prompt, expected, api_key, chat_flags(service.argv))
+            self._question = Question(
+                self._ready.model, prompt, expected, api_key, chat_flags(service.argv)
+            )
         self.progress = StartProgress(on_end=self._ended)
         self._tells = True  # each phase
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
@@ -181,7 +212,9 @@ class Waiter:
         container = self._look(container_id)
         # A program that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
-        reader = LogReader(self._engine, container_id, container.started_at, self._ready.timeout.seconds)
+        reader = LogReader(
+            self._engine, container_id, container.started_at, self._ready.timeout.seconds
+        )
         asking: Future[Readiness] | None = None
         stable_since: float | None = None
         ask_at = asked_at = missed = 0.0
@@ -203,9 +236,13 @@ class Waiter:
             if container.state != "running" or container.health not in ("", "none", "healthy"):
                 stable_since = asking = None
             else:
-                # Without a health check, give a program time to fail at its start, once it runs at all.
+                # Without a health check, give a program time to fail at its start, once it runs at
+                # all.
                 if stable_since is None and (self._question or self._begun(container)):
-                    old = not self._tells and time.time() - float(instant(container.started_at) or "inf") > LONG
+                    old = (
+                        not self._tells
+                        and time.time() - float(instant(container.started_at) or "inf") > LONG
+                    )
                     stable_since = now - SETTLED if old else now
                 settled = container.health == "healthy" or (stable_since or now) <= now - SETTLED
                 if asking is None and settled and now >= ask_at:
@@ -222,15 +259,21 @@ class Waiter:
                     self._why = answer.why
                 elif asking is not None and self._step != _MODELS:
                     self.progress.answering()
-                    self._why = f"it was asked {now - asked_at:.0f} s ago and has not sent {self._step}"
+                    self._why = (
+                        f"it was asked {now - asked_at:.0f} s ago and has not sent {self._step}"
+                    )
             self._in_time(container, deadline)
             if asking is None:
                 time.sleep(POLL)
 
     def _begun(self, container: Container) -> bool:
-        """Whether the command itself runs, and not the entry point before it, which can take seconds."""
+        """Whether the command itself runs, and not the entry point before it, which can take
+        seconds.
+        """
         with contextlib.suppress(EngineError):  # the engine's machine may have no `ps`
-            return not any(ENTRY.match(process.command) for process in self._engine.processes(container.id))
+            return not any(
+                ENTRY.match(process.command) for process in self._engine.processes(container.id)
+            )
         return True
 
     def _ask(self) -> Future[Readiness]:
@@ -238,11 +281,17 @@ class Waiter:
         question, self._step = self._question, _MODELS
         if question is None:  # there is nothing to ask
             return in_background(lambda: Readiness(True, unasked=self._unasked))
-        return in_background(lambda: ask(self._url, question, timeout=3600, on_step=partial(setattr, self, "_step")))
+        return in_background(
+            lambda: ask(self._url, question, timeout=3600, on_step=partial(setattr, self, "_step"))
+        )
 
     def _stranger(self, container: Container) -> str:
         """Why the answer is not the container's, on the host's network; "" if it is."""
-        return "" if self._port is None else listener.stranger(self._engine, container, self._python, self._port)
+        return (
+            ""
+            if self._port is None
+            else listener.stranger(self._engine, container, self._python, self._port)
+        )
 
     def _look(self, container_id: str, when: str = "") -> Container:
         """The container. StartFailure if it is gone, has ended or restarts for ever.
@@ -253,7 +302,11 @@ class Waiter:
         if container is None:
             raise self._failure(None, "its container was removed while it started")
         if container.state in ("exited", "dead"):
-            times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
+            times = (
+                f", restarted {counted(container.restarts, 'time')} by Docker"
+                if container.restarts
+                else ""
+            )
             how = f"{container.how_ended} {when or 'while ' + self.progress.words()}{times} {container.error}"
             raise self._failure(container, f"its process {how}")
         if container.state == "paused":
@@ -262,7 +315,9 @@ class Waiter:
             self._ended_with = f", last with {container.exit_code}"
         restarts = container.restarts - self._first_restarts
         if restarts >= RESTARTS:
-            why = f"it ended {restarts} times{self._ended_with}; Docker restarts it ({self._policy})"
+            why = (
+                f"it ended {restarts} times{self._ended_with}; Docker restarts it ({self._policy})"
+            )
             raise self._failure(container, why)
         # Docker also calls a container unhealthy that has just ended and is being restarted.
         if container.health == "unhealthy" and container.state == "running":
@@ -273,7 +328,9 @@ class Waiter:
         if container.restarts > self._restarts:
             self._restarts = container.restarts
             times = counted(container.restarts, "time")
-            self._say(f"  {self._name}: its process exited and was restarted {times} ({self._policy})")
+            self._say(
+                f"  {self._name}: its process exited and was restarted {times} ({self._policy})"
+            )
             self.progress.restart()
             self._evidence.restart()
             self._why = ""
@@ -287,7 +344,9 @@ class Waiter:
         if self._evidence.forbidden is not None:
             name, line = self._evidence.forbidden
             raise self._failure(
-                container, f"its log shows what ready.forbid.{name} names: {log_text(line)[:200]!r}", says_all=True
+                container,
+                f"its log shows what ready.forbid.{name} names: {log_text(line)[:200]!r}",
+                says_all=True,
             )
 
     def _with_evidence(self, answer: Readiness, reader: LogReader, container: Container) -> Awaited:
@@ -305,24 +364,36 @@ class Waiter:
             with contextlib.suppress(EngineTimeout):
                 before, container = container.restarts, self._look(container.id, "after its answer")
                 if not container.running or container.restarts > before:
-                    raise self._failure(container, f"its process exited after its answer{self._ended_with}")
+                    raise self._failure(
+                        container, f"its process exited after its answer{self._ended_with}"
+                    )
         if not self._evidence.missing:
             self.progress.finish()
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
             return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
-        wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing)
-        raise self._failure(container, f"it answers, but its log never showed {wanted}", says_all=True)
+        wanted = "; ".join(
+            f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing
+        )
+        raise self._failure(
+            container, f"it answers, but its log never showed {wanted}", says_all=True
+        )
 
     def _in_time(self, container: Container, deadline: float) -> None:
         if time.monotonic() > deadline:
             state = self._why or f"it is {container.state}, health {container.health or 'unknown'}"
-            raise self._failure(container, f"not ready in time, still {self.progress.words()}: {state}")
+            raise self._failure(
+                container, f"not ready in time, still {self.progress.words()}: {state}"
+            )
 
-    def _failure(self, container: Container | None, reason: str, *, says_all: bool = False) -> StartFailure:
+    def _failure(
+        self, container: Container | None, reason: str, *, says_all: bool = False
+    ) -> StartFailure:
         restarts = container.restarts if container else self._restarts
         seen, missing = dict(self._evidence.seen), self._evidence.missing
         took = self.progress.took()
-        return StartFailure(reason.strip(), container, took, seen, missing, restarts, says_all=says_all)
+        return StartFailure(
+            reason.strip(), container, took, seen, missing, restarts, says_all=says_all
+        )
 
     def _ended(self, phase: Phase, seconds: float, what: str) -> None:
         """Print a phase that has ended."""

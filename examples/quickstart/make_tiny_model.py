@@ -33,7 +33,11 @@ def main() -> None:
     )
     tokenizer.train_from_iterator(TEXT * 20, trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>", chat_template=CHAT
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=CHAT,
     )
     torch.manual_seed(0)
     config = LlamaConfig(

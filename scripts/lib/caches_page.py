@@ -8,10 +8,17 @@ BEGIN, END = "<!-- caches: generated -->", "<!-- end of caches -->"
 
 
 def table() -> str:
-    """One row for each other cache of code that is compiled at run time, and one for the driver's own."""
+    """One row for each other cache of code that is compiled at run time, and one for the driver's
+    own.
+    """
     rows = [_row(one) for one in KNOWN.values() if one.compiles and one is not FLASHINFER]
-    head = ["| name in `caches` | used by | default place | variable |", "| --- | --- | --- | --- |"]
-    return "\n".join([*head, *rows, "| - | the driver | `~/.nv/ComputeCache` | `CUDA_CACHE_PATH` |"])
+    head = [
+        "| name in `caches` | used by | default place | variable |",
+        "| --- | --- | --- | --- |",
+    ]
+    return "\n".join(
+        [*head, *rows, "| - | the driver | `~/.nv/ComputeCache` | `CUDA_CACHE_PATH` |"]
+    )
 
 
 def renew(page: str) -> str:

@@ -33,7 +33,11 @@ def text() -> str:
     up = main.get_command(context, "up")
     assert up is not None
     shared = {one.name: _row(one, context) for one in up.params if one.name in _SHARED}
-    parts = [HEAD, *(f"{shared[name]}\n" for name in _SHARED), "| `-h`, `--help` | Show the help, and exit. |\n"]
+    parts = [
+        HEAD,
+        *(f"{shared[name]}\n" for name in _SHARED),
+        "| `-h`, `--help` | Show the help, and exit. |\n",
+    ]
     for heading, (_, rows) in GROUPS.items():
         parts.append(f"\n## {heading}\n")
         for name in ", ".join(rows).split(", "):
@@ -43,9 +47,13 @@ def text() -> str:
     return "".join(parts)
 
 
-def _command(command: click.Command, path: str, above: click.Context, shared: set[str]) -> Iterator[str]:
+def _command(
+    command: click.Command, path: str, above: click.Context, shared: set[str]
+) -> Iterator[str]:
     context = click.Context(command, parent=above, info_name=path.rpartition(" ")[2])
-    arguments = "".join(f" {one.make_metavar(context)}" for one in command.params if isinstance(one, click.Argument))
+    arguments = "".join(
+        f" {one.make_metavar(context)}" for one in command.params if isinstance(one, click.Argument)
+    )
     group = isinstance(command, click.Group)
     yield f"\n### `{path}{arguments}{' COMMAND' if group else ''}`\n\n{_prose(command.help or '')}"
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
@@ -53,7 +61,11 @@ def _command(command: click.Command, path: str, above: click.Context, shared: se
     if own := [row for row in rows if row not in shared]:
         yield "\n| option | |\n| --- | --- |\n" + "".join(f"{row}\n" for row in own)
     if not group:
-        yield "\nAlso " + ", ".join(f"`{one.opts[0]}`" for row, one in rows.items() if row in shared) + ".\n"
+        yield (
+            "\nAlso "
+            + ", ".join(f"`{one.opts[0]}`" for row, one in rows.items() if row in shared)
+            + ".\n"
+        )
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)

@@ -1,9 +1,10 @@
-"""Runs in the image: two FlashInfer kernels, compiled by nvcc at first use and compared with torch; one line of JSON.
+"""Runs in the image: two FlashInfer kernels, compiled by nvcc at first use and compared with torch;
+one line of JSON.
 
 usage: gpu_kernels.py [edit | undo]
 
-``edit`` changes FlashInfer's quantization.cuh so that each use of packbits shows it (all values are 0), under a
-modification time from before all compilations; ``undo`` takes it back.
+``edit`` changes FlashInfer's quantization.cuh so that each use of packbits shows it (all values are
+0), under a modification time from before all compilations; ``undo`` takes it back.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def run() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 1024, device="cuda", dtype=torch.float16)
     bits = torch.rand(8192, device="cuda") > 0.5
-    found: dict[str, Any] = {"flashinfer": flashinfer.__version__, "gpu": torch.cuda.get_device_name()}
+    found: dict[str, Any] = {
+        "flashinfer": flashinfer.__version__,
+        "gpu": torch.cuda.get_device_name(),
+    }
     a, b = x.float().chunk(2, -1)
     weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], device="cuda", dtype=torch.int32)
     expected = {
@@ -58,11 +62,19 @@ def run() -> None:
     for name in expected:
         began = time.monotonic()
         silu = name == "silu_and_mul"
-        seen = flashinfer.activation.silu_and_mul(x) if silu else flashinfer.quantization.packbits(bits)
+        seen = (
+            flashinfer.activation.silu_and_mul(x)
+            if silu
+            else flashinfer.quantization.packbits(bits)
+        )
         torch.cuda.synchronize()
         ratio = (seen.float().norm() / expected[name].float().norm()).item()
         right = bool(torch.allclose(seen.float(), expected[name].float(), rtol=1e-2, atol=1e-2))
-        found[name] = {"seconds": round(time.monotonic() - began, 2), "right": right, "ratio": round(ratio, 3)}
+        found[name] = {
+            "seconds": round(time.monotonic() - began, 2),
+            "right": right,
+            "ratio": round(ratio, 3),
+        }
     print(json.dumps(found))
 
 

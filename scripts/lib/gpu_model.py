@@ -2,12 +2,13 @@
 
 usage: gpu_model.py CONFIG TOKENIZER LAYERS SNAPSHOT
 
-CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary (o200k_base.tiktoken). Real
-vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are chained so that it answers "Paris" in Harmony, as
-completion and as chat. All else is random: large enough that attention, sinks and experts change the answers, and
-small enough that rounding does not: BF16 against FP32 diverges by 0.003 nats in the mean, without the sinks by 0.2, a
-window of half the size by 0.6 after 300 tokens (asked of Transformers, 2 layers, 16 and 32 experts). Only what depends
-on shapes and formats is that of gpt-oss.
+CONFIG is gpt-oss's config.json, TOKENIZER a folder with its tokenizer or its vocabulary
+(o200k_base.tiktoken). Real vocabulary, 128 experts in MXFP4 blocks; embedding and last layer are
+chained so that it answers "Paris" in Harmony, as completion and as chat. All else is random: large
+enough that attention, sinks and experts change the answers, and small enough that rounding does
+not: BF16 against FP32 diverges by 0.003 nats in the mean, without the sinks by 0.2, a window of
+half the size by 0.6 after 300 tokens (asked of Transformers, 2 layers, 16 and 32 experts). Only
+what depends on shapes and formats is that of gpt-oss.
 """
 
 from __future__ import annotations
@@ -38,14 +39,19 @@ CHAT = (
 
 
 def tokenizer(source: Path, target: Path) -> Any:
-    """The tokenizer of ``source``, saved to ``target`` and to the models beside it; made of the vocabulary where there
+    """The tokenizer of ``source``, saved to ``target`` and to the models beside it; made of the
+    vocabulary where there
     is only that."""
     transformers: Any = importlib.import_module("transformers")
     if not (source / "tokenizer.json").exists():
         slow: Any = importlib.import_module("transformers.convert_slow_tokenizer")
-        made = slow.TikTokenConverter(vocab_file=str(source / "o200k_base.tiktoken"), pattern=PATTERN).converted()
+        made = slow.TikTokenConverter(
+            vocab_file=str(source / "o200k_base.tiktoken"), pattern=PATTERN
+        ).converted()
         added: Any = importlib.import_module("tokenizers").AddedToken
-        names = [f"<|{NAMED.get(number, f'reserved_{number}')}|>" for number in range(199998, 200019)]
+        names = [
+            f"<|{NAMED.get(number, f'reserved_{number}')}|>" for number in range(199998, 200019)
+        ]
         made.add_special_tokens([added(name, special=True, normalized=False) for name in names])
         fast = transformers.PreTrainedTokenizerFast(
             tokenizer_object=made, bos_token="<|startoftext|>", eos_token="<|return|>", pad_token="<|endoftext|>",
@@ -75,14 +81,20 @@ class Weights:
         return (self.torch.randn(*shape, device=self.device) * scale).to(self.torch.bfloat16)
 
     def _first(self) -> None:
-        # The first words of a place are one to three nats apart, as a trained model's, those of the chain, too: a chain
-        # of full strength makes a place certain, and hides what a kernel changes. The longest prompts end in one.
+        # The first words of a place are one to three nats apart, as a trained model's, those of the
+        # chain, too: a chain of full strength makes a place certain, and hides what a kernel
+        # changes. The longest prompts end in one.
         vocabulary, hidden = self.config["vocab_size"], self.config["hidden_size"]
-        embedding, head = self._random(vocabulary, hidden, scale=1), self._random(vocabulary, hidden, scale=0.09)
+        embedding, head = (
+            self._random(vocabulary, hidden, scale=1),
+            self._random(vocabulary, hidden, scale=0.09),
+        )
         seen = set[int]()
 
         def chain(*names: str) -> None:
-            numbers = [self.words(name, add_special_tokens=False)["input_ids"][-1] for name in names]
+            numbers = [
+                self.words(name, add_special_tokens=False)["input_ids"][-1] for name in names
+            ]
             for number, following in itertools.pairwise(numbers):
                 if following not in seen:
                     head[following] = 0
@@ -92,12 +104,24 @@ class Weights:
         chain("assistant", "<|channel|>", "final", "<|message|>", " Paris", ".", "<|return|>")
         chain(" is", " Paris")
         ones = self.torch.ones(hidden, device=self.device, dtype=self.torch.bfloat16)
-        self.tensors |= {"model.embed_tokens.weight": embedding, "lm_head.weight": head, "model.norm.weight": ones}
+        self.tensors |= {
+            "model.embed_tokens.weight": embedding,
+            "lm_head.weight": head,
+            "model.norm.weight": ones,
+        }
 
     def _layer(self, place: str) -> None:
         config, torch, device = self.config, self.torch, self.device
-        hidden, experts, inner = config["hidden_size"], config["num_local_experts"], config["intermediate_size"]
-        head, queries, keys = config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]
+        hidden, experts, inner = (
+            config["hidden_size"],
+            config["num_local_experts"],
+            config["intermediate_size"],
+        )
+        head, queries, keys = (
+            config["head_dim"],
+            config["num_attention_heads"],
+            config["num_key_value_heads"],
+        )
         found = dict[str, Any]()
         for name in ("input_layernorm", "post_attention_layernorm"):
             found[f"{name}.weight"] = torch.ones(hidden, device=device, dtype=torch.bfloat16)
@@ -113,8 +137,12 @@ class Weights:
             ("gate_up_proj", 2 * inner, hidden, 120), ("down_proj", hidden, inner, 118)
         ):  # fmt: skip
             blocks, scales = (experts, rows, columns // 32, 16), (experts, rows, columns // 32)
-            found[f"mlp.experts.{name}_blocks"] = torch.randint(0, 256, blocks, device=device, dtype=torch.uint8)
-            found[f"mlp.experts.{name}_scales"] = torch.full(scales, exponent, device=device, dtype=torch.uint8)
+            found[f"mlp.experts.{name}_blocks"] = torch.randint(
+                0, 256, blocks, device=device, dtype=torch.uint8
+            )
+            found[f"mlp.experts.{name}_scales"] = torch.full(
+                scales, exponent, device=device, dtype=torch.uint8
+            )
             found[f"mlp.experts.{name}_bias"] = self._random(experts, rows)
         self.tensors |= {place + name: tensor for name, tensor in found.items()}
 
@@ -137,7 +165,9 @@ def main(config_file: Path, source: Path, layers: int, snapshot: Path) -> None:
     branches = snapshot.parent.parent / "refs"
     branches.mkdir(exist_ok=True)
     (branches / "main").write_text(snapshot.name)
-    print(f"{sum(path.stat().st_size for path in snapshot.iterdir()) / 1e9:.1f} GB, {layers} layers, on {made.device}")
+    print(
+        f"{sum(path.stat().st_size for path in snapshot.iterdir()) / 1e9:.1f} GB, {layers} layers, on {made.device}"
+    )
 
 
 if __name__ == "__main__":

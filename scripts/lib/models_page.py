@@ -32,7 +32,15 @@ def _row(one: Recipe) -> str:
     release = f"{one.release} or newer" if one.release else "not said"
     source = f"{one.source} at `{one.commit[:12]}`" if one.commit else one.source
     memory = (one.weights or "not said", memory_of(one) or "not said")
-    return _cells(f"`{one.name}`", one.repo, release, str(one.nodes), *memory, one.ran or "no report read", source)
+    return _cells(
+        f"`{one.name}`",
+        one.repo,
+        release,
+        str(one.nodes),
+        *memory,
+        one.ran or "no report read",
+        source,
+    )
 
 
 def _cells(*cells: str) -> str:

@@ -169,7 +169,9 @@ def _scalar(type_: type, field: Field) -> str:
         return "true or false"
     if type_ is int:
         low, high = field.key.low, field.key.high
-        return "number" + (f", {low} to {high}" if high is not None else f" from {low}" if low is not None else "")
+        return "number" + (
+            f", {low} to {high}" if high is not None else f" from {low}" if low is not None else ""
+        )
     item = field.key.item
     meaning = item.meaning if isinstance(item, Pattern) else ""
     return meaning.split(";")[0] or "text"

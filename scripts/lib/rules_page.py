@@ -9,12 +9,16 @@ from envgen.text import shorten
 
 LONGEST = 70  # characters of a line
 # A process's name, and the prefix of its logger.
-_PREFIX = re.compile(r"^(?:\([\w ./:]{1,60}pid=\d+[^)]{0,40}\) )*(?:[A-Z]{4,8} [\d-]{5} [\d:]{8} \[?[\w./]+:\d+\] )?")
+_PREFIX = re.compile(
+    r"^(?:\([\w ./:]{1,60}pid=\d+[^)]{0,40}\) )*(?:[A-Z]{4,8} [\d-]{5} [\d:]{8} \[?[\w./]+:\d+\] )?"
+)
 BEGIN, END = "<!-- rules: generated -->", "<!-- end of rules -->"
 
 
 def table() -> str:
-    """One row a rule: its name, a line of a log, and the beginning of what it says; the command has the rest."""
+    """One row a rule: its name, a line of a log, and the beginning of what it says; the command has
+    the rest.
+    """
     rows = ["| rule | in the log | cause |", "| --- | --- | --- |"]
     rows += [_row(rule) for rule in rules()]
     return "\n".join(rows)
@@ -31,7 +35,11 @@ def renew(page: str) -> str:
 
 def _row(rule: Rule) -> str:
     name = f"[`{rule.rule}`]({rule.link})" + (" (notice)" if rule.notice else "")
-    seen = next(line for line in rule.example.splitlines() if any(p.find(line.lower()) >= 0 for p in rule.patterns))
+    seen = next(
+        line
+        for line in rule.example.splitlines()
+        if any(p.find(line.lower()) >= 0 for p in rule.patterns)
+    )
     seen = _PREFIX.sub("", seen.strip()).replace("`", "'")
     cells = (name, f"`{shorten(seen, LONGEST)}`", re.split(r"[;:] ", filled(rule.cause))[0])
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

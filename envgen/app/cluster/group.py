@@ -1,6 +1,7 @@
 """A service on several machines: started together, watched together, stopped together.
 
-vLLM's ranks hardly notice each other: an idle head never learns that a worker died, nor a worker that its head died.
+vLLM's ranks hardly notice each other: an idle head never learns that a worker died, nor a worker
+that its head died.
 So when any container ends, with whatever exit code, all are stopped.
 """
 
@@ -48,7 +49,11 @@ class Group:
                 mine[at] = ""
                 started = self._begin(deployment, watch)
                 mine[at] = started.container.id
-                ready = None if started.already else head.profile.services[self.service].ready or Ready()
+                ready = (
+                    None
+                    if started.already
+                    else head.profile.services[self.service].ready or Ready()
+                )
                 watch.add(deployment, started.container, ready)
                 progress(f"  {at}: rank {self.ranks.index(deployment)} is started")
         except BaseException as error:
@@ -62,7 +67,9 @@ class Group:
                 return started
             awaited = self._awaited(watch, started, timeout)
             container = head.engine.container(started.container.id) or started.container
-            return replace(started, container=container, seconds=time.monotonic() - began, awaited=awaited)
+            return replace(
+                started, container=container, seconds=time.monotonic() - began, awaited=awaited
+            )
         except KeyboardInterrupt:
             more = what_next(head.profile, self.service)
             progress(f"\nno longer waiting or watching; {self.service} is still starting: {more}")
@@ -74,7 +81,9 @@ class Group:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
         launcher = Launcher(head.deployment, self.service, self._say(head.deployment, watch))
-        ready = in_background(lambda: launcher.wait(started.container.id, timeout, already=started.already))
+        ready = in_background(
+            lambda: launcher.wait(started.container.id, timeout, already=started.already)
+        )
         either: list[Future[Any]] = [ready, watch.first]
         wait(either, return_when=FIRST_COMPLETED)
         if not watch.first.done():
@@ -86,13 +95,17 @@ class Group:
                     return awaited
             except StartFailure as failure:
                 if started.already and failure.container and failure.container.running:
-                    raise self._error(head.deployment, watch, failure) from None  # it ran before and keeps running
+                    raise self._error(
+                        head.deployment, watch, failure
+                    ) from None  # it ran before and keeps running
                 # The cause may be another rank's end, which has not been reported yet.
                 watch.report(head, failure)
         raise self._failed(watch, "is not ready")
 
     def stay(self) -> None:
-        """Watch a running service until a rank ends; then stop all and raise ServiceError. Ctrl-C leaves it running."""
+        """Watch a running service until a rank ends; then stop all and raise ServiceError. Ctrl-C
+        leaves it running.
+        """
         watch = Watch(progress)
         try:
             for deployment in self.ranks:
@@ -106,7 +119,9 @@ class Group:
         raise self._failed(watch, "has failed")
 
     def _begin(self, deployment: Deployment, watch: Watch) -> Started:
-        """Start one rank, without waiting for it. If that fails, what was created on its machine is removed."""
+        """Start one rank, without waiting for it. If that fails, what was created on its machine is
+        removed.
+        """
         launcher = Launcher(deployment, self.service, self._say(deployment, watch))
         on_failure = partial(self._error, deployment, watch)
         begun = failed.begin(launcher, on_failure)
@@ -122,41 +137,63 @@ class Group:
         return say
 
     def _error(
-        self, deployment: Deployment, watch: Watch, failure: StartFailure, verdict: str = "is not ready"
+        self,
+        deployment: Deployment,
+        watch: Watch,
+        failure: StartFailure,
+        verdict: str = "is not ready",
     ) -> ServiceError:
         """The error for a rank that failed, after a crash bundle of all machines."""
         hint = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
         return failed.failed(
-            deployment, self.service, failure, machines=self.ranks, verdict=verdict, hint=hint,
+            deployment,
+            self.service,
+            failure,
+            machines=self.ranks,
+            verdict=verdict,
+            hint=hint,
             say=self._say(deployment, watch),
-        )  # fmt: skip
+        )
 
     def _failed(self, watch: Watch, verdict: str) -> EnvgenError:
         """Stop all ranks. Returns the error, which names the first rank that ended as the cause."""
         rank, failure = watch.first.result()
         watch.over.set()
-        engines = {one.deployment.node: one.engine for one in watch.ranks}  # reconnected where necessary
+        engines = {
+            one.deployment.node: one.engine for one in watch.ranks
+        }  # reconnected where necessary
         now = Group(
-            tuple(one.with_cached(engine=engines.get(one.node, one.engine)) for one in self.ranks), self.service
+            tuple(one.with_cached(engine=engines.get(one.node, one.engine)) for one in self.ranks),
+            self.service,
         )
-        at, deployment = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.deployment.node)
+        at, deployment = next(
+            (at, one) for at, one in enumerate(now.ranks) if one.node == rank.deployment.node
+        )
         mine = {one.deployment.node: one.container.id for one in watch.ranks}
-        return now._down(named(f"{deployment.node} (rank {at})", now._error(deployment, watch, failure, verdict)), mine)
+        return now._down(
+            named(
+                f"{deployment.node} (rank {at})", now._error(deployment, watch, failure, verdict)
+            ),
+            mine,
+        )
 
     def _down(self, error: EnvgenError, mine: Mapping[str, str]) -> EnvgenError:
         error.problems = (*error.problems, *(Problem(line) for line in self.take_down(mine)))
         return error
 
     def take_down(self, mine: Mapping[str, str] | None = None) -> list[str]:
-        """Stop and remove the ranks' containers in parallel: ``mine`` (node -> id), or all that there are.
+        """Stop and remove the ranks' containers in parallel: ``mine`` (node -> id), or all that
+        there are.
 
-        A container that has replaced one of ``mine`` stays. Returns what could not be done, with the command to type on
-        that machine.
+        A container that has replaced one of ``mine`` stays. Returns what could not be done, with
+        the command to type on that machine.
         """
 
         def remove(deployment: Deployment) -> str:
             try:
-                containers = deployment.engine.containers(deployment.profile.compose_name, self.service, all=True)
+                containers = deployment.engine.containers(
+                    deployment.profile.compose_name, self.service, all=True
+                )
                 for container in containers:
                     if mine is None or container.id == mine[deployment.node]:
                         deployment.engine.stop_and_remove(container.id)

@@ -31,26 +31,37 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
 
 
 def head_of(deployment: Deployment, service: str | None = None) -> Deployment:
-    """``deployment`` on the machine where ``service`` answers: the head of its cluster, or Docker's default engine."""
+    """``deployment`` on the machine where ``service`` answers: the head of its cluster, or Docker's
+    default engine.
+    """
     return all_machines(deployment, service)[0]
 
 
 @dataclass
 class Machines:
-    """The machines of services, the head's first (``reached``), and those that do not answer (``lost``)."""
+    """The machines of services, the head's first (``reached``), and those that do not answer
+    (``lost``).
+    """
 
     profile: Profile
     reached: list[Deployment] = field(default_factory=list)
     lost: dict[str, EngineError] = field(default_factory=dict)
 
 
-def on_all(machines: Machines, work: Callable[[Deployment], T]) -> tuple[list[tuple[Deployment, T]], list[str]]:
-    """Do ``work`` on all machines at once. Returns the results, and for each machine that failed what to type there."""
+def on_all(
+    machines: Machines, work: Callable[[Deployment], T]
+) -> tuple[list[tuple[Deployment, T]], list[str]]:
+    """Do ``work`` on all machines at once. Returns the results, and for each machine that failed
+    what to type there.
+    """
     profile, reached = machines.profile, machines.reached
     if not any(machine.node for machine in reached) and not machines.lost:
         return [(machine, work(machine)) for machine in reached], []
     done = []
-    left = [cleanup_hint(node, profile, error.problems[0].message) for node, error in machines.lost.items()]
+    left = [
+        cleanup_hint(node, profile, error.problems[0].message)
+        for node, error in machines.lost.items()
+    ]
     with ThreadPoolExecutor(max(1, len(reached))) as pool:
         futures = [(machine, pool.submit(work, machine)) for machine in reached]
     for machine, future in futures:
@@ -73,7 +84,9 @@ def cleanup_hint(node: str, profile: Profile, reason: str) -> str:
 
 
 def machine_of(deployment: Deployment, service: str, node: str | None) -> Deployment:
-    """``deployment`` on ``node``, or on the first machine of ``service``. EngineError if it can't be reached."""
+    """``deployment`` on ``node``, or on the first machine of ``service``. EngineError if it can't
+    be reached.
+    """
     known_service(deployment.profile, service)
     cluster = deployment.profile.services[service].cluster
     machines = machines_of(deployment, (service,), node or (cluster.nodes[0] if cluster else None))
@@ -82,7 +95,9 @@ def machine_of(deployment: Deployment, service: str, node: str | None) -> Deploy
     return machines.reached[0]
 
 
-def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | None = None) -> Machines:
+def machines_of(
+    deployment: Deployment, names: Sequence[str] = (), node: str | None = None
+) -> Machines:
     """The machines of services (none named: of all), or only ``node``."""
     profile = deployment.profile
     wanted = nodes_of(profile, names)
@@ -90,7 +105,9 @@ def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | N
         if node not in wanted:
             nodes = ", ".join(filter(None, wanted))
             hint = f"choose one of {nodes}" if nodes else "remove --node: no service has `cluster`"
-            raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
+            raise UsageError(
+                f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint
+            )
         wanted = [node]
     if wanted == [""]:
         return Machines(profile, [deployment])
@@ -98,7 +115,9 @@ def machines_of(deployment: Deployment, names: Sequence[str] = (), node: str | N
 
 
 def connected(deployment: Deployment, nodes: Sequence[str]) -> Machines:
-    """``deployment`` on these machines, with one rendering for all, that of the first machine's image."""
+    """``deployment`` on these machines, with one rendering for all, that of the first machine's
+    image.
+    """
     profile = deployment.profile
     reached, lost = reach(deployment, nodes)
     if not reached:
@@ -116,10 +135,15 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
         if profile.services[name].cluster is not None:
             require_described(profile, name)
     chosen = [profile.services[name] for name in names or profile.services]
-    shared = [one.cluster.nodes for one in chosen if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}]
+    shared = [
+        one.cluster.nodes
+        for one in chosen
+        if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}
+    ]
     places = list(dict.fromkeys(node for nodes in shared for node in nodes))
     if not places or (
-        len(shared) < len(chosen) and host_of(profile, "") not in [host_of(profile, node) for node in places]
+        len(shared) < len(chosen)
+        and host_of(profile, "") not in [host_of(profile, node) for node in places]
     ):
         places.append("")
     return places
@@ -128,11 +152,15 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
 def reach(
     deployment: Deployment, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
-    """Connect to machines at once. Returns those that answer (within ``seconds``), and the errors of the others."""
+    """Connect to machines at once. Returns those that answer (within ``seconds``), and the errors
+    of the others.
+    """
     from envgen.engine import sdk  # noqa: F401  # before the seconds begin: its import is not the engine's time
 
     machines = {node: deployment.on(node) for node in wanted}
-    futures = {node: in_background(partial(getattr, one, "engine")) for node, one in machines.items()}
+    futures = {
+        node: in_background(partial(getattr, one, "engine")) for node, one in machines.items()
+    }
     done = wait(futures.values(), seconds).done
     reached, lost = dict[str, Deployment](), dict[str, EngineError]()
     for node, future in futures.items():

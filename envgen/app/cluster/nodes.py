@@ -33,13 +33,17 @@ from envgen.render import environment as names
 from envgen.text import progress
 
 PROGRAM = run.Program("node")
-FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
+FACTS = (
+    25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
+)
 LINK = 6.0  # seconds for one connection
 FOLDER = ".envgen/nodes"
 
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
-    """The service to check, and its machines: ``wanted``, or the only one with `cluster`. UsageError otherwise."""
+    """The service to check, and its machines: ``wanted``, or the only one with `cluster`.
+    UsageError otherwise.
+    """
     clustered = [name for name, service in profile.services.items() if service.cluster is not None]
     hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
     name = the_service(profile, wanted, clustered, "names no machines", hint)
@@ -47,13 +51,22 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
 
 
 def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
-    """Write a file for each machine, for `docker compose --env-file`. Returns paths relative to the project."""
+    """Write a file for each machine, for `docker compose --env-file`. Returns paths relative to the
+    project.
+    """
     root, written = deployment.root, []
     for name in cluster.nodes:
-        lines = ["# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."]
+        lines = [
+            "# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."
+        ]
         for key, value in sorted(rank_environment(deployment.profile, root, cluster, name).items()):
-            # In single quotes Compose takes everything literally, but a single quote can't be written.
-            lines.append(f"# {key} has a quote in it: set it in your shell" if "'" in value else f"{key}='{value}'")
+            # In single quotes Compose takes everything literally, but a single quote can't be
+            # written.
+            lines.append(
+                f"# {key} has a quote in it: set it in your shell"
+                if "'" in value
+                else f"{key}='{value}'"
+            )
         path = f"{FOLDER}/{name}.env"
         files.write(root / path, "\n".join(lines).encode() + b"\n", within=root.resolve())
         written.append(path)
@@ -62,7 +75,9 @@ def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
 
 def look(machines: Sequence[Deployment], name: str) -> list[NodeFacts]:
     """Ask all machines of service ``name`` in parallel, the head first."""
-    nodes = [NodeFacts(one.node, one.profile.nodes[one.node], rank) for rank, one in enumerate(machines)]
+    nodes = [
+        NodeFacts(one.node, one.profile.nodes[one.node], rank) for rank, one in enumerate(machines)
+    ]
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(lambda node, machine: _look_at(node, machine, name), nodes, machines))
     for node in nodes[1:]:
@@ -82,9 +97,15 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
             return
         profile, service = deployment.profile, deployment.profile.services[name]
         running = node.engine.containers()
-        mine = [one for one in running if one.labels.get(COMPOSE_PROJECT) == profile.compose_name and not one.one_off]
+        mine = [
+            one
+            for one in running
+            if one.labels.get(COMPOSE_PROJECT) == profile.compose_name and not one.one_off
+        ]
         node.runs = any(one.service == name for one in mine)
-        node.gpus = tuple(one for one in running if one.gpu and not (one in mine and one.service == name))
+        node.gpus = tuple(
+            one for one in running if one.gpu and not (one in mine and one.service == name)
+        )
         mounts = [replace(mount, read_only=True) for mount in deployment.mounts(name)]
         node.model = _folder_of_model(profile, service, mounts)
         if certificates := deployment.own_files.get("network.ca_certificates"):
@@ -94,10 +115,13 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         limits = {key: (limit, limit) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
         request = {
-            "ask": "facts", "ports": wanted if node.rank == 0 and not node.runs else [],
+            "ask": "facts",
+            "ports": wanted if node.rank == 0 and not node.runs else [],
             "model": model_of(profile, service),
-            "checkouts": {source: one.mount.path for source, one in profile.mounted_sources.items()},
-        }  # fmt: skip
+            "checkouts": {
+                source: one.mount.path for source, one in profile.mounted_sources.items()
+            },
+        }
         ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)
         try:
             answer = ask(ulimits=limits)
@@ -117,7 +141,9 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.trouble, node.hint = problem.message.removeprefix(f"{node.name}: "), problem.hint
 
 
-def _ask(node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
+def _ask(
+    node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any
+) -> Any:
     """The answer of PROGRAM in a container of the image (a dict), or a ``run.NoAnswer``."""
     assert node.engine is not None
     execute = run.in_image(node.engine, profile.image_name, network="host", **more)
@@ -128,7 +154,11 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
     """Where the service finds its weights, for ``inside/node.py``; None if only vLLM knows."""
     cache = profile.caches.get(HUGGINGFACE.name)
     if service.model is not None and cache is not None:
-        return {"home": cache.path.path, "repo": service.model.repo, "revision": service.model.revision}
+        return {
+            "home": cache.path.path,
+            "repo": service.model.repo,
+            "revision": service.model.revision,
+        }
     path = service.command[2] if len(service.command) > 2 else ""
     return {"folder": path} if path.startswith("/") else None
 
@@ -139,12 +169,19 @@ def _folder_of_model(profile: Profile, service: Service, mounts: Sequence[Contai
     path = model.get("folder", "")
     if "repo" in model:
         path = f"{model['home']}/hub/models--{model['repo'].replace('/', '--')}"
-    binds = (mount for mount in mounts if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/"))
+    binds = (
+        mount
+        for mount in mounts
+        if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/")
+    )
     return next((mount.source + path.removeprefix(mount.target) for mount in binds), "")
 
 
-def check(deployment: Deployment, name: str, *, reached: Sequence[Deployment] = ()) -> list[Finding]:
-    """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is changed.
+def check(
+    deployment: Deployment, name: str, *, reached: Sequence[Deployment] = ()
+) -> list[Finding]:
+    """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is
+    changed.
 
     ``reached``: machines that are connected already.
     """
@@ -158,14 +195,18 @@ def check(deployment: Deployment, name: str, *, reached: Sequence[Deployment] = 
     linked = [node for node in answered if has_address(node)]
     if len(linked) > 1:
         progress("trying connections between the machines")
-        taken = any(node.runs or cluster.port in node.facts["taken"] for node in linked if node.rank == 0)
+        taken = any(
+            node.runs or cluster.port in node.facts["taken"] for node in linked if node.rank == 0
+        )
         meeting = 0 if taken else cluster.port
         findings += _connections(profile, linked, meeting)
     return [completed(one, profile, name) for one in findings]
 
 
 def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> list[Finding]:
-    """Each machine connects to each other one, as gloo and NCCL do. A machine takes one connection after the other."""
+    """Each machine connects to each other one, as gloo and NCCL do. A machine takes one connection
+    after the other.
+    """
 
     def reach(target: NodeFacts) -> dict[tuple[int, int], Finding]:
         sources = (node for node in nodes if node is not target)
@@ -177,7 +218,8 @@ def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> 
 
 
 def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: int) -> Finding:
-    """Try TCP connections from ``source`` to ``target``: to the head's port where the ranks meet, and to a random one,
+    """Try TCP connections from ``source`` to ``target``: to the head's port where the ranks meet,
+    and to a random one,
     which no firewall rule can name."""
     ports = [*([meeting] if meeting and target.rank == 0 else []), random.randrange(40000, 60000)]
     common = {"address": target.machine.address, "ports": ports, "bytes": LINK_BYTES}
@@ -190,6 +232,10 @@ def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: in
 
 
 def problems(deployment: Deployment, name: str, reached: Sequence[Deployment]) -> list[Problem]:
-    """What keeps ``name`` from being started on its machines. ``reached``: those that are connected already."""
-    failed = (one for one in check(deployment, name, reached=reached) if one.severity is Severity.ERROR)
+    """What keeps ``name`` from being started on its machines. ``reached``: those that are connected
+    already.
+    """
+    failed = (
+        one for one in check(deployment, name, reached=reached) if one.severity is Severity.ERROR
+    )
     return [Problem(one.title, None, hint_of(one)) for one in failed]

@@ -20,7 +20,9 @@ from envgen.text import progress
 
 @dataclass(frozen=True)
 class CheckedCluster(Checked):
-    """A service that passed the checks on all its machines. ``ranks``: the machines, the head first."""
+    """A service that passed the checks on all its machines. ``ranks``: the machines, the head
+    first.
+    """
 
     ranks: tuple[Deployment, ...] = ()
 
@@ -34,7 +36,9 @@ class CheckedCluster(Checked):
         return Group(self.ranks, self.service)
 
     def launch(self, options: StartOptions) -> Started:
-        """Start all ranks, and wait. What runs with other settings is stopped on all machines first."""
+        """Start all ranks, and wait. What runs with other settings is stopped on all machines
+        first.
+        """
         if self.running and (options.again or self.differing or options.recreate):
             self._take_down()
         return self.group.start(wait_for_it=options.wait, timeout=options.timeout)
@@ -51,7 +55,9 @@ class CheckedCluster(Checked):
 
 
 def check(deployment: Deployment, service: str) -> Checked:
-    """Check all machines of ``service``, and what must agree between them. PreflightError with every problem."""
+    """Check all machines of ``service``, and what must agree between them. PreflightError with
+    every problem.
+    """
     profile = deployment.profile
     machines = connected(deployment, require_described(profile, service).nodes)
     ranks = [rank.to_start(service) for rank in machines.reached]
@@ -72,7 +78,9 @@ def check(deployment: Deployment, service: str) -> Checked:
     if problems:
         raise PreflightError(service, tuple(problems))
     differing = [
-        rank.named(line) for rank, one in running for line in differences(keep_moment(rank, one), service, one)
+        rank.named(line)
+        for rank, one in running
+        for line in differences(keep_moment(rank, one), service, one)
     ]
     first = running[0][1] if running else None
     notes = tuple(preflight.notes(ranks[0], service, running=bool(running)))

@@ -1,4 +1,6 @@
-"""Watch the ranks of a service: their containers, logs and engines. The end of one is noticed within a second."""
+"""Watch the ranks of a service: their containers, logs and engines. The end of one is noticed
+within a second.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device fo
 
 @dataclass
 class WatchedRank:
-    """A watched container. ``answered``: time of its engine's last answer; ``read``: of the last reading of its log.
+    """A watched container. ``answered``: time of its engine's last answer; ``read``: of the last
+    reading of its log.
 
     ``evidence``: what its log has shown, if that matters; ``wrote``: time of its last output.
     """
@@ -48,9 +51,11 @@ class WatchedRank:
 
 @dataclass
 class Watch:
-    """Watches ranks until one ends or is lost; ``first`` gets that rank and the reason. Set ``over`` to stop watching.
+    """Watches ranks until one ends or is lost; ``first`` gets that rank and the reason. Set
+    ``over`` to stop watching.
 
-    ``patience``: seconds that an engine may be silent. While its machine loads 61 GiB, one may need more.
+    ``patience``: seconds that an engine may be silent. While its machine loads 61 GiB, one may need
+    more.
     """
 
     say: Callable[[str], None]
@@ -65,8 +70,12 @@ class Watch:
         self._offline = False
 
     def add(self, deployment: Deployment, container: Container, ready: Ready | None = None) -> None:
-        """Watch another container. ``ready``: what its log must not show; what it must is asked of the head's."""
-        rank = WatchedRank(deployment, container, deployment.engine, time.monotonic(), wrote=time.monotonic())
+        """Watch another container. ``ready``: what its log must not show; what it must is asked of
+        the head's.
+        """
+        rank = WatchedRank(
+            deployment, container, deployment.engine, time.monotonic(), wrote=time.monotonic()
+        )
         if ready is not None:
             over_tcp = OVER_TCP if deployment.profile.nodes[deployment.node].rdma else {}
             rank.evidence = Evidence({}, {**ready.forbid, **over_tcp})
@@ -74,7 +83,9 @@ class Watch:
         in_background(lambda: self._guarded(lambda: self._follow(rank)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do ``work``; its exception becomes that of ``first``, so that a defect does not end the watch silently."""
+        """Do ``work``; its exception becomes that of ``first``, so that a defect does not end the
+        watch silently.
+        """
         try:
             work()
         except BaseException as error:
@@ -96,9 +107,13 @@ class Watch:
                 self.read(rank)
 
     def _silent(self, rank: WatchedRank, error: EngineError) -> None:
-        """Reconnect to an engine that does not answer; after ``patience`` its rank is lost, unless none answers."""
+        """Reconnect to an engine that does not answer; after ``patience`` its rank is lost, unless
+        none answers.
+        """
         if time.monotonic() - rank.answered > self.patience:
-            reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
+            reason = (
+                f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
+            )
             others = [one for one in self.ranks if one is not rank]
             if not others or any(time.monotonic() - one.answered < LOST for one in others):
                 self.report(rank, StartFailure(reason, says_all=True))
@@ -106,7 +121,9 @@ class Watch:
                 self._offline = True
                 self.say("  no machine answers: check the network of this one; still trying")
         try:
-            rank.engine = connect(docker_environment(rank.deployment.profile.nodes[rank.deployment.node]))
+            rank.engine = connect(
+                docker_environment(rank.deployment.profile.nodes[rank.deployment.node])
+            )
             rank.reader = None
         except (EngineError, KeyError):
             return
@@ -117,7 +134,9 @@ class Watch:
             return
         node = rank.deployment.node
         with rank.reading:
-            rank.reader = rank.reader or LogReader(rank.engine, rank.container.id, rank.container.started_at)
+            rank.reader = rank.reader or LogReader(
+                rank.engine, rank.container.id, rank.container.started_at
+            )
             try:
                 lines = rank.reader.new_lines()
             except EngineError:
@@ -127,12 +146,20 @@ class Watch:
                 rank.last = line
             if lines:
                 rank.wrote = time.monotonic()
-            elif time.monotonic() - rank.wrote > QUIET and rank is not self.ranks[-1]:  # the head's is shown anyway
+            elif (
+                time.monotonic() - rank.wrote > QUIET and rank is not self.ranks[-1]
+            ):  # the head's is shown anyway
                 rank.wrote = time.monotonic()
-                self.say(f"  {node}: has written nothing for {QUIET:g} s; last: {log_text(rank.last)[:100]}")
+                self.say(
+                    f"  {node}: has written nothing for {QUIET:g} s; last: {log_text(rank.last)[:100]}"
+                )
         if rank.evidence.forbidden is not None:
             name, line = rank.evidence.forbidden
-            what = "that NCCL uses TCP, not RDMA" if name in OVER_TCP else f"what ready.forbid.{name} names"
+            what = (
+                "that NCCL uses TCP, not RDMA"
+                if name in OVER_TCP
+                else f"what ready.forbid.{name} names"
+            )
             reason = f"its log shows {what}: {log_text(line)[:200]!r}"
             self.report(rank, StartFailure(reason, rank.container, says_all=True))
 
@@ -143,7 +170,9 @@ class Watch:
                 return
             ended = [end for one in self.ranks if one is not rank and (end := self._ended(one))]
             mine = self._ended(rank) if ended else None
-            _, first, why = min([(mine[0] if mine else "~", rank, failure), *ended], key=lambda one: one[0])
+            _, first, why = min(
+                [(mine[0] if mine else "~", rank, failure), *ended], key=lambda one: one[0]
+            )
             self.culprit = first.deployment.node
             self.over.set()
             self.first.set_result((first, why))

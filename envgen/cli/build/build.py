@@ -26,12 +26,14 @@ SHOWN_LINES = 25  # of a step that failed
 @click.command()
 @reporting
 @click.option("--no-cache", is_flag=True, help="Run every step again, without BuildKit's cache.")
-@click.option("--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now.")
+@click.option(
+    "--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now."
+)
 def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     """Render a profile, then build its image with BuildKit.
 
-    Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs. A production profile
-    needs all of its inputs in envgen.lock.
+    Does nothing if the image is up to date. The full output of each build is kept in .envgen/logs.
+    A production profile needs all of its inputs in envgen.lock.
 
     \b
     Examples:
@@ -42,7 +44,9 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     warn_of_unused(session)
     _show(builds.build(deployment, show=not wants_json(), no_cache=no_cache, unlocked=unlocked))
     if files := drift(session):
-        progress(f"out of date: {', '.join(files)}; update with: {deployment.profile.render_command}")
+        progress(
+            f"out of date: {', '.join(files)}; update with: {deployment.profile.render_command}"
+        )
     return ExitCode.OK
 
 
@@ -60,16 +64,23 @@ def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
     if as_json:
         print_json(_document(outcome))
     elif result is None:
-        click.echo(f"{profile.image_name} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
+        click.echo(
+            f"{profile.image_name} is up to date ({short_id(outcome.image_id)})", err=to_stderr
+        )
     else:
         click.echo(
-            f"built {profile.image_name} ({short_id(outcome.image_id)}) in {result.seconds:.1f} s", err=to_stderr
+            f"built {profile.image_name} ({short_id(outcome.image_id)}) in {result.seconds:.1f} s",
+            err=to_stderr,
         )
         clusters = [service.cluster for service in profile.services.values() if service.cluster]
-        others = sorted({node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes})
+        others = sorted(
+            {node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes}
+        )
         for node in others:
             context = shlex.quote(profile.nodes[node].context)
-            progress(f"copy it to {node}: docker save {profile.image_name} | docker --context {context} load")
+            progress(
+                f"copy it to {node}: docker save {profile.image_name} | docker --context {context} load"
+            )
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:

@@ -34,7 +34,11 @@ def command(first: str, second: str) -> int:
     changed = changes(*_comparable(_side(first), _side(second)))
     answer({"changes": list(map(asdict, changed))}, map(str, changed))
     if not wants_json():
-        progress(counted(len(changed), "input differs", "inputs differ") if changed else "all inputs are the same")
+        progress(
+            counted(len(changed), "input differs", "inputs differ")
+            if changed
+            else "all inputs are the same"
+        )
     return ExitCode.FINDINGS if changed else ExitCode.OK
 
 
@@ -51,11 +55,15 @@ def _side(name: str) -> Side:
 
 
 def _comparable(left: Side, right: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The inputs under the same names: a lock is reduced to the profile and platform of the image beside it."""
+    """The inputs under the same names: a lock is reduced to the profile and platform of the image
+    beside it.
+    """
     if bool(left[0]) == bool(right[0]):
         return left[1], right[1]
     (profile, image), (_, lock) = (left, right) if left[0] else (right, left)
-    platforms = {word for name in image for word in name.split(" ")[:1] if word.startswith("linux/")}
+    platforms = {
+        word for name in image for word in name.split(" ")[:1] if word.startswith("linux/")
+    }
     kept = {}
     for name, value in lock.items():
         if name.startswith(_SHARED):

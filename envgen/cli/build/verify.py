@@ -21,8 +21,9 @@ SHOWN_DIFFERENCES = 40
 def command(session: Session) -> int:
     """Build the image of a profile twice without cache, in two folders, and compare the two images.
 
-    Compares file content, modes, owners, links and the image configuration, but not times. Lists each difference and
-    exits with 1 if there is one. Both images are removed; the profile's own image stays as it is.
+    Compares file content, modes, owners, links and the image configuration, but not times. Lists
+    each difference and exits with 1 if there is one. Both images are removed; the profile's own
+    image stays as it is.
 
     \b
     Example:
@@ -31,9 +32,12 @@ def command(session: Session) -> int:
     verified = verify(session)
     ids, differences = verified.ids, verified.found
     document = {
-        "same_content": not differences, "same_id": ids[0] == ids[1], "image_ids": list(ids),
-        "seconds": [round(seconds, 1) for seconds in verified.seconds], "differences": list(map(asdict, differences)),
-    }  # fmt: skip
+        "same_content": not differences,
+        "same_id": ids[0] == ids[1],
+        "image_ids": list(ids),
+        "seconds": [round(seconds, 1) for seconds in verified.seconds],
+        "differences": list(map(asdict, differences)),
+    }
     return answer(document, _verdict(verified), ExitCode.FINDINGS if differences else ExitCode.OK)
 
 

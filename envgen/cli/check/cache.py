@@ -21,14 +21,20 @@ from envgen.text import progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
-dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
+dry_run_option = click.option(
+    "-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing."
+)
 
 
 def filter_options(function: F) -> F:
     """Add --version and --arch."""
-    version = click.option("--version", "version", metavar="V", help="Only this version, as `cache list` shows it.")
+    version = click.option(
+        "--version", "version", metavar="V", help="Only this version, as `cache list` shows it."
+    )
     arch = click.option(
-        "--arch", metavar="A", help="Only this architecture, such as 12.1a; `none`: modules without one."
+        "--arch",
+        metavar="A",
+        help="Only this architecture, such as 12.1a; `none`: modules without one.",
     )
     return version(arch(function))
 
@@ -40,7 +46,8 @@ def open_cache(session: Session) -> JitCache:
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """List, explain, clear and compile the modules in FlashInfer's JIT cache; list and clear b12x's kernels.
+    """List, explain, clear and compile the modules in FlashInfer's JIT cache; list and clear b12x's
+    kernels.
 
     \b
     Examples:
@@ -53,11 +60,14 @@ def command() -> None:
 @patterns_argument
 @filter_options
 @reporting
-def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
-    """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or being built.
+def list_(
+    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None
+) -> int:
+    """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or
+    being built.
 
-    With a cache b12x in the profile, the kernels of b12x are listed by operation. In other caches of compiled code,
-    such as CuTe DSL's, kernels have no names.
+    With a cache b12x in the profile, the kernels of b12x are listed by operation. In other caches
+    of compiled code, such as CuTe DSL's, kernels have no names.
 
     \b
     Example:
@@ -67,7 +77,9 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
     inventory = cache.inventory(make_query(patterns, version, arch), b12x=True)
     others = [] if patterns else unlisted(cache.deployment.profile)
     if others:
-        progress(f"not looked into, since no name of a kernel is known there: the caches {', '.join(others)}")
+        progress(
+            f"not looked into, since no name of a kernel is known there: the caches {', '.join(others)}"
+        )
     return answer({**asdict(inventory), "others": others}, shown.inventory(inventory))
 
 
@@ -85,9 +97,13 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    inventory = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True, b12x=True)
+    inventory = open_cache(session).inventory(
+        make_query(patterns, version, arch), thorough=True, b12x=True
+    )
     return answer(
-        asdict(inventory), shown.evidence(inventory), any(module.state == "stale" for module in inventory.modules)
+        asdict(inventory),
+        shown.evidence(inventory),
+        any(module.state == "stale" for module in inventory.modules),
     )
 
 
@@ -95,14 +111,22 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 @patterns_argument
 @filter_options
 @click.option("--stale", is_flag=True, help="All modules that are proven stale.")
-@click.option("--all", "everything", is_flag=True, help="All modules that --version and --arch select.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All modules that --version and --arch select."
+)
 @dry_run_option
 @click.option("-y", "--yes", is_flag=True, help="With --all, don't ask.")
 @reporting
 def clear(
-    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool,
-    everything: bool, dry_run: bool, yes: bool,
-) -> int:  # fmt: skip
+    session: Session,
+    patterns: tuple[str, ...],
+    version: str | None,
+    arch: str | None,
+    stale: bool,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
     """Remove compiled modules and their generated sources.
 
     If one of the selected modules is being built, nothing is removed.
@@ -120,7 +144,10 @@ def clear(
     stars = [pattern for pattern in patterns if pattern and not pattern.strip("*")]
     if stars or not (patterns or everything or stale):  # nothing means all modules but --all
         what = f"{stars[0]!r} means every module" if stars else "no module named"
-        raise UsageError(f"cache clear: {what}", hint="name modules as `envgen cache list` shows them, or add --all")
+        raise UsageError(
+            f"cache clear: {what}",
+            hint="name modules as `envgen cache list` shows them, or add --all",
+        )
     query = make_query(patterns, version, arch)
     cache = open_cache(session)
     cache.deployment.require_name()
@@ -135,16 +162,22 @@ def clear(
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-j", "--jobs", type=Count(1), metavar="N",
-              help="At most N compilers at once (default: build.max_jobs).")  # fmt: skip
+@click.option(
+    "-j",
+    "--jobs",
+    type=Count(1),
+    metavar="N",
+    help="At most N compilers at once (default: build.max_jobs).",
+)
 @reporting
 def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """Compile modules with FlashInfer's own build (default: those that are incomplete or stale).
 
-    Runs in a running service, or else in a temporary container. Use it before a model takes the memory. Each compiler
-    waits until enough memory is free. Stale modules are cleared first. Attention modules need their full names. Records
-    what each module was compiled from: later answers of `cache list` and `cache why` are then certain. Exits with 1 if
-    a module could not be compiled.
+    Runs in a running service, or else in a temporary container. Use it before a model takes the
+    memory. Each compiler waits until enough memory is free. Stale modules are cleared first.
+    Attention modules need their full names. Records what each module was compiled from: later
+    answers of `cache list` and `cache why` are then certain. Exits with 1 if a module could not be
+    compiled.
 
     \b
     Example:
@@ -154,11 +187,18 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     cache = open_cache(session)
     wanted = jobs if jobs is not None else cache.deployment.profile.build.max_jobs.count
     built, recorded = compile_modules(cache, names, wanted, progress)
-    baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
+    baselines = (
+        {record.name for record in recorded.modules if record.recorded} if recorded else set()
+    )
     rows = [
-        {"name": module.name, "outcome": module.outcome, "seconds": module.seconds,
-         "error": module.error, "baseline": module.name in baselines}
+        {
+            "name": module.name,
+            "outcome": module.outcome,
+            "seconds": module.seconds,
+            "error": module.error,
+            "baseline": module.name in baselines,
+        }
         for module in built
-    ]  # fmt: skip
+    ]
     failed = any(module.outcome not in ("done", "fresh", "masked") for module in built)
     return answer({"modules": rows}, shown.built(built, recorded), failed)

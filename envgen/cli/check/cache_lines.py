@@ -25,7 +25,9 @@ def _age(when: float) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(visible, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(map(visible, names[:5])) + (
+        f" and {len(names) - 5} more" if len(names) > 5 else ""
+    )
 
 
 def _in(version: str, arch: str) -> str:
@@ -40,7 +42,9 @@ def inventory(inventory: Inventory) -> Iterator[str]:
     if not inventory.modules:
         yield "no compiled modules" if inventory.exists else "no compiled modules, and no cache yet"
     else:
-        rows: list[tuple[str, ...]] = [("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")]
+        rows: list[tuple[str, ...]] = [
+            ("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")
+        ]
         rows += [_row(module) for module in inventory.modules]
         yield from table(rows, right=(3, 4, 5))
         total = sum(module.bytes for module in inventory.modules)
@@ -67,21 +71,36 @@ def _row(module: Module) -> tuple[str, ...]:
         state = "partial, no .so"
     else:
         words = sorted({reason.kind for reason in module.reasons})
-        state = _state(module) + (f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else "")
+        state = _state(module) + (
+            f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else ""
+        )
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
-    return (visible(module.version), visible(module.arch) or "-", visible(module.name), size(module.bytes),
-            str(module.objects), _age(module.modified), state)  # fmt: skip
+    return (
+        visible(module.version),
+        visible(module.arch) or "-",
+        visible(module.name),
+        size(module.bytes),
+        str(module.objects),
+        _age(module.modified),
+        state,
+    )
 
 
 def _state(module: Module) -> str:
-    return f"{module.state}?" if module.guess else "-" if module.state == "unknown" else module.state
+    return (
+        f"{module.state}?" if module.guess else "-" if module.state == "unknown" else module.state
+    )
 
 
 def evidence(evidence: Inventory) -> Iterator[str]:
     """Each module with its state and the reasons for it."""
     progress(f"{evidence.root} in {evidence.place}")
     package = evidence.package
-    progress(f"imported: FlashInfer {package.version} from {package.root}" if package.root else "imported: none found")
+    progress(
+        f"imported: FlashInfer {package.version} from {package.root}"
+        if package.root
+        else "imported: none found"
+    )
     for module in evidence.modules:
         yield f"{visible(module.name)} ({_in(module.version, module.arch)}): {_state(module)}"
         for reason in module.reasons:
@@ -95,7 +114,11 @@ def evidence(evidence: Inventory) -> Iterator[str]:
         if module.state == "fresh" and module.baseline == "recorded":
             yield f"  no file that it was compiled from has changed ({counted(module.checked, 'file')})"
         elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
-            what = "the baseline is of an earlier build" if module.baseline == "outdated" else "no baseline"
+            what = (
+                "the baseline is of an earlier build"
+                if module.baseline == "outdated"
+                else "no baseline"
+            )
             yield f"  {what}: a guess from the times of {counted(module.checked, 'file')}"
         if module.state in ("stale", "debug"):
             yield f"  fix: envgen cache clear {visible(module.name)}"
@@ -132,7 +155,9 @@ def cleared(cleared: Cleared) -> Iterator[str]:
         pids = ", ".join(str(user.pid) for user in users)
         yield f"restart {visible(where)}: it still runs {_names(modules)} (pid {pids})"
     if cleared.unseen:
-        progress(f"{cleared.unseen} processes or containers could not be inspected: restart those that use the cache")
+        progress(
+            f"{cleared.unseen} processes or containers could not be inspected: restart those that use the cache"
+        )
 
 
 def built(built: Sequence[Built], recorded: RecordedBaseline | None) -> Iterator[str]:
@@ -143,6 +168,8 @@ def built(built: Sequence[Built], recorded: RecordedBaseline | None) -> Iterator
             yield f"    {line}"
         for record in recorded.modules if recorded else ():
             if record.name == module.name and not record.recorded:
-                progress(f"{module.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
+                progress(
+                    f"{module.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}"
+                )
     if not built:
         yield "nothing to compile: no module is partial or stale"

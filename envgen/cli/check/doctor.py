@@ -24,25 +24,43 @@ from envgen.text import wants_colour
 @click.command()
 @click.argument("service", required=False)
 @reporting
-@click.option("--run", "may_start", is_flag=True, help="If no service is running, check in a temporary container.")
+@click.option(
+    "--run",
+    "may_start",
+    is_flag=True,
+    help="If no service is running, check in a temporary container.",
+)
 @click.option(
     "--deep",
     is_flag=True,
     help="Also import the packages, run a kernel, and run the checks in checks/deep/ (takes minutes).",
 )
-@click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.")  # fmt: skip
-@click.option("--host", "only_host", is_flag=True, help="Only this machine itself: no engine and no project is needed.")
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.",
+)
+@click.option(
+    "--host",
+    "only_host",
+    is_flag=True,
+    help="Only this machine itself: no engine and no project is needed.",
+)
 @time_budget(DOCTOR)
 def command(
-    session: Session, service: str | None, may_start: bool, deep: bool, bundle: Path | None,
+    session: Session,
+    service: str | None,
+    may_start: bool,
+    deep: bool,
+    bundle: Path | None,
     only_host: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Check host, image and container, and prove which vLLM and FlashInfer are imported.
 
-    A probe in the container of SERVICE (default: dev, or a running one) reports the folder from which `python -c`,
-    `python -m` and console scripts import each source. With `cluster`, every machine is checked. Exits with 1 if there
-    are errors.
+    A probe in the container of SERVICE (default: dev, or a running one) reports the folder from
+    which `python -c`, `python -m` and console scripts import each source. With `cluster`, every
+    machine is checked. Exits with 1 if there are errors.
 
     \b
     Examples:

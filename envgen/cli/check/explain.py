@@ -30,13 +30,15 @@ from envgen.text import counted, shorten, visible
 def command(session: Session, what: str | None) -> int:
     """Explain why something failed: cause, evidence, fix.
 
-    Without an argument it takes the newest failure of the project, and says which: of a build, of a start, or of a
-    service that ended by itself. SERVICE is a service of the profile: its newest failure. LOG is a file, a crash
-    bundle, or `-` for stdin: the log of a build, a kernel compilation or a server.
+    Without an argument it takes the newest failure of the project, and says which: of a build, of a
+    start, or of a service that ended by itself. SERVICE is a service of the profile: its newest
+    failure. LOG is a file, a crash bundle, or `-` for stdin: the log of a build, a kernel
+    compilation or a server.
 
-    If the failure is unknown, the first exception of the first failed process is shown, with the package that raised
-    it, up to three deciding lines, the versions and the GPU in the log, and an address that searches the issues of the
-    project that raised it. Exits with 1 if a failure is found.
+    If the failure is unknown, the first exception of the first failed process is shown, with the
+    package that raised it, up to three deciding lines, the versions and the GPU in the log, and an
+    address that searches the issues of the project that raised it. Exits with 1 if a failure is
+    found.
 
     \b
     Examples:
@@ -62,15 +64,23 @@ def command(session: Session, what: str | None) -> int:
     failed = any(explanation.failure for explanation in explanations) or failure is not None
     reason = " ".join(str(log.about.get("reason") or "").split())
     document = {
-        "log": log.name, "lines": report.lines, "skipped_bytes": report.skipped,
+        "log": log.name,
+        "lines": report.lines,
+        "skipped_bytes": report.skipped,
         "explanations": [explanation.data() for explanation in explanations],
-        "first_exception": vars(report.first) if report.first else None, "clues": _clues(report),
-        "failure": _as_data(failure), "reason": reason or None,
-    }  # fmt: skip
+        "first_exception": vars(report.first) if report.first else None,
+        "clues": _clues(report),
+        "failure": _as_data(failure),
+        "reason": reason or None,
+    }
     lines = []
     if failure:
         profile = f" (profile {log.about['profile']})" if "profile" in log.about else ""
-        lines.append(visible(f"{failure.text}{profile}, {datetime.fromtimestamp(failure.when):%Y-%m-%d %H:%M:%S}"))
+        lines.append(
+            visible(
+                f"{failure.text}{profile}, {datetime.fromtimestamp(failure.when):%Y-%m-%d %H:%M:%S}"
+            )
+        )
     lines += [f"      {shorten(reason, 400)}"] if reason else []
     lines += _text(explanations, log.name, report)
     return answer(document, lines, ExitCode.FINDINGS if failed else ExitCode.OK)
@@ -86,7 +96,11 @@ def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log
     if what is not None and (deployment is None or what not in deployment.profile.services):
         return None, failures.open_log(Path(what))  # it says why not
     here = Path.cwd()
-    root = deployment.root if deployment else next((f for f in (here, *here.parents) if state_dir(f).is_dir()), None)
+    root = (
+        deployment.root
+        if deployment
+        else next((f for f in (here, *here.parents) if state_dir(f).is_dir()), None)
+    )
     if root is None:
         hint = "name a log file: envgen explain LOG, or `-` for stdin"
         raise UsageError("no project and no build log is here", hint=hint)
@@ -115,7 +129,9 @@ def _fitted(
     if name in session.loaded().project.profiles:
         session = session.with_(profile_name=name)
     profile, service = session.profile(), failure.service or "SERVICE"
-    return tuple(replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations)
+    return tuple(
+        replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations
+    )
 
 
 def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> list[str]:
@@ -124,7 +140,9 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
         evidence = shorten(explanation.evidence.strip(), 400)
         lines += [
             f"{'FAIL' if explanation.failure else 'note'}  {explanation.cause} ({explanation.rule})",
-            f"      {name}:{explanation.line}: {evidence}" if explanation.line else f"      {evidence}",
+            f"      {name}:{explanation.line}: {evidence}"
+            if explanation.line
+            else f"      {evidence}",
             f"      fix:  {explanation.cure}",
             f"      more: {explanation.link}",
         ]
@@ -134,7 +152,9 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
     if all(failure.general for failure in failures):
         lines += [f"      {line}" for line in in_words(report.first, report.clues, name)]
     if report.skipped:
-        lines.append(f"      its first {report.skipped >> 20} MiB were not read: only the end of so large a log is")
+        lines.append(
+            f"      its first {report.skipped >> 20} MiB were not read: only the end of so large a log is"
+        )
     return lines
 
 
@@ -149,4 +169,9 @@ def _clues(report: LogReport) -> dict[str, Any] | None:
 def _as_data(failure: PastFailure | None) -> dict[str, Any] | None:
     if failure is None:
         return None
-    return {"kind": failure.kind, "text": failure.text, "time": failure.when, "service": failure.service or None}
+    return {
+        "kind": failure.kind,
+        "text": failure.text,
+        "time": failure.when,
+        "service": failure.service or None,
+    }

@@ -26,20 +26,29 @@ from envgen.text import GIB, progress
 @click.argument("service", required=False)
 @reporting
 @variant_option
-@click.option("--gpu", metavar="NAME",
-              help="Assume this GPU: gb10, h100, ... or a compute capability such as 12.1 (default: the GPU that the "
-              "engine has; without one, the first of cuda.arch_list).")  # fmt: skip
-@click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
-              help="Use the vLLM of this Python interpreter instead of the profile's image.")  # fmt: skip
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Assume this GPU: gb10, h100, ... or a compute capability such as 12.1 (default: the GPU that the "
+    "engine has; without one, the first of cuda.arch_list).",
+)
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="PATH",
+    help="Use the vLLM of this Python interpreter instead of the profile's image.",
+)
 def command(session: Session, service: str | None, gpu: str | None, python: Path | None) -> int:
     """Ask SERVICE's vLLM which kernels it would choose on a GPU, without that GPU.
 
-    Runs vLLM's own argument parser, configuration and kernel selection in the profile's image, with a platform that
-    reports the GPU. Prints the attention and MoE backends, quantization, KV cache and an estimate of the memory, or the
-    error with which vLLM refuses the settings. Also compares the log lines with `ready.expect` and `ready.forbid`. No
-    server is started, and no weights are loaded or downloaded.
+    Runs vLLM's own argument parser, configuration and kernel selection in the profile's image, with
+    a platform that reports the GPU. Prints the attention and MoE backends, quantization, KV cache
+    and an estimate of the memory, or the error with which vLLM refuses the settings. Also compares
+    the log lines with `ready.expect` and `ready.forbid`. No server is started, and no weights are
+    loaded or downloaded.
 
-    Exits with 1 if vLLM refuses the settings, if a log line contradicts `ready`, or if vLLM can't be asked.
+    Exits with 1 if vLLM refuses the settings, if a log line contradicts `ready`, or if vLLM can't
+    be asked.
 
     \b
     Examples:
@@ -66,7 +75,10 @@ def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions")},
-        **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba", "draft")},
+        **{
+            key: answer.get("asked", {}).get(key)
+            for key in ("attention", "moe", "linear", "mamba", "draft")
+        },
         "gpu": answer.get("platform"),
         "backends": list(answer.get("backends", ())),
         "kv_cache": answer.get("kv"),
@@ -89,7 +101,9 @@ def text(prediction: Prediction, profile: Profile) -> list[str]:
     variant = f", variant {profile.variant}" if profile.variant else ""
     answer = prediction.known
     release = _release(answer, prediction.assumed)
-    lines = [f"{prediction.service} (profile {profile.name}{variant}): {release}, asked in {prediction.place}"]
+    lines = [
+        f"{prediction.service} (profile {profile.name}{variant}): {release}, asked in {prediction.place}"
+    ]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
     memory = prediction.memory.lines() if prediction.memory else []
     lines += [f"  {'' if number else 'memory':<13} {line}" for number, line in enumerate(memory)]
@@ -97,12 +111,16 @@ def text(prediction: Prediction, profile: Profile) -> list[str]:
     logged = dict.fromkeys(
         line["text"]
         for line in answer.get("lines", ())
-        if line["step"] in STEPS[1:] and line["level"] != "DEBUG" and "artifactory" not in line["text"]
+        if line["step"] in STEPS[1:]
+        and line["level"] != "DEBUG"
+        and "artifactory" not in line["text"]
     )
     lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(logged)]
     lines += _others(answer.get("backends", ()))
     lines += [f"  ready.expect  {name}: {line}" for name, line in judged.shown.items()]
-    lines += [f"  ready.expect  {name}: logged after the choice, not judged" for name in judged.unjudged]
+    lines += [
+        f"  ready.expect  {name}: logged after the choice, not judged" for name in judged.unjudged
+    ]
     for refusal in judged.refusals:
         lines.append(f"refused ({refusal.step}): {refusal.message}")
     for line, contradiction in zip(app.contradicted(judged), judged.contradictions, strict=True):
@@ -111,23 +129,29 @@ def text(prediction: Prediction, profile: Profile) -> list[str]:
             lines.append(f"  this pattern fits: {corrected}")
     lines += [f"not asked: {one}" for one in judged.unasked]
     lines += [f"note: {one}" for one in judged.caveats]
-    lines.append({
-        Verdict.FITS: "OK: vLLM accepts the settings, and `ready` matches its log",
-        Verdict.REFUSED: "refused: this service would not start",
-        Verdict.CONTRADICTS: "it would start, but never become ready",
-        Verdict.UNKNOWN: "incomplete: some choices could not be checked",
-    }[judged.verdict])  # fmt: skip
+    lines.append(
+        {
+            Verdict.FITS: "OK: vLLM accepts the settings, and `ready` matches its log",
+            Verdict.REFUSED: "refused: this service would not start",
+            Verdict.CONTRADICTS: "it would start, but never become ready",
+            Verdict.UNKNOWN: "incomplete: some choices could not be checked",
+        }[judged.verdict]
+    )
     return lines
 
 
 def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The release's other backends: a line for each that it accepts, then those of one step and reason together."""
+    """The release's other backends: a line for each that it accepts, then those of one step and
+    reason together.
+    """
     lines, alike = [], dict[tuple[str, str, str], list[str]]()
     for other in listed:
         if other["verdict"] == "accepted":
             never = "; never chosen unasked" if other["auto"] is False else ""
             flags = json.dumps(other["args"]).replace('"', "")
-            lines.append(f"  {'would fit':<13} {other['step']} {other['backend']}: args: {flags}{never}")
+            lines.append(
+                f"  {'would fit':<13} {other['step']} {other['backend']}: args: {flags}{never}"
+            )
         else:
             first = other["reason"].partition("; ")[0]  # --json has all reasons
             alike.setdefault((other["verdict"], other["step"], first), []).append(other["backend"])
@@ -152,7 +176,13 @@ def _release(answer: Any, assumed: bool) -> str:
 def _choices(answer: Any) -> list[tuple[str, str]]:
     asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
     choices = []
-    titles = {"attention": "attention", "moe": "MoE", "linear": "linear", "mamba": "Mamba", "draft": "draft"}
+    titles = {
+        "attention": "attention",
+        "moe": "MoE",
+        "linear": "linear",
+        "mamba": "Mamba",
+        "draft": "draft",
+    }
     for step, title in titles.items():
         if chosen := asked.get(step):
             request = f"  (asked for: {chosen['asked_for']})" if chosen["asked_for"] else ""

@@ -21,9 +21,9 @@ from envgen.text import counted, progress, size, table, visible
 def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove leftovers of earlier and killed runs from the engine and the project folder.
 
-    Leftovers are temporary containers, untagged images, overlays and cache namespaces that no profile uses, and all but
-    the newest logs and crash bundles. Shows the list and asks first. Exits with 1 if something could
-    not be removed.
+    Leftovers are temporary containers, untagged images, overlays and cache namespaces that no
+    profile uses, and all but the newest logs and crash bundles. Shows the list and asks first.
+    Exits with 1 if something could not be removed.
 
     \b
     Examples:
@@ -33,7 +33,9 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
     project, engine = session.loaded().project, connect()
     items = list(find(engine, project, _variants(session)))
     for name, other in held_elsewhere(engine, project).items():
-        progress(f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched")
+        progress(
+            f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched"
+        )
     if dry_run:
         return _show(items, None)
     if items and not yes:
@@ -55,10 +57,16 @@ def _show(items: Sequence[Item], failures: Sequence[str] | None) -> int:
     reasons = failures or [""] * len(items)
     freed = sum(item.bytes for item, reason in zip(items, reasons, strict=True) if not reason)
     rows = [
-        {"kind": item.kind, "name": item.name, "bytes": item.bytes, "why": item.why,
-         "removed": failures is not None and not reason, "left": reason}
+        {
+            "kind": item.kind,
+            "name": item.name,
+            "bytes": item.bytes,
+            "why": item.why,
+            "removed": failures is not None and not reason,
+            "left": reason,
+        }
         for item, reason in zip(items, reasons, strict=True)
-    ]  # fmt: skip
+    ]
 
     def lines() -> Iterator[str]:
         if failures is None and items:
@@ -67,7 +75,11 @@ def _show(items: Sequence[Item], failures: Sequence[str] | None) -> int:
             if reason:
                 progress(f"not removed: {item.kind} {visible(item.name)}: {visible(reason)}")
         verb = "would remove" if failures is None else "removed"
-        yield f"{verb} {counted(reasons.count(''), 'item')}, {size(freed)}" if items else "nothing to prune"
+        yield (
+            f"{verb} {counted(reasons.count(''), 'item')}, {size(freed)}"
+            if items
+            else "nothing to prune"
+        )
 
     return answer({"items": rows, "bytes": freed}, lines(), any(reasons))
 

@@ -23,9 +23,9 @@ CHANGES = 12  # at most this many changes since the build are shown; --json has 
 def command(session: Session) -> int:
     """Show profile, image, containers, caches and lock on one screen.
 
-    If the image is older than the profile, lists what has changed. Leaves out what the engine does not answer within a
-    few seconds. A server that has ended by itself is a FAIL with the cause from its log (exit code 1). Ends
-    with 3 if the engine does not answer.
+    If the image is older than the profile, lists what has changed. Leaves out what the engine does
+    not answer within a few seconds. A server that has ended by itself is a FAIL with the cause from
+    its log (exit code 1). Ends with 3 if the engine does not answer.
 
     \b
     Example:
@@ -53,9 +53,15 @@ def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
     for message in state["lost"].values():
         yield f"machine     {message}"
     if state["containers"]:
-        yield from ("", *listing(state["containers"]), *endings(state["containers"], f"--profile {state['profile']}"))
+        yield from (
+            "",
+            *listing(state["containers"]),
+            *endings(state["containers"], f"--profile {state['profile']}"),
+        )
         for name, told in state["notices"].items():
-            yield from (f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told)
+            yield from (
+                f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told
+            )
     elif state["other_folder"]:  # `up` says what to do: this folder may have been moved
         yield f"containers  of {state['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"
     elif not trouble:

@@ -18,19 +18,27 @@ from envgen.text import table, visible
 
 @click.command()
 @measuring(*ANYWHERE)
-@click.option("--against", "-a", metavar="REF", help="Compare with a record (`latest`), a variant, a profile or a URL.")
+@click.option(
+    "--against",
+    "-a",
+    metavar="REF",
+    help="Compare with a record (`latest`), a variant, a profile or a URL.",
+)
 @click.option("--yes", "-y", is_flag=True, help="Stop the service for --against without asking.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")
 def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
-    """Ask the model server SERVICE (default: the only one) 32 fixed questions, and say whether its answers are right.
+    """Ask the model server SERVICE (default: the only one) 32 fixed questions, and say whether its
+    answers are right.
 
-    Facts, arithmetic, code, languages, chats, a tool and two long texts; the likeliest words, with their probabilities.
-    Each question is asked alone, and eight at once; then the server reads its own answers. With --against it also reads
-    the reference's answers, so that one early difference does not hide the rest. A variant or profile is started for it
-    in place of the service, after a question, and the service then starts again.
+    Facts, arithmetic, code, languages, chats, a tool and two long texts; the likeliest words, with
+    their probabilities.
+    Each question is asked alone, and eight at once; then the server reads its own answers. With
+    --against it also reads the reference's answers, so that one early difference does not hide the
+    rest. A variant or profile is started for it in place of the service, after a question, and the
+    service then starts again.
 
-    The verdict is `same`, `close` (what another kernel or batch size gives; exit code 0), `different` (1) or `broken`
-    (5). It is `not compared` (1) where a server gives no probabilities.
+    The verdict is `same`, `close` (what another kernel or batch size gives; exit code 0),
+    `different` (1) or `broken` (5). It is `not compared` (1) where a server gives no probabilities.
 
     \b
     Examples:
@@ -42,13 +50,26 @@ def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
     agree = (lambda _question: True) if yes else ask
     reference = reference_of(asked, against, agree, quick=quick) if against else None
     verdict, summary, path = answered(asked, reference, quick=quick)
-    code = ExitCode.OK if verdict in GOOD else ExitCode.SERVICE if verdict == BROKEN else ExitCode.FINDINGS
-    beside = f" against {reference.title} ({reference.id})" if reference else ", compared with itself alone"
+    code = (
+        ExitCode.OK
+        if verdict in GOOD
+        else ExitCode.SERVICE
+        if verdict == BROKEN
+        else ExitCode.FINDINGS
+    )
+    beside = (
+        f" against {reference.title} ({reference.id})"
+        if reference
+        else ", compared with itself alone"
+    )
     lines = (*shown(summary), visible(f"{verdict}{beside}; the record is {path}"))
     return answer({"outcome": verdict, "record": str(path), **summary}, lines, code)
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     """The rows of a comparison as lines."""
-    yield from map(visible, table([(row["verdict"], row["name"], row["seen"]) for row in summary["rows"]], indent="  "))
+    yield from map(
+        visible,
+        table([(row["verdict"], row["name"], row["seen"]) for row in summary["rows"]], indent="  "),
+    )
     yield from (visible(f"  differs: {line}") for line in summary.get("differing", ()))

@@ -13,11 +13,14 @@ from envgen.cli.measure.common import ANYWHERE, MATRIX, TOOL, matrix_of, measuri
 
 @click.command()
 @measuring(*ANYWHERE, *MATRIX, TOOL)
-@click.option("--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name.")
+@click.option(
+    "--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."
+)
 def command(asked: Asked, tokenizer: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 
-    Measures every combination of --pp, --tg, --depth and --concurrency. After Ctrl-C, finished measurements are kept.
+    Measures every combination of --pp, --tg, --depth and --concurrency. After Ctrl-C, finished
+    measurements are kept.
     The tool's output is kept beside the record.
 
     \b

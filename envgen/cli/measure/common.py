@@ -22,12 +22,18 @@ MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
 def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Add these options, those of the service and how it is asked, and the project's, as one ``asked``."""
+    """Add these options, those of the service and how it is asked, and the project's, as one
+    ``asked``.
+    """
 
     def decorate(function: Any) -> Any:
         @functools.wraps(function)
         def wrapper(session: Session, **given: Any) -> Any:
-            ours = {one.name: given.pop(one.name, None) for one in fields(Asked) if one.name != "session"}
+            ours = {
+                one.name: given.pop(one.name, None)
+                for one in fields(Asked)
+                if one.name != "session"
+            }
             return function(asked=Asked(session, **ours), **given)
 
         for option in reversed((click.argument("service", required=False), *options, *ASKED)):
@@ -48,16 +54,28 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     """The summary of a run as lines: its criteria and cells, if any."""
     for row in summary.get("criteria", ()):
-        yield visible(f"  {MARKS[row['verdict']]}  {row['part'] and row['part'] + ': '}{row['name']}: {row['seen']}")
+        yield visible(
+            f"  {MARKS[row['verdict']]}  {row['part'] and row['part'] + ': '}{row['name']}: {row['seen']}"
+        )
         more = [f"wanted: {row['wanted']}"] if row["verdict"] != "passed" else []
         yield from (visible(f"        {text}") for text in (*more, row["note"]) if text)
     if cells := summary.get("cells"):
         names = [name for name in METRICS if any(name in cell for cell in cells)]
         lines = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-        lines += [(cell["test"], *(str(FigureRange(cell[name]["values"])) if name in cell else "-" for name in names))
-                  for cell in cells]  # fmt: skip
+        lines += [
+            (
+                cell["test"],
+                *(
+                    str(FigureRange(cell[name]["values"])) if name in cell else "-"
+                    for name in names
+                ),
+            )
+            for cell in cells
+        ]
         yield from table(lines, right=range(1, len(names) + 1), indent="  ")
-        yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
+        yield from (
+            visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"]
+        )
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -74,30 +92,56 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         except ValueError:
             numbers = ()
         if not numbers or min(numbers) < self.least or max(numbers) > LARGEST:
-            self.fail(f"{shorten(str(value), 60)!r} is not a list of numbers such as 512,2048", param, ctx)
+            self.fail(
+                f"{shorten(str(value), 60)!r} is not a list of numbers such as 512,2048", param, ctx
+            )
         return numbers
 
 
 ASKED = (
-    click.option("--api-key-env", "key_variable", metavar="NAME",
-                 help="The variable that holds the API key (default: VLLM_API_KEY, if it is one of `secrets`)."),
-    click.option("--timeout", type=Count(1), default=300, show_default=True, metavar="SECONDS",
-                 help="A request or tool without output for this long has failed."),
-)  # fmt: skip
+    click.option(
+        "--api-key-env",
+        "key_variable",
+        metavar="NAME",
+        help="The variable that holds the API key (default: VLLM_API_KEY, if it is one of `secrets`).",
+    ),
+    click.option(
+        "--timeout",
+        type=Count(1),
+        default=300,
+        show_default=True,
+        metavar="SECONDS",
+        help="A request or tool without output for this long has failed.",
+    ),
+)
 ANYWHERE = (
     click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
-    click.option("--model", metavar="NAME", help="The served model to use (default: the only one)."),
+    click.option(
+        "--model", metavar="NAME", help="The served model to use (default: the only one)."
+    ),
 )
 TOOL = click.option(
-    "--tool", type=click.Choice(list(TOOLS)),
+    "--tool",
+    type=click.Choice(list(TOOLS)),
     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`.",
-)  # fmt: skip
+)
 MATRIX = (
     click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1)."),
     click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
     click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
-    click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before the prompt (default: 0)."),
-    click.option("--runs", "-r", type=Count(1), metavar="N", help="Repetitions of each measurement (default: 3)."),
+    click.option(
+        "--depth",
+        "-d",
+        type=Numbers(0),
+        help="Tokens in the context before the prompt (default: 0).",
+    ),
+    click.option(
+        "--runs",
+        "-r",
+        type=Count(1),
+        metavar="N",
+        help="Repetitions of each measurement (default: 3).",
+    ),
 )
 
 

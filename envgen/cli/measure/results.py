@@ -54,7 +54,13 @@ def _table(where: Path, records: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def _row(record: RunRecord) -> Sequence[str]:
-    return (record.id, f"{record.started:%Y-%m-%d %H:%M}", record.kind, record.title, record.outcome)
+    return (
+        record.id,
+        f"{record.started:%Y-%m-%d %H:%M}",
+        record.kind,
+        record.title,
+        record.outcome,
+    )
 
 
 @command.command("compare")
@@ -62,8 +68,8 @@ def _row(record: RunRecord) -> Sequence[str]:
 @click.argument("b")
 @json_option
 def compare_(a: str, b: str) -> int:
-    """Compare two runs: median, least and greatest of each figure, how far B's median is from A's, and what differs in
-    their environments.
+    """Compare two runs: median, least and greatest of each figure, how far B's median is from A's,
+    and what differs in their environments.
 
     \b
     Example:
@@ -71,18 +77,35 @@ def compare_(a: str, b: str) -> int:
     """
     both = (resolve(results_folder(), a), resolve(results_folder(), b))
     rows, apart = compare(*both), differing(*both)
-    document = {"runs": {name: _header(record) for name, record in zip(SIDES, both, strict=True)},
-                "figures": [row.plain() for row in rows], "differing": apart}  # fmt: skip
+    document = {
+        "runs": {name: _header(record) for name, record in zip(SIDES, both, strict=True)},
+        "figures": [row.plain() for row in rows],
+        "differing": apart,
+    }
     return answer(document, _compared(both, rows, apart))
 
 
-def _compared(both: Sequence[RunRecord], rows: Sequence[FigureRow], apart: Sequence[str]) -> Iterator[str]:
-    yield from table([("", *HEAD), *((name, *_row(record)) for name, record in zip(SIDES, both, strict=True))])
+def _compared(
+    both: Sequence[RunRecord], rows: Sequence[FigureRow], apart: Sequence[str]
+) -> Iterator[str]:
+    yield from table(
+        [("", *HEAD), *((name, *_row(record)) for name, record in zip(SIDES, both, strict=True))]
+    )
     for title, lines in sections(rows):
         yield from ("", title, *table(lines, right=range(1, 4)))
-    yield from ("", "What differed in environments and parameters", *(apart or ["nothing that was recorded"]))
+    yield from (
+        "",
+        "What differed in environments and parameters",
+        *(apart or ["nothing that was recorded"]),
+    )
 
 
 def _header(record: RunRecord) -> dict[str, str]:
-    return {"id": record.id, "kind": record.kind, "title": record.title, "outcome": record.outcome,
-            "started": utc(record.started), "file": str(record.path)}  # fmt: skip
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "title": record.title,
+        "outcome": record.outcome,
+        "started": utc(record.started),
+        "file": str(record.path),
+    }

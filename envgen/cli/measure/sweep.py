@@ -17,27 +17,35 @@ from envgen.errors import ExitCode, UsageError
 from envgen.text import table, visible
 
 VARIANTS = click.option(
-    "--variants", required=True, metavar="A,B,...",
+    "--variants",
+    required=True,
+    metavar="A,B,...",
     help="Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for each "
-         "backend that vLLM would take (`envgen predict`).",
-)  # fmt: skip
+    "backend that vLLM would take (`envgen predict`).",
+)
 
 
 @click.command()
 @measuring(VARIANTS, *MATRIX, TOOL)
 @click.option("--no-bench", is_flag=True, help="Compare answers alone.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")
-@click.option("--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted.")
+@click.option(
+    "--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted."
+)
 @click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
-def command(asked: Asked, variants: str, no_bench: bool, quick: bool, fresh: bool, yes: bool, **given: Any) -> int:
-    """Start SERVICE in each variant, one after the other, and compare answers and speed in one table.
+def command(
+    asked: Asked, variants: str, no_bench: bool, quick: bool, fresh: bool, yes: bool, **given: Any
+) -> int:
+    """Start SERVICE in each variant, one after the other, and compare answers and speed in one
+    table.
 
-    Each variant must become ready, so its log must match `ready`; then its answers are compared with the first one's
-    (`envgen answers`), its speed is measured (`envgen bench`), and it is stopped. One that fails is a row with its
-    cause; one whose answers differ is marked. After an interruption the same command continues. At the end what ran
-    before starts again.
+    Each variant must become ready, so its log must match `ready`; then its answers are compared
+    with the first one's (`envgen answers`), its speed is measured (`envgen bench`), and it is
+    stopped. One that fails is a row with its cause; one whose answers differ is marked. After an
+    interruption the same command continues. At the end what ran before starts again.
 
-    Exits with 1 if a variant failed, or if answers differ. The table is also kept as Markdown, beside the record.
+    Exits with 1 if a variant failed, or if answers differ. The table is also kept as Markdown,
+    beside the record.
 
     \b
     Examples:
@@ -58,6 +66,9 @@ def command(asked: Asked, variants: str, no_bench: bool, quick: bool, fresh: boo
     matrix = None if no_bench else matrix_of(given)
     (outcome, summary), path = sweep.sweep(asked, service, forms, matrix, quick=quick, fresh=fresh)
     rows = sweep.lines_of(summary["rows"])
-    lines = (*map(visible, table(rows, right=range(3, len(rows[0]) - 1))), f"{outcome}; the record is {path}")
+    lines = (
+        *map(visible, table(rows, right=range(3, len(rows[0]) - 1))),
+        f"{outcome}; the record is {path}",
+    )
     document = {"outcome": outcome, "record": str(path), **summary}
     return answer(document, lines, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)

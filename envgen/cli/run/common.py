@@ -16,24 +16,40 @@ if TYPE_CHECKING:
     from envgen.profile.model import Profile
 
 timeout_option = click.option(
-    "--timeout", type=Count(1), metavar="SECONDS", help="Stop waiting after this long (default: ready.timeout)."
+    "--timeout",
+    type=Count(1),
+    metavar="SECONDS",
+    help="Stop waiting after this long (default: ready.timeout).",
 )
-node_option = click.option("--node", metavar="NAME", help="The machine, for a service with `cluster`.")
+node_option = click.option(
+    "--node", metavar="NAME", help="The machine, for a service with `cluster`."
+)
 
 
 def inside_options(function: F) -> F:
-    """Add the options of `docker exec`; the command receives them as ``inside``, and ``tty`` (False with -T)."""
+    """Add the options of `docker exec`; the command receives them as ``inside``, and ``tty`` (False
+    with -T).
+    """
 
-    @click.option("-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable.")
+    @click.option(
+        "-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable."
+    )
     @click.option("-u", "--user", metavar="USER", help="Run as this user (name or number).")
     @click.option("-w", "--workdir", metavar="FOLDER", help="Run in this folder.")
-    @click.option("-t", "--tty", "wanted", is_flag=True, help="Allocate a terminal (default if this is one).")
+    @click.option(
+        "-t", "--tty", "wanted", is_flag=True, help="Allocate a terminal (default if this is one)."
+    )
     @click.option("-T", "--no-tty", is_flag=True, help="Do not allocate a terminal.")
     @functools.wraps(function)
     def wrapper(
-        *args: Any, variables: tuple[str, ...], user: str | None, workdir: str | None, wanted: bool, no_tty: bool,
+        *args: Any,
+        variables: tuple[str, ...],
+        user: str | None,
+        workdir: str | None,
+        wanted: bool,
+        no_tty: bool,
         **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         given = [*(("env", one) for one in variables), ("user", user), ("workdir", workdir)]
         words = [f"--{name}={value}" for name, value in given if value is not None]
         return function(*args, inside=words, tty=not no_tty, **kwargs)
@@ -47,7 +63,9 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not words:
         raise UsageError("no command given", hint="write it after SERVICE")
     if words is argv and words[0].startswith("-"):
-        raise UsageError(f"{words[0]} is not a command", hint="envgen's options come before SERVICE")
+        raise UsageError(
+            f"{words[0]} is not a command", hint="envgen's options come before SERVICE"
+        )
     return words
 
 

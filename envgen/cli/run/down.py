@@ -17,13 +17,16 @@ from envgen.errors import ExitCode, UsageError
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
-@click.option("-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
+@click.option(
+    "-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 def command(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool) -> int:
     """Stop and remove the containers of each SERVICE (default: all of the profile).
 
-    Without SERVICE, those that `envgen run` has started end, too. Volumes stay, unless --volumes is given. A volume
-    that another folder with this project's name created is removed only after you confirm (otherwise exit code 6).
+    Without SERVICE, those that `envgen run` has started end, too. Volumes stay, unless --volumes is
+    given. A volume that another folder with this project's name created is removed only after you
+    confirm (otherwise exit code 6).
 
     \b
     Examples:
@@ -31,19 +34,37 @@ def command(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bo
       envgen down --profile prod --dry-run
     """
     if names and volumes:
-        raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
+        raise UsageError(
+            "the services of a profile share their volumes", hint="envgen down --volumes"
+        )
     profile, machines = session.profile(), machines_of(session.deployment(), names)
     work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
     done, left = on_all(machines, work)
-    containers = [deployment.named(name) for deployment, removed in done for name in removed.containers]
-    removed_volumes = [deployment.named(name) for deployment, removed in done for name in removed.volumes]
+    containers = [
+        deployment.named(name) for deployment, removed in done for name in removed.containers
+    ]
+    removed_volumes = [
+        deployment.named(name) for deployment, removed in done for name in removed.volumes
+    ]
     kept = {
-        deployment.named(name): str(folder) for deployment, removed in done for name, folder in removed.kept.items()
+        deployment.named(name): str(folder)
+        for deployment, removed in done
+        for name, folder in removed.kept.items()
     }
     verb, stays = ("would be removed", "would stay") if dry_run else ("removed", "stays")
-    lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in removed_volumes]
+    lines = [f"container {name} {verb}" for name in containers] + [
+        f"volume {name} {verb}" for name in removed_volumes
+    ]
     lines += [f"volume {name} {stays}: {folder} created it" for name, folder in kept.items()]
-    document = {"containers": containers, "dry_run": dry_run, "kept": kept, "left": left, "volumes": removed_volumes}
+    document = {
+        "containers": containers,
+        "dry_run": dry_run,
+        "kept": kept,
+        "left": left,
+        "volumes": removed_volumes,
+    }
     nothing = not (lines or left or wants_json())
-    code = ended(document, [f"no containers for {described(profile, names)}"] if nothing else lines, left)
+    code = ended(
+        document, [f"no containers for {described(profile, names)}"] if nothing else lines, left
+    )
     return ExitCode.REFUSED if kept and not dry_run and not code else code

@@ -19,12 +19,17 @@ from envgen.render.environment import with_start_up
 @inside_options
 @node_option
 def command(
-    session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool, node: str | None
-) -> int:  # fmt: skip
+    session: Session,
+    service: str,
+    argv: tuple[str, ...],
+    inside: list[str],
+    tty: bool,
+    node: str | None,
+) -> int:
     """Run a command in the running container of SERVICE.
 
-    Options of envgen come before SERVICE. The exit code is that of the command. A service with `cluster` runs it on the
-    first machine, unless --node names another.
+    Options of envgen come before SERVICE. The exit code is that of the command. A service with
+    `cluster` runs it on the first machine, unless --node names another.
 
     \b
     Examples:

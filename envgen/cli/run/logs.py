@@ -16,14 +16,23 @@ from envgen.text import progress
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options_without_f
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output, until Ctrl-C.")
-@click.option("-n", "--tail", type=Count(0), metavar="LINES", help="Print only the last LINES lines.")
-@click.option("--since", metavar="TIME", help="Print only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z.")
+@click.option(
+    "-n", "--tail", type=Count(0), metavar="LINES", help="Print only the last LINES lines."
+)
+@click.option(
+    "--since", metavar="TIME", help="Print only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z."
+)
 @click.option("-t", "--timestamps", is_flag=True, help="Print a timestamp before each line.")
 @node_option
 def command(
-    session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool,
+    session: Session,
+    names: tuple[str, ...],
+    follow: bool,
+    tail: int | None,
+    since: str | None,
+    timestamps: bool,
     node: str | None,
-) -> int:  # fmt: skip
+) -> int:
     """Print the output of each SERVICE (default: all of the profile).
 
     For this command, -f is short for --follow, not for --file.
@@ -36,7 +45,9 @@ def command(
     asked = machines_of(session.deployment(), names, node)
     for error in asked.lost.values():
         progress(str(error))
-    machines = [deployment for deployment in asked.reached if deployment.containers(names, all=True)]
+    machines = [
+        deployment for deployment in asked.reached if deployment.containers(names, all=True)
+    ]
     if not machines and not asked.lost:
         profile = session.profile()
         raise NotFoundError(
@@ -45,9 +56,14 @@ def command(
         )
     alone = len(names) == 1
     given = {
-        "--no-log-prefix": alone, "--timestamps": timestamps or not alone, "--follow": follow,
-        f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
-    }  # fmt: skip
+        "--no-log-prefix": alone,
+        "--timestamps": timestamps or not alone,
+        "--follow": follow,
+        f"--tail={tail}": tail is not None,
+        f"--since={since}": since is not None,
+    }
     words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
-    code = show_logs({deployment.node: deployment.by_name for deployment in machines}, *words, *names)
+    code = show_logs(
+        {deployment.node: deployment.by_name for deployment in machines}, *words, *names
+    )
     return code or (ExitCode.ENGINE if asked.lost else ExitCode.OK)

@@ -38,9 +38,10 @@ def command() -> None:
 def check(session: Session, service: str | None) -> int:
     """Check that the machines of SERVICE match, before a start. Exits with 6 if they do not.
 
-    Starts a container of the profile's image on each machine, through its Docker context. It compares Docker, the
-    image's content, the network interface, RDMA devices, ports, memory and weights, and connects each machine to each
-    other one. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
+    Starts a container of the profile's image on each machine, through its Docker context. It
+    compares Docker, the image's content, the network interface, RDMA devices, ports, memory and
+    weights, and connects each machine to each other one. The variables of each machine are written
+    to .envgen/nodes/NAME.env, for plain Docker:
 
     \b
       docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
@@ -72,5 +73,7 @@ def _lines(findings: Sequence[Finding], seconds: float) -> Iterator[str]:
     for finding in findings:
         yield from map(Styled, lines_of(replace(finding, seen=""), "the project file", colour))
     counts = Counter(finding.severity for finding in findings)
-    failed, warned, passed = (counts[level] for level in (Severity.ERROR, Severity.WARNING, Severity.OK))
+    failed, warned, passed = (
+        counts[level] for level in (Severity.ERROR, Severity.WARNING, Severity.OK)
+    )
     yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"

@@ -20,9 +20,12 @@ from envgen.text import progress, table
 
 @click.command()
 @reporting
-@click.option("-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`.")
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`."
+)
 def command(session: Session, everything: bool) -> int:
-    """List the services of a profile: state, health, ports, and whether image and settings match the profile.
+    """List the services of a profile: state, health, ports, and whether image and settings match
+    the profile.
 
     A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
 
@@ -34,7 +37,11 @@ def command(session: Session, everything: bool) -> int:
     rows = []
     for deployment in machines.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
-        mine = [container for container in ours(there, deployment.root) if everything or not container.one_off]
+        mine = [
+            container
+            for container in ours(there, deployment.root)
+            if everything or not container.one_off
+        ]
         rows += rows_of(deployment, mine)
         if hidden := len(there) - len(ours(there, deployment.root)):
             folder = deployment.other_folder(there)
@@ -52,11 +59,17 @@ def command(session: Session, everything: bool) -> int:
 
 def code_of(rows: Sequence[dict[str, Any]]) -> int:
     """The exit code for containers: whether one has ended by itself."""
-    return ExitCode.FINDINGS if any(row["ended"] and row["ended"]["failed"] for row in rows) else ExitCode.OK
+    return (
+        ExitCode.FINDINGS
+        if any(row["ended"] and row["ended"]["failed"] for row in rows)
+        else ExitCode.OK
+    )
 
 
 def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
-    """What has ended by itself, and what Docker has started again. ``chosen``: the options of a command for it."""
+    """What has ended by itself, and what Docker has started again. ``chosen``: the options of a
+    command for it.
+    """
     lines = []
     for row in rows:
         end, service = row["ended"], row["service"]
@@ -74,7 +87,9 @@ def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A table of containers; with a column for the machine if there are several. No lines without rows."""
+    """A table of containers; with a column for the machine if there are several. No lines without
+    rows.
+    """
     if not rows:
         return []
     lines = [COLUMNS, *(_row(row) for row in rows)]
@@ -90,7 +105,9 @@ COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     code = row["exit_code"]
     return (
-        row["service"] + (" (run)" if row["one_off"] else "") + (f" ({row['variant']})" if row.get("variant") else ""),
+        row["service"]
+        + (" (run)" if row["one_off"] else "")
+        + (f" ({row['variant']})" if row.get("variant") else ""),
         row["state"] if code is None else f"{row['state']} ({code})",
         row["health"] or "-",
         ", ".join(row["ports"]) or "-",

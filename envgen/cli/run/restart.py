@@ -19,8 +19,8 @@ from envgen.live import moving
 def command(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
     """Restart the container of each SERVICE, running or stopped, and wait until it answers.
 
-    A running server loads recompiled kernels only after a restart. The container stays as it was created; `envgen up`
-    applies changes of the profile.
+    A running server loads recompiled kernels only after a restart. The container stays as it was
+    created; `envgen up` applies changes of the profile.
 
     \b
     Example:

@@ -12,15 +12,17 @@ from envgen.cli.run.common import command_of, inside_options
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("argv", metavar="[SERVICE] [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "argv", metavar="[SERVICE] [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED
+)
 @project_options
 @variant_option
 @inside_options
 def command(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
     """Run a command in a new container of SERVICE, and remove the container afterwards.
 
-    The container has the image, mounts and environment of SERVICE (default: dev, or the first one), but publishes no
-    ports. The exit code is that of the command.
+    The container has the image, mounts and environment of SERVICE (default: dev, or the first one),
+    but publishes no ports. The exit code is that of the command.
 
     \b
     Examples:
@@ -28,5 +30,7 @@ def command(session: Session, argv: tuple[str, ...], inside: list[str], tty: boo
       envgen run -e LEVEL=2 serve env
     """
     profile = session.profile()
-    service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (main_service(profile), argv)
+    service, words = (
+        (argv[0], argv[1:]) if argv[0] in profile.services else (main_service(profile), argv)
+    )
     return lifecycle.one_off(session.deployment(), service, command_of(words), inside, tty=tty)

@@ -1,4 +1,6 @@
-"""What `up`, `start` and `restart` do and print. They import it when they run: `--help` needs none of it."""
+"""What `up`, `start` and `restart` do and print. They import it when they run: `--help` needs none
+of it.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ from envgen.text import progress
 
 
 def up(
-    session: Session, names: Sequence[str], options: StartOptions, *, yes: bool, build_first: bool, predict: bool,
+    session: Session,
+    names: Sequence[str],
+    options: StartOptions,
+    *,
+    yes: bool,
+    build_first: bool,
+    predict: bool,
     stay: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Check, make what is missing, start and wait; print each service when it is ready."""
     warn_of_unused(session)
     if build_first:
@@ -42,14 +50,20 @@ def up(
         with moving("starting"):
             for passed, started in start_all(checked, ask, options):
                 if options.wait and not started.already and len(passed.machines) == 1:
-                    from envgen.app.provision import record_sources  # a start that has nothing to do needs neither
+                    from envgen.app.provision import (
+                        record_sources,
+                    )  # a start that has nothing to do needs neither
 
                     record_sources(passed.deployment)
                 documents.append(
-                    started_document(passed.deployment.profile, passed.service, started, waited=options.wait)
+                    started_document(
+                        passed.deployment.profile, passed.service, started, waited=options.wait
+                    )
                 )
                 if not wants_json():
-                    print_started(passed.deployment.profile, passed.service, started, waited=options.wait)
+                    print_started(
+                        passed.deployment.profile, passed.service, started, waited=options.wait
+                    )
                     _name_comparison(passed)
     except EnvgenError as error:
         error.details = {"started": documents}
@@ -72,8 +86,12 @@ def _name_comparison(checked: Checked) -> None:
         click.echo(f"  are its answers right? envgen answers {words}")
 
 
-def _checked(session: Session, names: Sequence[str], *, yes: bool, predict: bool) -> tuple[Checked, ...]:
-    """The services, checked; what is missing is made first, if the user agrees. PreflightError otherwise."""
+def _checked(
+    session: Session, names: Sequence[str], *, yes: bool, predict: bool
+) -> tuple[Checked, ...]:
+    """The services, checked; what is missing is made first, if the user agrees. PreflightError
+    otherwise.
+    """
     with moving("checking"):
         deployment = session.deployment()
         try:
@@ -87,11 +105,16 @@ def _checked(session: Session, names: Sequence[str], *, yes: bool, predict: bool
             refused, lacking = error, provision.look(deployment, names)
     if not lacking:
         raise refused
-    lines = ["missing, and made now:" if yes else "missing, and `up` can make it:", *lacking.lines()]
+    lines = [
+        "missing, and made now:" if yes else "missing, and `up` can make it:",
+        *lacking.lines(),
+    ]
     if yes:
         progress("\n".join(lines))
     elif not ask("\n".join([*lines, "Do this now?"])):
-        command = " ".join(filter(None, ("envgen up", *names, "--yes", lacking.deployment.profile.chosen_variant)))
+        command = " ".join(
+            filter(None, ("envgen up", *names, "--yes", lacking.deployment.profile.chosen_variant))
+        )
         refused.problems = (
             *(replace(problem, hint="") for problem in refused.problems),
             Problem("\n".join(lines), hint=command),
@@ -103,18 +126,25 @@ def _checked(session: Session, names: Sequence[str], *, yes: bool, predict: bool
 
 
 def reachable(service: Service, container: Container) -> list[int]:
-    """The ports of the machine that a container has open to the network; Docker lists none of the host's network."""
+    """The ports of the machine that a container has open to the network; Docker lists none of the
+    host's network.
+    """
     if service.network is not None:
         return list(open_ports(service))
     return sorted({port.host for port in container.ports if not is_local(port.address)})
 
 
-def started_document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
+def started_document(
+    profile: Profile, service: str, started: Started, *, waited: bool
+) -> dict[str, Any]:
     """The result of a start as JSON."""
     container, awaited = started.container, started.awaited
     return {
         "already_running": started.already,
-        "chats": {name: {"good": good, "seen": seen} for name, (good, seen) in awaited.answer.chats.items()},
+        "chats": {
+            name: {"good": good, "seen": seen}
+            for name, (good, seen) in awaited.answer.chats.items()
+        },
         "completion": awaited.answer.text,
         "container": container.name,
         "health": container.health,
@@ -148,13 +178,21 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
     if awaited.answer.unasked:
         how = "is running"
         described = profile.services[service]
-        unasked = f"; nothing was asked: {awaited.answer.unasked}" if described.serves or described.http_port else ""
+        unasked = (
+            f"; nothing was asked: {awaited.answer.unasked}"
+            if described.serves or described.http_port
+            else ""
+        )
     if started.already:
         how = "was running already" + (" and is ready" if how == "is ready" else "")
     click.echo(
         f"{service} {how} after {started.seconds:.1f} s as {container.name}"
         + (f", {started.url}" if started.url else "")
-        + (" (reachable from the network)" if reachable(profile.services[service], container) else "")
+        + (
+            " (reachable from the network)"
+            if reachable(profile.services[service], container)
+            else ""
+        )
         + unasked
     )
     if awaited.answer.pooled:
@@ -168,6 +206,10 @@ def print_started(profile: Profile, service: str, started: Started, *, waited: b
     for line in in_words(started.notices):
         click.echo(f"  {line}")
     if awaited.restarts:
-        click.echo(f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}")
+        click.echo(
+            f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}"
+        )
     if profile.services[service].cluster:
-        click.echo("  if a rank ends, the service stays down; `up --stay` in a systemd unit starts it again")
+        click.echo(
+            "  if a rank ends, the service stays down; `up --stay` in a systemd unit starts it again"
+        )

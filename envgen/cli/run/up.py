@@ -18,39 +18,60 @@ if TYPE_CHECKING:
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 @variant_option
-@click.option("-y", "--yes", is_flag=True, help="Make what is missing (lock, image, weights) without asking.")
-@click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Make what is missing (lock, image, weights) without asking."
+)
+@click.option(
+    "--build", "build_first", is_flag=True, help="Build the image first if it is not up to date."
+)
 @click.option("--no-wait", is_flag=True, help="Return as soon as the containers are created.")
 @timeout_option
 @click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
-@click.option("--recreate", is_flag=True, help="Make a new container, even if nothing differs; caches stay.")
-@click.option("--stay", is_flag=True, help="Keep watching; exit with 5 if it ends by itself (for a systemd unit).")
+@click.option(
+    "--recreate", is_flag=True, help="Make a new container, even if nothing differs; caches stay."
+)
+@click.option(
+    "--stay",
+    is_flag=True,
+    help="Keep watching; exit with 5 if it ends by itself (for a systemd unit).",
+)
 def command(
-    session: Session, names: tuple[str, ...], yes: bool, build_first: bool, no_wait: bool, timeout: int | None,
-    no_predict: bool, recreate: bool, stay: bool,
-) -> int:  # fmt: skip
+    session: Session,
+    names: tuple[str, ...],
+    yes: bool,
+    build_first: bool,
+    no_wait: bool,
+    timeout: int | None,
+    no_predict: bool,
+    recreate: bool,
+    stay: bool,
+) -> int:
     """Start each SERVICE (default: all of the profile), and wait until it answers.
 
-    Checks first that the image is current, that mounted checkouts exist, that ports are free, and that memory, GPU and
-    weights are available. It also asks vLLM which kernels it would choose (`envgen predict`). If a check fails, nothing
-    starts (exit code 6).
+    Checks first that the image is current, that mounted checkouts exist, that ports are free, and
+    that memory, GPU and weights are available. It also asks vLLM which kernels it would choose
+    (`envgen predict`). If a check fails, nothing starts (exit code 6).
 
-    If only the lock, the image or the weights are missing, it lists what is missing and how large it is, asks once,
-    and makes all of it: weights download while the image is built. After an interruption, the same command continues.
+    If only the lock, the image or the weights are missing, it lists what is missing and how large
+    it is, asks once, and makes all of it: weights download while the image is built. After an
+    interruption, the same command continues.
 
-    A service is ready when it lists the model, answers a prompt (and a chat and a tool call, if it supports them), and
-    the log matches `ready`. If it fails, its log and state are saved in a crash bundle, and its container is removed
-    (exit code 5). Ctrl-C stops the waiting, not the service.
+    A service is ready when it lists the model, answers a prompt (and a chat and a tool call, if it
+    supports them), and the log matches `ready`. If it fails, its log and state are saved in a crash
+    bundle, and its container is removed (exit code 5). Ctrl-C stops the waiting, not the service.
 
-    A running service is left alone. If its settings differ from the profile, the differences are shown, and it is
-    replaced only with --recreate or after you confirm (otherwise exit code 6). --recreate always makes a new container.
+    A running service is left alone. If its settings differ from the profile, the differences are
+    shown, and it is replaced only with --recreate or after you confirm (otherwise exit code 6).
+    --recreate always makes a new container.
 
-    For a service with `cluster`, the checks of `envgen nodes check` run first; then it starts on all its machines. If
-    one machine fails, a crash bundle is saved, and the service is stopped on all.
+    For a service with `cluster`, the checks of `envgen nodes check` run first; then it starts on
+    all its machines. If one machine fails, a crash bundle is saved, and the service is stopped on
+    all.
 
-    --stay keeps watching, and ends with 0 when the service is stopped on purpose. If the service ends by itself, and
-    Docker does not restart it, a crash bundle is saved (exit code 5). With `cluster`, all machines are watched: when a
-    rank ends, for whatever reason, all are stopped (exit code 5), and only a systemd unit starts them again.
+    --stay keeps watching, and ends with 0 when the service is stopped on purpose. If the service
+    ends by itself, and Docker does not restart it, a crash bundle is saved (exit code 5). With
+    `cluster`, all machines are watched: when a rank ends, for whatever reason, all are stopped
+    (exit code 5), and only a systemd unit starts them again.
 
     \b
     Examples:
@@ -65,4 +86,6 @@ def command(
     from envgen.cli.run import starting
 
     options = StartOptions(not no_wait, recreate, timeout)
-    return starting.up(session, names, options, yes=yes, build_first=build_first, predict=not no_predict, stay=stay)
+    return starting.up(
+        session, names, options, yes=yes, build_first=build_first, predict=not no_predict, stay=stay
+    )

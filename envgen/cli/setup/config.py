@@ -17,7 +17,12 @@ from envgen.profile.tree import VARIANT
 
 @click.command()
 @reporting
-@click.option("--explain", "with_origin", is_flag=True, help="Print one value per line, and where it comes from.")
+@click.option(
+    "--explain",
+    "with_origin",
+    is_flag=True,
+    help="Print one value per line, and where it comes from.",
+)
 @click.option("--changed", is_flag=True, help="Like --explain, without the defaults.")
 @variant_option
 def command(session: Session, with_origin: bool, changed: bool) -> None:
@@ -32,18 +37,30 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
     """
     loaded, profile = session.loaded(), session.profile()
     with_origin = with_origin or changed
-    listing = [one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed]
+    listing = [
+        one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed
+    ]
     if wants_json():
         origins = [
-            {"key": v.key, "value": v.value, "layer": v.layer, "place": str(v.place) if v.place else None}
+            {
+                "key": v.key,
+                "value": v.value,
+                "layer": v.layer,
+                "place": str(v.place) if v.place else None,
+            }
             for v in listing
         ]
-        print_json({
-            "project": loaded.project.name, "file": str(loaded.project.file), "profile": profile.name,
-            "variant": profile.variant, "values": plain(profile),
-            "warnings": [as_data(one) for one in session.warnings()],
-            **({"origins": origins} if with_origin else {}),
-        })  # fmt: skip
+        print_json(
+            {
+                "project": loaded.project.name,
+                "file": str(loaded.project.file),
+                "profile": profile.name,
+                "variant": profile.variant,
+                "values": plain(profile),
+                "warnings": [as_data(one) for one in session.warnings()],
+                **({"origins": origins} if with_origin else {}),
+            }
+        )
         return
     warn_of_unused(session)
     own_file(session.profile(), session.loaded().project.root)
@@ -56,4 +73,6 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
     else:
         text = yaml.safe_dump(plain(profile), sort_keys=False, allow_unicode=True, width=10**6)
         laid_over = f", variant {profile.variant}" if profile.variant else ""
-        click.echo(f"# profile {profile.name} of {loaded.project.name}{laid_over}\n{text}", nl=False)
+        click.echo(
+            f"# profile {profile.name} of {loaded.project.name}{laid_over}\n{text}", nl=False
+        )

@@ -31,7 +31,8 @@ DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Write a service as a file for Kubernetes, systemd or an editor, and AGENTS.md for an assistant.
+    """Write a service as a file for Kubernetes, systemd or an editor, and AGENTS.md for an
+    assistant.
 
     Files that `envgen export` did not write are not overwritten.
 
@@ -44,7 +45,10 @@ def command() -> None:
 
 
 output_option = click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file (default: stdout)."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file (default: stdout).",
 )
 
 
@@ -54,7 +58,9 @@ def _deliver(text: str, output: Path | None) -> int:
         return 0
     if output.exists() and WRITTEN not in files.read(output):
         hint = "move it away, or name another file with -o"
-        raise RefusedError(f"{output} was not written by `envgen export` and is not overwritten", hint=hint)
+        raise RefusedError(
+            f"{output} was not written by `envgen export` and is not overwritten", hint=hint
+        )
     return _write(text, output)
 
 
@@ -77,13 +83,16 @@ def _named(profile: Profile, service: str | None) -> str:
 @click.argument("service", required=False)
 @project_options
 @variant_option
-@click.option("--image", required=True, metavar="NAME@sha256:DIGEST", help="The image that the cluster pulls.")
+@click.option(
+    "--image", required=True, metavar="NAME@sha256:DIGEST", help="The image that the cluster pulls."
+)
 @output_option
 def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
     """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
 
-    SERVICE defaults to the first one. `docker push` prints the digest for --image. A service that needs parts of this
-    machine (mounted checkouts, mounts) is refused with exit code 6. docs/recipes.md lists what the cluster needs.
+    SERVICE defaults to the first one. `docker push` prints the digest for --image. A service that
+    needs parts of this machine (mounted checkouts, mounts) is refused with exit code 6.
+    docs/recipes.md lists what the cluster needs.
 
     \b
     Example:
@@ -108,19 +117,23 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
 def devcontainer(session: Session, service: str | None, output: Path | None) -> int:
     """Write devcontainer.json, so that an editor works inside SERVICE.
 
-    SERVICE defaults to the first one. The editor starts the service with `envgen up` and attaches to it. It uses the
-    Python that has the mounted sources.
+    SERVICE defaults to the first one. The editor starts the service with `envgen up` and attaches
+    to it. It uses the Python that has the mounted sources.
 
     \b
     Example:
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
-    folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
+    folder = os.path.relpath(
+        (output or root / ".devcontainer" / "x").resolve().parent, root.resolve()
+    )
     file = session.loaded(local=False).project.file.name  # the editor's folder is the project's
     settings = exports.devcontainer(profile, _named(profile, service), folder, session.again(file))
     if not (root / profile.compose_file).is_file():
-        progress(f"note: the editor reads {profile.compose_file}, which does not exist yet: run `envgen render`")
+        progress(
+            f"note: the editor reads {profile.compose_file}, which does not exist yet: run `envgen render`"
+        )
     return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(settings), output)
 
 
@@ -132,14 +145,16 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
 def systemd(session: Session, service: str | None, output: Path | None) -> int:
     """Write a systemd unit that runs `envgen up SERVICE` when this machine starts.
 
-    SERVICE defaults to the first one. The unit waits for Docker and the network, tries at most three times an hour, and
-    stops the service when the machine shuts down. It runs as your user, in this folder, on the Docker Engine that this
-    shell uses, with the same --file, --set and ENVGEN_ variables. It reads secrets from `.env` in this folder.
+    SERVICE defaults to the first one. The unit waits for Docker and the network, tries at most
+    three times an hour, and stops the service when the machine shuts down. It runs as your user, in
+    this folder, on the Docker Engine that this shell uses, with the same --file, --set and ENVGEN_
+    variables. It reads secrets from `.env` in this folder.
 
     \b
     Examples:
       envgen export systemd serve -p prod -o mxfp4-serve.service
-      sudo install -m 644 mxfp4-serve.service /etc/systemd/system/ && sudo systemctl enable --now mxfp4-serve
+      sudo install -m 644 mxfp4-serve.service /etc/systemd/system/ && sudo systemctl enable --now
+      mxfp4-serve
     """
     profile, root = session.profile(), session.loaded().project.root.resolve()
     name = _named(profile, service)
@@ -147,10 +162,18 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
     program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "envgen"]
     user = pwd.getpwuid(caller()[0]).pw_name
     # A unit inherits nothing of this shell.
-    environment = {key: os.environ[key] for key in ENGINE if os.environ.get(key)} | session.variables()
+    environment = {
+        key: os.environ[key] for key in ENGINE if os.environ.get(key)
+    } | session.variables()
     options = session.again(str(session.loaded().project.file))
     text = exports.systemd(
-        profile, name, program=program, folder=str(root), user=user, environment=environment, options=options
+        profile,
+        name,
+        program=program,
+        folder=str(root),
+        user=user,
+        environment=environment,
+        options=options,
     )
     return _deliver(text, output)
 
@@ -158,13 +181,19 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
 @command.command("agents")
 @project_options
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if FILE is not up to date.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write to this file (default: stdout).")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to this file (default: stdout).",
+)
 def agents_file(session: Session, output: Path | None, check: bool) -> int:
     """Write AGENTS.md from the profile, for an assistant who works in this project.
 
-    It has the stack and its versions, where code is mounted, the commands of the day, the caches, red flags in logs,
-    and what not to touch. In a file that exists, only its own part is replaced: your text before and after it stays.
+    It has the stack and its versions, where code is mounted, the commands of the day, the caches,
+    red flags in logs, and what not to touch. In a file that exists, only its own part is replaced:
+    your text before and after it stays.
 
     \b
     Examples:
@@ -184,10 +213,18 @@ def agents_file(session: Session, output: Path | None, check: bool) -> int:
     try:
         text = renewed(before, text)
     except ValueError:
-        hint = f"write these two lines where its part shall stand, and run this again:\n{BEGIN}\n{END}"
-        raise RefusedError(f"{output} has no part that `envgen export agents` writes", hint=hint) from None
+        hint = (
+            f"write these two lines where its part shall stand, and run this again:\n{BEGIN}\n{END}"
+        )
+        raise RefusedError(
+            f"{output} has no part that `envgen export agents` writes", hint=hint
+        ) from None
     if check:
-        state = "up to date" if text == before else f"out of date; update it with: envgen export agents -o {output}"
+        state = (
+            "up to date"
+            if text == before
+            else f"out of date; update it with: envgen export agents -o {output}"
+        )
         progress(f"{output} is {state}")
         return ExitCode.OK if text == before else ExitCode.FINDINGS
     return _write(text, output)

@@ -24,7 +24,8 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 @click.option("--name", metavar="NAME", help="The project's name (default: the name of DIR).")
 @json_option
 def command(folder: Path, name: str | None) -> int:
-    """Write a commented starter project into DIR: one profile serves a model, another mounts your checkouts.
+    """Write a commented starter project into DIR: one profile serves a model, another mounts your
+    checkouts.
 
     Existing files are kept. Missing lines are appended to an existing .gitignore.
 

@@ -19,14 +19,20 @@ from envgen.text import progress
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @reporting
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if an input is missing or has changed.")
-@click.option("--upgrade", is_flag=True, help="Resolve the named inputs again (default: all of them).")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Write nothing; exit with 1 if an input is missing or has changed.",
+)
+@click.option(
+    "--upgrade", is_flag=True, help="Resolve the named inputs again (default: all of them)."
+)
 def command(session: Session, names: tuple[str, ...], check: bool, upgrade: bool) -> int:
     """Pin the inputs of all profiles, or of --profile, in envgen.lock.
 
-    Inputs are the base image, commits and packages. Inputs that are already locked stay as they are,
-    unless --upgrade names them: NAME is base, pip, a source such as vllm, or a Python package. envgen.local.yaml
-    and ENVGEN_ variables are ignored, because the file is shared.
+    Inputs are the base image, commits and packages. Inputs that are already locked stay as they
+    are, unless --upgrade names them: NAME is base, pip, a source such as vllm, or a Python package.
+    envgen.local.yaml and ENVGEN_ variables are ignored, because the file is shared.
 
     \b
     Examples:
@@ -38,14 +44,20 @@ def command(session: Session, names: tuple[str, ...], check: bool, upgrade: bool
     if check and upgrade:
         raise UsageError("--upgrade has no effect with --check")
     if session.sets:
-        raise UsageError("--set has no effect on envgen.lock", hint="change the project file instead")
+        raise UsageError(
+            "--set has no effect on envgen.lock", hint="change the project file instead"
+        )
     return _check(session) if check else _lock(session, names, upgrade)
 
 
 def _check(session: Session) -> int:
     with moving("checking"):
         checked = lock.check(session)
-    rows = [{"profile": p, "name": s.name, "message": s.message} for p, items in (checked or {}).items() for s in items]
+    rows = [
+        {"profile": p, "name": s.name, "message": s.message}
+        for p, items in (checked or {}).items()
+        for s in items
+    ]
     code = ExitCode.FINDINGS if checked is None or rows else ExitCode.OK
     return answer({"exists": checked is not None, "stale": rows}, _stale(session, checked), code)
 
@@ -69,5 +81,9 @@ def _lock(session: Session, names: tuple[str, ...], upgrade: bool) -> int:
     changes, left = list(map(asdict, update.changes)), [problem.message for problem in update.left]
     document = {"changes": changes, "notes": update.notes, "written": update.written, "left": left}
     # Of a first lock all is new: the file has it.
-    shown = [] if update.first else [one for one in update.changes if not one.name.endswith(" sha256") or one.before]
+    shown = (
+        []
+        if update.first
+        else [one for one in update.changes if not one.name.endswith(" sha256") or one.before]
+    )
     return answer(document, map(str, shown), ExitCode.LOCK if left else ExitCode.OK)

@@ -30,10 +30,11 @@ def command() -> None:
 @reporting
 @variant_option
 def pull(session: Session, service: str | None) -> int:
-    """Download the weights of SERVICE, and of its draft model, into the Hugging Face cache, or resume a download.
+    """Download the weights of SERVICE, and of its draft model, into the Hugging Face cache, or
+    resume a download.
 
-    The profile's image downloads them at the commit in envgen.lock. The files belong to your user. HF_TOKEN and
-    HF_ENDPOINT come from this shell. After Ctrl-C, the next run continues.
+    The profile's image downloads them at the commit in envgen.lock. The files belong to your user.
+    HF_TOKEN and HF_ENDPOINT come from this shell. After Ctrl-C, the next run continues.
 
     \b
     Example:
@@ -49,8 +50,8 @@ def pull(session: Session, service: str | None) -> int:
 def check(session: Session, service: str | None) -> int:
     """Check that the weights of SERVICE and of its draft model are complete, without the network.
 
-    Reads every byte: a file must have the hub's hash, where its cache has one. Exits with 1 if a file is missing,
-    incomplete or another one.
+    Reads every byte: a file must have the hub's hash, where its cache has one. Exits with 1 if a
+    file is missing, incomplete or another one.
 
     \b
     Example:
@@ -63,7 +64,11 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     deployment = session.deployment()
     name = weights.choose(deployment.profile, service)
     head = head_of(deployment, name)
-    fetched = [weights.fetch(head, model) for model in deployment.profile.services[name].models] if fetch else []
+    fetched = (
+        [weights.fetch(head, model) for model in deployment.profile.services[name].models]
+        if fetch
+        else []
+    )
     held = weights.look(head, name, deep=not fetch)
     main, *drafts = [dict(vars(one)) for one in held]
     main |= {"draft": drafts[0] if drafts else None}

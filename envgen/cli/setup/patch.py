@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from envgen.app.patch_sources import NewPatch, checkout_of, compiled_by, find_targets, new_target, one_target
+from envgen.app.patch_sources import (
+    NewPatch,
+    checkout_of,
+    compiled_by,
+    find_targets,
+    new_target,
+    one_target,
+)
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, project_options, reporting
@@ -49,20 +56,32 @@ def list_(session: Session, sources: tuple[str, ...]) -> int:
         to_wheel = "applied to the wheel" if target.source.origin.wheel else ""
         how = f"for the checkout {target.mounted}" if target.mounted else to_wheel
         rows = [
-            {"name": patch.name, "path": patch.path, "title": patch.header.title,
-             "applies_to": patch.header.applies_to or None, "in_range": in_range(patch.header.applies_to, version),
-             "touches": list(patch.touches), "fields": dict(patch.header.fields),
-             "how": how or ("Python only" if patch in late else "built with the wheel")}
+            {
+                "name": patch.name,
+                "path": patch.path,
+                "title": patch.header.title,
+                "applies_to": patch.header.applies_to or None,
+                "in_range": in_range(patch.header.applies_to, version),
+                "touches": list(patch.touches),
+                "fields": dict(patch.header.fields),
+                "how": how or ("Python only" if patch in late else "built with the wheel"),
+            }
             for patch in series.patches
-        ]  # fmt: skip
-        head = {"source": target.name, "profile": target.profile.name, "series": f"{series.folder}/series"}
+        ]
+        head = {
+            "source": target.name,
+            "profile": target.profile.name,
+            "series": f"{series.folder}/series",
+        }
         documents.append({**head, "version": version or None, "patches": rows})
     return answer({"sources": documents}, _listed(documents))
 
 
 def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for source in documents:
-        yield " ".join(filter(None, (source["source"], source["version"], f"(profile {source['profile']})")))
+        yield " ".join(
+            filter(None, (source["source"], source["version"], f"(profile {source['profile']})"))
+        )
         for row in source["patches"]:
             note = "" if row["in_range"] else ", LEFT OUT: not for this version"
             yield f"  {row['name']}\n      {row['title']}"
@@ -71,14 +90,16 @@ def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 @command.command("check")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@click.option("--ref", metavar="REF", help="Test against a branch, tag or commit of the source's repository.")
+@click.option(
+    "--ref", metavar="REF", help="Test against a branch, tag or commit of the source's repository."
+)
 @reporting
 def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     """Test whether patches apply to their sources, without building anything.
 
-    Without --ref, the versions that the profiles build, and the mounted checkouts, are tested. A wheel is read from the
-    package index (the few files that are patched), a repository from a mounted checkout that has the release, else from
-    its server. Exits with 1 if a build would fail.
+    Without --ref, the versions that the profiles build, and the mounted checkouts, are tested. A
+    wheel is read from the package index (the few files that are patched), a repository from a
+    mounted checkout that has the release, else from its server. Exits with 1 if a build would fail.
 
     \b
     Examples:
@@ -91,20 +112,29 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
             series, mounted = target.series(), target.mounted is not None
             runs.append((target, dry_run(target.unpatched(ref or ""), series, mounted=mounted)))
         else:
-            progress(f"note: {target.mounted} is not there, so {target.name} of {target.profile.name} is not tested")
+            progress(
+                f"note: {target.mounted} is not there, so {target.name} of {target.profile.name} is not tested"
+            )
     documents = [as_document(target.name, run) for target, run in runs]
     code = ExitCode.OK if all(run.ok for _, run in runs) else ExitCode.FINDINGS
     lines = [line for _, run in runs for line in report_lines(run)]
     project = session.loaded().project
-    lost = {target.name for target, run in runs for one in run.verdicts if one.state is State.LACKING}
+    lost = {
+        target.name for target, run in runs for one in run.verdicts if one.state is State.LACKING
+    }
     return answer(
-        {"rehearsals": documents}, [*lines, *(f"  {compiled_by(project, name)}" for name in sorted(lost))], code
+        {"rehearsals": documents},
+        [*lines, *(f"  {compiled_by(project, name)}" for name in sorted(lost))],
+        code,
     )
 
 
 source_argument = click.argument("source", required=False)
 checkout_option = click.option(
-    "--checkout", type=click.Path(path_type=Path), metavar="DIR", help="The checkout (default: the mounted one)."
+    "--checkout",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The checkout (default: the mounted one).",
 )
 
 
@@ -113,14 +143,27 @@ checkout_option = click.option(
 @source_argument
 @checkout_option
 @click.option("-m", "--description", default="", help="The purpose, in one line.")
-@click.option("-y", "--yes", is_flag=True, help="Write `patches: NAME` into the project file where it is missing.")
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="Write `patches: NAME` into the project file where it is missing.",
+)
 @project_options
-def new(session: Session, name: str, source: str | None, checkout: Path | None, description: str, yes: bool) -> int:
+def new(
+    session: Session,
+    name: str,
+    source: str | None,
+    checkout: Path | None,
+    description: str,
+    yes: bool,
+) -> int:
     """Create a patch from the changes in a mounted checkout. The checkout stays as it is.
 
-    Changes that earlier patches of the series made there are left out, and what installations write. The first patch of
-    a source creates its folder and its `series` file, and asks to write `patches: SOURCE` into the profile that your
-    development profile extends. The patch is for this release and later ones: where it no longer fits, a build fails.
+    Changes that earlier patches of the series made there are left out, and what installations
+    write. The first patch of a source creates its folder and its `series` file, and asks to write
+    `patches: SOURCE` into the profile that your development profile extends. The patch is for this
+    release and later ones: where it no longer fits, a build fails.
 
     \b
     Examples:
@@ -156,7 +199,9 @@ def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
         progress(f"wrote {line}")
         taken.append(taker)
     elif taker:
-        progress(f"write {line} in {place.project.file.name}, and its builds apply it (`--yes` does that)")
+        progress(
+            f"write {line} in {place.project.file.name}, and its builds apply it (`--yes` does that)"
+        )
     release = f" {applies_to.removeprefix('>=')} and later" if applies_to else " every version"
     progress(f"for{release} (Applies-To); taken by {', '.join(taken) or 'no profile yet'}")
     if taken:
@@ -170,7 +215,9 @@ def _changes(there: Checkout, series: Series) -> bytes:
         more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
         progress(f"left out, because a build writes them: {', '.join(shown[:8])}{more}")
     if not diff:
-        raise UsageError(f"nothing has changed in {there.folder}", hint="edit the source there first")
+        raise UsageError(
+            f"nothing has changed in {there.folder}", hint="edit the source there first"
+        )
     return diff
 
 
@@ -182,8 +229,8 @@ def _changes(there: Checkout, series: Series) -> bytes:
 def refresh(session: Session, patch: str, source: str | None, checkout: Path | None) -> int:
     """Replace the diff of PATCH with the changes in a mounted checkout.
 
-    PATCH is a number in the series or a file name; its header stays. The checkout must have all earlier patches of the
-    series applied, or none.
+    PATCH is a number in the series or a file name; its header stays. The checkout must have all
+    earlier patches of the series applied, or none.
 
     \b
     Example:
@@ -193,7 +240,9 @@ def refresh(session: Session, patch: str, source: str | None, checkout: Path | N
     series = target.series()
     old = choose(series, patch)
     there = Checkout(checkout_of(target, checkout))
-    before = Series(series.folder, series.patches[: series.patches.index(old)]).for_version(there.version)
+    before = Series(series.folder, series.patches[: series.patches.index(old)]).for_version(
+        there.version
+    )
     click.echo(replace_diff(target.root, old.path, _changes(there, before)))
     progress("check its Applies-To, then run `envgen patch check`")
     return ExitCode.OK
@@ -225,5 +274,9 @@ def apply(session: Session, source: str | None, checkout: Path | None) -> int:
     names = [patch.name for patch in series.patches]
     count = counted(len(names), "patch", "patches")
     there.apply(series)
-    document = {"checkout": str(there.folder), "applied": names, "rehearsal": as_document(target.name, run)}
+    document = {
+        "checkout": str(there.folder),
+        "applied": names,
+        "rehearsal": as_document(target.name, run),
+    }
     return answer(document, [*report_lines(run), f"{there.folder}: applied {count}"])

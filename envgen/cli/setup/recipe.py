@@ -28,30 +28,58 @@ def command() -> None:
 @json_option
 def list_() -> int:
     """List the recipes that ship with envgen."""
-    models = [{key: getattr(one, key) for key in ("name", "repo", "nodes", "weights")} for one in shipped().values()]
-    shown = [["recipe", "model", "machines", "weights"], *(list(map(str, one.values())) for one in models)]
+    models = [
+        {key: getattr(one, key) for key in ("name", "repo", "nodes", "weights")}
+        for one in shipped().values()
+    ]
+    shown = [
+        ["recipe", "model", "machines", "weights"],
+        *(list(map(str, one.values())) for one in models),
+    ]
     return answer({"recipes": models}, table(shown))
 
 
 @command.command("add")
 @click.argument("name")
-@click.option("--model-variant", "variant", metavar="V", default="",
-              help="The variant of a vllm-project recipe (default: the one for a DGX Spark).")  # fmt: skip
-@click.option("--name", "called", metavar="PROFILE", default="", help="Name of the profile (default: the recipe's).")
-@click.option("--extends", metavar="PROFILE", default="", help="The profile to extend (default: prod).")
-@click.option("--image", is_flag=True, help="Take the recipe's image, and the vLLM in it, as the base.")
+@click.option(
+    "--model-variant",
+    "variant",
+    metavar="V",
+    default="",
+    help="The variant of a vllm-project recipe (default: the one for a DGX Spark).",
+)
+@click.option(
+    "--name",
+    "called",
+    metavar="PROFILE",
+    default="",
+    help="Name of the profile (default: the recipe's).",
+)
+@click.option(
+    "--extends", metavar="PROFILE", default="", help="The profile to extend (default: prod)."
+)
+@click.option(
+    "--image", is_flag=True, help="Take the recipe's image, and the vLLM in it, as the base."
+)
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would change; write nothing.")
 @reporting
 def add(
-    session: Session, name: str, variant: str, called: str, extends: str, image: bool,
-    yes: bool, dry_run: bool,
-) -> int:  # fmt: skip
+    session: Session,
+    name: str,
+    variant: str,
+    called: str,
+    extends: str,
+    image: bool,
+    yes: bool,
+    dry_run: bool,
+) -> int:
     """Add a recipe to envgen.yaml as a profile.
 
-    NAME is a shipped recipe, or a file. Shows the change and asks before it writes. No part of a recipe is executed.
-    What the profile lacks is listed, with the reason. Comments and order of envgen.yaml are kept. With --json, --yes is
-    needed to write.
+    NAME is a shipped recipe, or a file. Shows the change and asks before it writes. No part of a
+    recipe is executed.
+    What the profile lacks is listed, with the reason. Comments and order of envgen.yaml are kept.
+    With --json, --yes is needed to write.
 
     \b
     Examples:
@@ -65,7 +93,14 @@ def add(
     if wants_json():
         if yes:
             change.write()
-        print_json({"profile": change.profile, "left": list(change.left), "diff": change.diff, "written": yes})
+        print_json(
+            {
+                "profile": change.profile,
+                "left": list(change.left),
+                "diff": change.diff,
+                "written": yes,
+            }
+        )
         return ExitCode.OK
     click.echo(visible(change.diff, lines=True))
     for setting in change.left:
@@ -73,7 +108,10 @@ def add(
     if dry_run:
         return ExitCode.OK
     if not (yes or ask(f"write {change.file.name}?")):
-        raise RefusedError(f"{change.file.name} is unchanged: not confirmed", hint="add --yes to write without asking")
+        raise RefusedError(
+            f"{change.file.name} is unchanged: not confirmed",
+            hint="add --yes to write without asking",
+        )
     change.write()
     progress(f"wrote {change.file.name}; next: envgen predict -p {change.profile}")
     return ExitCode.OK

@@ -22,21 +22,27 @@ _AWAY = "move them away, or give the profile another `dockerfile:`"
 
 @click.command()
 @reporting
-@click.option("--check", is_flag=True, help="Write nothing; print a diff and exit with 1 if a file has drifted.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Write nothing; print a diff and exit with 1 if a file has drifted.",
+)
 def command(session: Session, check: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
-    Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so that the files are
-    the same on every machine; what `up` uses with them is in .envgen/render/PROFILE. Rendered files are overwritten,
-    with edits in them; a file that envgen did not write never is. Files of a profile that no longer exists are
-    removed.
+    Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so
+    that the files are the same on every machine; what `up` uses with them is in
+    .envgen/render/PROFILE. Rendered files are overwritten, with edits in them; a file that envgen
+    did not write never is. Files of a profile that no longer exists are removed.
 
     \b
     Example:
       envgen render --check
     """
     if session.sets:
-        raise UsageError("--set has no effect on committed files", hint="`envgen up --set ...` uses it")
+        raise UsageError(
+            "--set has no effect on committed files", hint="`envgen up --set ...` uses it"
+        )
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
     warn_of_unused(session, local=False)
@@ -66,7 +72,9 @@ def command(session: Session, check: bool) -> int:
 
 
 def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless: list[str]) -> int:
-    drifted = {path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))}
+    drifted = {
+        path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))
+    }
     text = "".join(drifted.values())
     answer(
         {"drift": text, "files": sorted(files), "foreign": foreign, "ownerless": ownerless},
@@ -75,7 +83,9 @@ def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless
     if foreign:
         progress(f"{_FOREIGN}: {', '.join(foreign)}; {_AWAY}")
     elif ownerless and not drifted:
-        progress(f"no profile renders {', '.join(ownerless)}: `envgen render` removes files that it wrote")
+        progress(
+            f"no profile renders {', '.join(ownerless)}: `envgen render` removes files that it wrote"
+        )
     elif drifted:
         progress("the committed files have drifted from the project file: run `envgen render`")
     else:

@@ -1,6 +1,8 @@
-"""Checks of the machine itself: what makes a healthy server slow, or ends it, before any software is to blame.
+"""Checks of the machine itself: what makes a healthy server slow, or ends it, before any software
+is to blame.
 
-The figures and cures are those of public threads of DGX Spark owners (docs/doctor.md names them); no GB10 was at hand.
+The figures and cures are those of public threads of DGX Spark owners (docs/doctor.md names them);
+no GB10 was at hand.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ from envgen.engine.box import Box, BoxGpu
 from envgen.profile.model import GpuMode
 from envgen.text import GIB
 
-LATCHED_WATTS, LATCHED_MHZ, BUSY = 25.0, 1000, 50  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
+LATCHED_WATTS, LATCHED_MHZ, BUSY = (
+    25.0,
+    1000,
+    50,
+)  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
 
 
 @check("host.kernel", Where.HOST, needs="box")
@@ -41,7 +47,9 @@ def kernel(_context: Context, box: Box) -> Finding | None:
         cure = Remedy(HANDOVER_CURE)
         seen = f"kernel {box.kernel} without kho=off; {held / GIB:.1f} GiB are CMA pages (CmaFree)"
         title = "Kexec HandOver holds memory that can't be pinned"
-        return error(title, seen, "kho=off on the kernel's command line, or kernel 6.17", cure, case="kho")
+        return error(
+            title, seen, "kho=off on the kernel's command line, or kernel 6.17", cure, case="kho"
+        )
     return ok(f"kernel {box.kernel}")
 
 
@@ -50,10 +58,16 @@ def clocks(_context: Context, box: Box) -> Findings:
     """The GPU is not slowed down."""
     for number, gpu in enumerate(box.gpus):
         state = _state(gpu)
-        if (gpu.load or 0) >= BUSY and (gpu.power or 99) < LATCHED_WATTS and (gpu.clock or 9999) < LATCHED_MHZ:
+        if (
+            (gpu.load or 0) >= BUSY
+            and (gpu.power or 99) < LATCHED_WATTS
+            and (gpu.clock or 9999) < LATCHED_MHZ
+        ):
             cure = Remedy("sudo poweroff   # then pull the power plug for five minutes")
             title = f"GPU {number} is stuck at a low clock under load"
-            yield error(title, state, "its clock rises with the load", cure, case="latched", gpu=number)
+            yield error(
+                title, state, "its clock rises with the load", cure, case="latched", gpu=number
+            )
         elif any(one != "power cap" for one in gpu.limits):
             cure = Remedy(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {number}")
             title = f"GPU {number} is slowed down: {', '.join(gpu.limits)}"
@@ -65,8 +79,15 @@ def clocks(_context: Context, box: Box) -> Findings:
 
 def _state(gpu: BoxGpu) -> str:
     clock = "{} MHz" if gpu.fastest is None else f"{{}} of {gpu.fastest} MHz"
-    figures = ((gpu.power, "{:.0f} W"), (gpu.clock, clock), (gpu.temperature, "{} C"), (gpu.load, "{} % busy"))
-    return f"{gpu.name}: " + (", ".join(text.format(one) for one, text in figures if one is not None) or "no figures")
+    figures = (
+        (gpu.power, "{:.0f} W"),
+        (gpu.clock, clock),
+        (gpu.temperature, "{} C"),
+        (gpu.load, "{} % busy"),
+    )
+    return f"{gpu.name}: " + (
+        ", ".join(text.format(one) for one, text in figures if one is not None) or "no figures"
+    )
 
 
 @check("host.blocks", Where.HOST, needs="box")
@@ -78,12 +99,21 @@ def blocks(context: Context, box: Box) -> Findings:
     rest = _rest(context, total)
     for name, below in box.killers.items():
         if rest is not None and below >= rest:
-            seen = f"{name} acts below {below / GIB:.1f} GiB; the profile leaves {rest / GIB:.1f} GiB"
-            cure = remedies.line("memory: {floor: 0}   # or lower the threshold of the other program")
+            seen = (
+                f"{name} acts below {below / GIB:.1f} GiB; the profile leaves {rest / GIB:.1f} GiB"
+            )
+            cure = remedies.line(
+                "memory: {floor: 0}   # or lower the threshold of the other program"
+            )
             expected = "a threshold below what the profile leaves at rest"
-            yield warning(f"{name} would end the server at rest", seen, expected, cure, case="killer")
+            yield warning(
+                f"{name} would end the server at rest", seen, expected, cure, case="killer"
+            )
         else:
-            yield info(f"{name} runs", "it may kill a server, or something else, before `memory.floor` acts")
+            yield info(
+                f"{name} runs",
+                "it may kill a server, or something else, before `memory.floor` acts",
+            )
     if swap:
         seen = "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
         yield info(f"swap is on: {swap / GIB:.1f} GiB", seen)
@@ -91,7 +121,9 @@ def blocks(context: Context, box: Box) -> Findings:
 
 
 def _rest(context: Context, total: int) -> int | None:
-    """Bytes that the profile's largest server leaves of the machine's memory; None if no share is written."""
+    """Bytes that the profile's largest server leaves of the machine's memory; None if no share is
+    written.
+    """
     shares = [0.0]
     for service in context.profile.services.values():
         with contextlib.suppress(KeyError, ValueError):

@@ -1,4 +1,6 @@
-"""Import truth: does each way of starting Python, from each folder, import the code that the profile names?"""
+"""Import truth: does each way of starting Python, from each folder, import the code that the
+profile names?
+"""
 
 from __future__ import annotations
 
@@ -81,21 +83,34 @@ def cases_of(cell: Imported, source: Source, probe: Probe) -> list[tuple[Case, s
 
 
 def own_file(source: Source, origins: Iterable[Origins]) -> str:
-    """The package's own file: of a mounted source in its mount, else that of its distribution's RECORD; "": unknown."""
+    """The package's own file: of a mounted source in its mount, else that of its distribution's
+    RECORD; "": unknown.
+    """
     mine = [one for one in origins if one.package == source.package]
     if source.origin.kind == "checkout":
-        return next((one.home for one in mine if one.home), f"{source.mount}/{source.package}/__init__.py")
+        return next(
+            (one.home for one in mine if one.home), f"{source.mount}/{source.package}/__init__.py"
+        )
     recorded = [file for one in mine for file in one.recorded]
-    named = [one for one in recorded if canonicalize_name(one.name) == canonicalize_name(source.distribution)]
+    named = [
+        one
+        for one in recorded
+        if canonicalize_name(one.name) == canonicalize_name(source.distribution)
+    ]
     return next((one.file for one in named or recorded), "")
 
 
 def wanted(source: Source, probe: Probe) -> str:
     """The one file that every way of starting Python should import.
 
-    A package that came without a RECORD (from Debian) has the file that most ways import from site-packages.
+    A package that came without a RECORD (from Debian) has the file that most ways import from
+    site-packages.
     """
-    origins = [cell.origin for cell in probe.cells(source.package) if cell.kind == "regular" and is_site(cell.origin)]
+    origins = [
+        cell.origin
+        for cell in probe.cells(source.package)
+        if cell.kind == "regular" and is_site(cell.origin)
+    ]
     return own_file(source, probe.origins) or max(origins, key=origins.count, default="")
 
 
@@ -132,20 +147,26 @@ def ways(cells: Sequence[Imported], everything: Iterable[Imported]) -> str:
 
 
 def starter(wrong: WrongImport, probe: Probe) -> str:
-    """The file that put the deciding entry on sys.path, or that started the import hook; "" if none is known."""
+    """The file that put the deciding entry on sys.path, or that started the import hook; "" if none
+    is known.
+    """
     entry, starters = wrong.entry, probe.starters
     if entry is None:
         module = posixpath.basename(starters.hooks.get(wrong.finder, "")).removesuffix(".py")
-        lines = [pth.path for pth in probe.pth if module and any(module in line for line in pth.lines)]
+        lines = [
+            pth.path for pth in probe.pth if module and any(module in line for line in pth.lines)
+        ]
         return next(iter(lines), starters.hooks.get(wrong.finder, ""))
     if entry not in probe.python.path or entry in probe.python_path or is_site(f"{entry}/"):
         return ""
-    # A line of a .pth file is a folder, absolute or seen from the file's own, or code that names one.
+    # A line of a .pth file is a folder, absolute or seen from the file's own, or code that names
+    # one.
     named = [
         pth.path
         for pth in probe.pth
         if any(
-            posixpath.normpath(posixpath.join(posixpath.dirname(pth.path), line)) == entry or entry in line
+            posixpath.normpath(posixpath.join(posixpath.dirname(pth.path), line)) == entry
+            or entry in line
             for line in pth.lines
         )
     ]
@@ -170,7 +191,9 @@ def decided_by(wrong: WrongImport, context: Context, probe: Probe) -> str:
 
 
 def foreign_path(entry: str, context: Context, probe: Probe) -> str:
-    """The `python3` that sets PYTHONPATH itself, so that the container's variable lacks the entry; else ""."""
+    """The `python3` that sets PYTHONPATH itself, so that the container's variable lacks the entry;
+    else "".
+    """
     if context.container is None or entry in context.container.env.get("PYTHONPATH", "").split(":"):
         return ""
     return probe.starters.wrapper
@@ -181,12 +204,17 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
     on_path = [str(entry) for entry in context.profile.python_path]
     mounts = [str(one.mount) for one in context.profile.mounted_sources.values()]
     mounted = source.origin.kind == "checkout"
-    own_entry = wrong.entry is not None and (wrong.entry == "" or wrong.entry not in probe.python.path)
+    own_entry = wrong.entry is not None and (
+        wrong.entry == "" or wrong.entry not in probe.python.path
+    )
     if wrong.case is Case.LEFTOVERS:
         return remedies.inside(context, "rm", "-r", wrong.target)
     if wrong.case is Case.FAILED:
         return remedies.inside(
-            context, "python3", "-c", f"import importlib.util; importlib.util.find_spec({source.package!r})"
+            context,
+            "python3",
+            "-c",
+            f"import importlib.util; importlib.util.find_spec({source.package!r})",
         )
     if wrong.case is Case.OTHER_FILE:
         return remedies.away(context, wrong.target)
@@ -195,9 +223,15 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
     in_checkout = wrong.entry is not None and any(below(wrong.entry, mount) for mount in mounts)
     if wrong.entry in on_path and not in_checkout:
         return remedies.python_path(context, without=[str(wrong.entry)])
-    if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE) and (by := starter(wrong, probe)):
+    if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE) and (
+        by := starter(wrong, probe)
+    ):
         editable = wrong.entry is None and "__editable__" in wrong.finder
-        return remedies.install(context, name, source) if editable and mounted else remedies.away(context, by)
+        return (
+            remedies.install(context, name, source)
+            if editable and mounted
+            else remedies.away(context, by)
+        )
     if (own_entry or in_checkout) and (
         wrong.case is Case.SHADOWED or (mounted and wrong.case in (Case.OTHER_COPY, Case.WHEEL))
     ):
@@ -212,8 +246,12 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
             return remedies.python_path(context)
         if not any(below(entry, str(source.mount)) for entry in probe.python_path):
             container = context.container.env.get("PYTHONPATH", "") if context.container else ""
-            if probe.starters.wrapper and any(below(entry, str(source.mount)) for entry in container.split(":")):
-                return remedies.without_variable(context, "PATH")  # the `python3` there takes it out
+            if probe.starters.wrapper and any(
+                below(entry, str(source.mount)) for entry in container.split(":")
+            ):
+                return remedies.without_variable(
+                    context, "PATH"
+                )  # the `python3` there takes it out
             return remedies.renew(context)  # the container is older than the profile
         return remedies.install(context, name, source)
     if wrong.case is Case.FROM_FOLDER:
@@ -224,18 +262,24 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
 
 def _top(wrong: WrongImport) -> str:
     """What to move away: the module's file, or the package's folder."""
-    package = wrong.case is not Case.SHADOWED and posixpath.basename(wrong.target).startswith("__init__.")
+    package = wrong.case is not Case.SHADOWED and posixpath.basename(wrong.target).startswith(
+        "__init__."
+    )
     return posixpath.dirname(wrong.target) if package else wrong.target
 
 
 def restored(name: str, source: Source, file: str, context: Context) -> Remedy:
-    """Bring a file back: of a checkout as git has it (the edit stays in its stash), else with a new container."""
+    """Bring a file back: of a checkout as git has it (the edit stays in its stash), else with a new
+    container.
+    """
     folder = context.checkouts.get(name, "")
     if source.origin.kind != "checkout":
         return remedies.anew(context)
     inner = posixpath.relpath(file, str(source.mount))
     if not folder:
-        return remedies.inside(context, "git", "-C", str(source.mount), "stash", "push", "--", inner)
+        return remedies.inside(
+            context, "git", "-C", str(source.mount), "stash", "push", "--", inner
+        )
     return Remedy(shell_line(["git", "-C", folder, "stash", "push", "--", inner]))
 
 
@@ -257,18 +301,26 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
         who = "" if wrong.case in alone else f"; decided by {decided_by(wrong, context, probe)}"
         findings.append(
             error(
-                f"{source.package}: {wrong.case.value}", f"{what}; with {ways(wrong.cells, everything)}{who}", right,
-                cure(wrong, name, source, context, probe), case=wrong.case.name.lower().replace("_", "-"), source=name,
-                target=wrong.target, entry=wrong.entry, finder=wrong.finder,
+                f"{source.package}: {wrong.case.value}",
+                f"{what}; with {ways(wrong.cells, everything)}{who}",
+                right,
+                cure(wrong, name, source, context, probe),
+                case=wrong.case.name.lower().replace("_", "-"),
+                source=name,
+                target=wrong.target,
+                entry=wrong.entry,
+                finder=wrong.finder,
                 ways=[[cell.how, cell.folder] for cell in wrong.cells],
             )
-        )  # fmt: skip
+        )
     if findings or not everything:
         return findings
     return [tried(name, source, file, everything, context)]
 
 
-def tried(name: str, source: Source, file: str, cells: Sequence[Imported], context: Context) -> Finding:
+def tried(
+    name: str, source: Source, file: str, cells: Sequence[Imported], context: Context
+) -> Finding:
     """Whether the right file can be imported, too. OK only if an import has succeeded."""
     package = source.package
     tried = context.tried.get(package, Tried(untried="no container of the service runs"))
@@ -288,12 +340,20 @@ def tried(name: str, source: Source, file: str, cells: Sequence[Imported], conte
     names = NAMES.get(package, ())
     # One name may go with a release: nothing is said as long as the package has another.
     if names and len(tried.lacks) == len(names):
-        what, seen = f"{package}: the imported file is not what was released", f"{file}, without {' and '.join(names)}"
+        what, seen = (
+            f"{package}: the imported file is not what was released",
+            f"{file}, without {' and '.join(names)}",
+        )
         repair = restored(name, source, file, context)
-        return error(what, seen, "the names that every release has", repair, case="incomplete", **facts)
+        return error(
+            what, seen, "the names that every release has", repair, case="incomplete", **facts
+        )
     if file and tried.file != file:
         again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")
-        what, gives = f"{package}: `import {package}` gives another file", tried.file or "an empty namespace"
+        what, gives = (
+            f"{package}: `import {package}` gives another file",
+            tried.file or "an empty namespace",
+        )
         return error(what, gives, file, again, case="gives-another", **facts)
     cells = [cell for cell in cells if cell.kind != "no-folder"]
     folders, ways = len({cell.folder for cell in cells}), len({cell.how for cell in cells})
@@ -302,11 +362,20 @@ def tried(name: str, source: Source, file: str, cells: Sequence[Imported], conte
 
 
 def _import_cure(name: str, source: Source, file: str, tried: Tried, context: Context) -> Remedy:
-    if tried.problem.startswith("SyntaxError") and f"({posixpath.basename(file)}, " in tried.problem:
+    if (
+        tried.problem.startswith("SyntaxError")
+        and f"({posixpath.basename(file)}, " in tried.problem
+    ):
         return restored(name, source, file, context)
     if not tried.problem.startswith("ModuleNotFoundError"):
-        return remedies.inside(context, "python3", "-c", f"import {source.package}")  # it prints where
-    if source.origin.kind == "checkout" and source.binaries is None and not source.install.dependencies:
+        return remedies.inside(
+            context, "python3", "-c", f"import {source.package}"
+        )  # it prints where
+    if (
+        source.origin.kind == "checkout"
+        and source.binaries is None
+        and not source.install.dependencies
+    ):
         return remedies.line(f"sources: {{{name}: {{install: {{dependencies: true}}}}}}")
     return remedies.install(context, name, source, force=True)
 
@@ -314,4 +383,8 @@ def _import_cure(name: str, source: Source, file: str, tried: Tried, context: Co
 @check("import.truth", Where.INSIDE, needs="probe")
 def import_truth(context: Context, probe: Probe) -> list[Finding]:
     sources = context.profile.sources.items()
-    return [finding for name, source in sources for finding in judge_source(name, source, context, probe)]
+    return [
+        finding
+        for name, source in sources
+        for finding in judge_source(name, source, context, probe)
+    ]

@@ -19,28 +19,49 @@ def probe_ran(context: Context) -> Findings:
     """The probe returned a complete document, and no import hook disturbed it."""
     probe, python = context.probe, context.profile.base.python
     if context.trouble is not None:
-        cure, wanted = remedies.inside(context, python, "-c", "pass"), "one JSON document from Python in the container"
+        cure, wanted = (
+            remedies.inside(context, python, "-c", "pass"),
+            "one JSON document from Python in the container",
+        )
         yield error(context.trouble.title, context.trouble.seen, wanted, cure, case="no-document")
     if probe is None:
         return None
     for failed in probe.errors:
         if failed.what in ("hang", "crash"):
-            title = "an import hook hangs" if failed.what == "hang" else "an import hook kills Python"
-            # Moving away the .pth file that starts the hook's module, or else the module, stops the hook.
+            title = (
+                "an import hook hangs" if failed.what == "hang" else "an import hook kills Python"
+            )
+            # Moving away the .pth file that starts the hook's module, or else the module, stops the
+            # hook.
             module = failed.file.rsplit("/", 1)[-1].removesuffix(".py")
-            pths = [pth.path for pth in probe.pth if module and any(module in line for line in pth.lines)]
+            pths = [
+                pth.path
+                for pth in probe.pth
+                if module and any(module in line for line in pth.lines)
+            ]
             starter = pths[0] if pths else failed.file
             seen = failed.error + (f"; installed by {starter}" if starter else "")
-            cure = remedies.inside(context, "mv", starter, f"{starter}.off") if starter else remedies.restart(context)
+            cure = (
+                remedies.inside(context, "mv", starter, f"{starter}.off")
+                if starter
+                else remedies.restart(context)
+            )
             yield error(title, seen, "an answer within milliseconds", cure, case="hook")
         else:
             cure = remedies.envgen(context, "doctor", "--json")
-            yield warning(f"a part of the probe failed: {failed.part}", failed.error, "facts", cure, case="part")
+            yield warning(
+                f"a part of the probe failed: {failed.part}",
+                failed.error,
+                "facts",
+                cure,
+                case="part",
+            )
     version = probe.python.version.partition(" ")[0]
     return ok(f"Python {version}, {probe.python.executable}", finders=list(probe.python.meta_path))
 
 
-# --- mounts and files ------------------------------------------------------------------------------------------------
+# --- mounts and files
+# ------------------------------------------------------------------------------------------------
 
 
 @check("mounts.sources", Where.INSIDE, needs="probe")
@@ -52,33 +73,60 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
         if folder is None:
             continue  # container.settings and import.truth report that
         if place := _moved(name, folder, context):
-            title, again = f"{name}: its folder was moved or removed while it was mounted", remedies.restart(context)
-            yield error(title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="moved")
-        elif not any(root.root.startswith(folder.path + "/") for root in probe.roots if root.package == source.package):
-            title, seen = f"{name}: the mounted folder is not its checkout", f"{folder.path} has no {source.package}"
+            title, again = (
+                f"{name}: its folder was moved or removed while it was mounted",
+                remedies.restart(context),
+            )
+            yield error(
+                title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="moved"
+            )
+        elif not any(
+            root.root.startswith(folder.path + "/")
+            for root in probe.roots
+            if root.package == source.package
+        ):
+            title, seen = (
+                f"{name}: the mounted folder is not its checkout",
+                f"{folder.path} has no {source.package}",
+            )
             point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
             yield error(title, seen, f"the checkout of {name}", point_at, case="no-package")
         elif not folder.writable:
             seen = f"{_owner(folder)}; the container runs as {probe.system.uid}"
             cure = _own(context, folder, context.checkouts.get(name, ""))
-            yield warning(f"{name} is not writable for the container's user", seen, "writable", cure, case="owner")
+            yield warning(
+                f"{name} is not writable for the container's user",
+                seen,
+                "writable",
+                cure,
+                case="owner",
+            )
         else:
-            yield ok(f"{name} is mounted at {folder.path}", owner=folder.uid, read_only=folder.read_only)
+            yield ok(
+                f"{name} is mounted at {folder.path}", owner=folder.uid, read_only=folder.read_only
+            )
     return None
 
 
 def _moved(name: str, folder: FolderFacts, context: Context) -> str:
-    """The path in its file system of a mounted folder that was moved or removed on the host; else "".
+    """The path in its file system of a mounted folder that was moved or removed on the host; else
+    "".
 
-    Only if path and inode differ: the path may differ for other reasons (links, subvolumes), and so may the inode (an
-    engine in a VM).
+    Only if path and inode differ: the path may differ for other reasons (links, subvolumes), and so
+    may the inode (an engine in a VM).
     """
     if folder.root.endswith(REMOVED):
         return f"{folder.root.removesuffix(REMOVED)} (removed)"
     place, now = context.checkouts.get(name, ""), context.inodes.get(name)
     mounts = context.container.mounts if context.container and not context.is_temporary else ()
-    is_ours = any(it.kind == "bind" and (it.source, it.target) == (place, folder.path) for it in mounts)
-    same = now is None or folder.inode in (0, now) or posixpath.basename(folder.root) == posixpath.basename(place)
+    is_ours = any(
+        it.kind == "bind" and (it.source, it.target) == (place, folder.path) for it in mounts
+    )
+    same = (
+        now is None
+        or folder.inode in (0, now)
+        or posixpath.basename(folder.root) == posixpath.basename(place)
+    )
     return folder.root if is_ours and not same else ""
 
 
@@ -87,7 +135,9 @@ def _owner(folder: FolderFacts) -> str:
 
 
 def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
-    """Make the folder writable. ``place``: the folder on this machine; "": a volume, which `up` fixes."""
+    """Make the folder writable. ``place``: the folder on this machine; "": a volume, which `up`
+    fixes.
+    """
     system = context.inside.system
     container = None if context.is_temporary else context.container
     if folder.read_only or not (container or place):
@@ -97,7 +147,11 @@ def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
     owner = f"{system.uid}:{system.gid}"
     if container is None:
         return Remedy(shell_line(["sudo", "chown", "-R", owner, place]))
-    return Remedy(shell_line(["docker", "exec", "--user", "0", container.name, "chown", "-R", owner, folder.path]))
+    return Remedy(
+        shell_line(
+            ["docker", "exec", "--user", "0", container.name, "chown", "-R", owner, folder.path]
+        )
+    )
 
 
 @check("mounts.caches", Where.INSIDE, needs="probe")
@@ -110,12 +164,21 @@ def caches(context: Context, probe: Probe) -> Findings:
             continue
         if not folder.exists or not folder.mounted:
             title = f"the {name} cache isn't mounted and is lost with the container"
-            yield warning(title, folder.path, "a mount", remedies.up(context), case="not-mounted", cache=name)
+            yield warning(
+                title, folder.path, "a mount", remedies.up(context), case="not-mounted", cache=name
+            )
         elif folder.read_only or not folder.writable:
             seen = _owner(folder) + (", mounted read-only" if folder.read_only else "")
-            title, cure = f"the {name} cache is not writable", _own(context, folder, str(cache.host or ""))
+            title, cure = (
+                f"the {name} cache is not writable",
+                _own(context, folder, str(cache.host or "")),
+            )
             yield error(title, seen, "a writable folder", cure, case="not-writable", cache=name)
-    return ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable") if named else None
+    return (
+        ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable")
+        if named
+        else None
+    )
 
 
 @check("caches.stale", Where.INSIDE, needs="modules")
@@ -123,17 +186,29 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
     """No compiled kernel is of other files than those that are there now."""
     for guess in (False, True):  # one edit of a header can be of all kernels
         stale = [module for module in listed if module.state == "stale" and module.guess is guess]
-        names, several, perhaps = [module.name for module in stale], len(stale) > 1, "perhaps " * guess
+        names, several, perhaps = (
+            [module.name for module in stale],
+            len(stale) > 1,
+            "perhaps " * guess,
+        )
         if not stale:
             continue
         title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code may run"
         reasons = (reason for module in stale for reason in module.reasons if reason.stale)
-        seen = first_of([*dict.fromkeys(" ".join([reason.message, *reason.files[:1]]) for reason in reasons)], 3)
+        seen = first_of(
+            [*dict.fromkeys(" ".join([reason.message, *reason.files[:1]]) for reason in reasons)], 3
+        )
         cure = remedies.envgen(context, "cache why" if guess else "cache clear", names[0])
         if several:
             title = f"{len(stale)} compiled kernels are {perhaps}stale: their old code may run"
             seen = [", ".join(first_of(names, 5)), *seen]
-            cure = remedies.envgen(context, *(("cache list",) if guess else ("cache clear", "--stale")))
+            cure = remedies.envgen(
+                context, *(("cache list",) if guess else ("cache clear", "--stale"))
+            )
         case = "guess" if guess else "stale"
-        yield warning(title, "; ".join(seen), "the files that are there now", cure, case=case, modules=names)
-    return ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None
+        yield warning(
+            title, "; ".join(seen), "the files that are there now", cure, case=case, modules=names
+        )
+    return (
+        ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None
+    )

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import (
+    Context,
+    Finding,
+    Findings,
+    Remedy,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo
 from envgen.errors import Problem
@@ -14,24 +25,43 @@ from envgen.profile.model import GpuMode
 from envgen.text import counted, first_of, shell_line
 
 # Keys of a service that replace its program, or let it do more on its machine.
-_FAR = ("command", "entrypoint", "privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "security_opt")
+_FAR = (
+    "command",
+    "entrypoint",
+    "privileged",
+    "cap_add",
+    "devices",
+    "network_mode",
+    "pid",
+    "ipc",
+    "security_opt",
+)
 LOOPING = 3  # restarts that make a restart loop
 
 
-# --- the host ---------------------------------------------------------------------------------------------------------
+# --- the host
+# ---------------------------------------------------------------------------------------------------------
 
 
 @check("host.docker", Where.HOST, needs="engine")
 def docker(_context: Context, engine: EngineInfo) -> Finding:
     """The engine's product and version, and what it can't do."""
     words = [f"Docker {engine.version}", *(["rootless"] if engine.rootless else [])]
-    words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
+    words += (
+        ["containerd's image store"]
+        if engine.containerd_store
+        else [engine.driver]
+        if engine.driver
+        else []
+    )
     return ok(", ".join(words), endpoint=engine.endpoint)
 
 
 @check("host.gpu", Where.HOST, needs="engine")
 def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
-    """The engine can give containers a GPU; up.refused says if the profile must have one and it can't."""
+    """The engine can give containers a GPU; up.refused says if the profile must have one and it
+    can't.
+    """
     mode, problem = gpu_offered(engine, context.profile.gpu)
     if problem is not None or context.profile.gpu is GpuMode.NONE:
         return None
@@ -50,7 +80,11 @@ def exposure(context: Context) -> Findings:
             yield ok(f"{reachable}; it requires an API key")
         elif reachable:
             seen = ", ".join(str(port) for port in service.host_ports)
-            near = f"ports: ['{on_loopback(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
+            near = (
+                f"ports: ['{on_loopback(service)}']"
+                if service.network is None
+                else "args: {host: 127.0.0.1}"
+            )
             cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
             if service.ports != context.profile.services[name].ports:
                 cure = Remedy(f"publish 127.0.0.1 alone in {profile.compose}")
@@ -65,7 +99,9 @@ def own_compose(context: Context, _engine: EngineInfo) -> Findings:
     own, cure = context.profile.compose, remedies.line("compose: null")
     if context.own_trouble:
         wanted = "a file that Compose reads"
-        yield error(f"{own} can't be used: nothing starts", context.own_trouble, wanted, cure, case="broken")
+        yield error(
+            f"{own} can't be used: nothing starts", context.own_trouble, wanted, cure, case="broken"
+        )
     for name, changes in context.own_changes.items():
         far = [one for one in changes if one in _FAR]
         if far:
@@ -85,8 +121,16 @@ def refused(context: Context, _engine: EngineInfo) -> Findings:
     if context.container is not None and context.container.state == "running":
         return None
     for problem in context.refused:
-        cure = Remedy(problem.hint or f"envgen up {context.service} {context.profile.chosen_variant}")
-        yield error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused")
+        cure = Remedy(
+            problem.hint or f"envgen up {context.service} {context.profile.chosen_variant}"
+        )
+        yield error(
+            problem.message,
+            f"service {context.service}",
+            "what `envgen up` needs",
+            cure,
+            case="refused",
+        )
     return ok(f"{context.service} has its checkouts, files, ports and memory on this machine")
 
 
@@ -96,24 +140,43 @@ def weights(context: Context, _engine: EngineInfo) -> Findings:
     for service, problems in context.weights.items():
         for problem in problems:
             cure = Remedy(problem.hint or f"envgen model check {service} {context.profile.chosen}")
-            yield error(problem.message, f"service {service}", "all files of the model", cure, case="not-whole")
+            yield error(
+                problem.message,
+                f"service {service}",
+                "all files of the model",
+                cure,
+                case="not-whole",
+            )
         if not problems:
             yield ok(f"the weights of {service} are complete")
     return None
 
 
-# --- the image --------------------------------------------------------------------------------------------------------
+# --- the image
+# --------------------------------------------------------------------------------------------------------
 
 
 @check("image.current", Where.IMAGE, needs="stale")
 def image(context: Context, stale: Sequence[Problem]) -> Findings:
-    """The profile's image is on this engine, and is what would be built now, as `envgen up` asks it."""
+    """The profile's image is on this engine, and is what would be built now, as `envgen up` asks
+    it.
+    """
     name, image = context.profile.image_name, context.image
     for problem in stale:
         make, case = (error, "missing") if image is None else (warning, "outdated")
         seen = f"{name} is {image.id[:19]}" if image else "no such image on this engine"
-        yield make(problem.message, seen, "an image of the profile as it is", Remedy(problem.hint), case=case)
-    return ok(f"{name} is up to date", id=image.id, created=str(image.created), size=image.size) if image else None
+        yield make(
+            problem.message,
+            seen,
+            "an image of the profile as it is",
+            Remedy(problem.hint),
+            case=case,
+        )
+    return (
+        ok(f"{name} is up to date", id=image.id, created=str(image.created), size=image.size)
+        if image
+        else None
+    )
 
 
 @check("patches.mounted", Where.HOST)
@@ -122,18 +185,23 @@ def unpatched(context: Context) -> Findings:
     for name, lacks in context.unpatched.items():
         folder = context.checkouts.get(name, "")
         cure = Remedy(shell_line(["envgen", "patch", "apply", name, "--checkout", folder]))
-        title = f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
+        title = (
+            f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
+        )
         seen = f"{folder} lacks {', '.join(lacks)}, or has edits in their lines"
         yield warning(title, seen, "patches applied", cure, case="lacks")
     return None
 
 
-# --- the container ----------------------------------------------------------------------------------------------------
+# --- the container
+# ----------------------------------------------------------------------------------------------------
 
 
 @check("container.running", Where.CONTAINER, needs="engine")
 def running(context: Context, _engine: EngineInfo) -> Findings:
-    """A container of the profile runs, without which imports can't be checked; no other service of it has failed."""
+    """A container of the profile runs, without which imports can't be checked; no other service of
+    it has failed.
+    """
     container = context.container
     end = context.ended.get(container.id) if container else None
     if context.is_temporary and not (end and end.failed):
@@ -152,23 +220,42 @@ def running(context: Context, _engine: EngineInfo) -> Findings:
 
 def _stands(container: Container, context: Context) -> Iterator[Finding]:
     """Whether a container runs, or how it ended, with the cause if its log or the engine has it."""
-    end, name, is_mine = context.ended.get(container.id), container.name, container is context.container
+    end, name, is_mine = (
+        context.ended.get(container.id),
+        container.name,
+        container is context.container,
+    )
     why = end.why if end else container.error
-    seen = f"exit code {end.exit_code if end else container.exit_code}" + (f": {why}" if why else "")
+    seen = f"exit code {end.exit_code if end else container.exit_code}" + (
+        f": {why}" if why else ""
+    )
     if container.state == "paused":
-        yield error(f"{name} is paused", "docker pause", "running", Remedy(f"docker unpause {name}"), case="paused")
+        yield error(
+            f"{name} is paused",
+            "docker pause",
+            "running",
+            Remedy(f"docker unpause {name}"),
+            case="paused",
+        )
     elif container.health == "unhealthy" and container.state == "running":
         cure = remedies.envgen(context, "logs", container.service)
-        yield error(f"{name} is unhealthy", "its health check fails", "healthy", cure, case="unhealthy")
+        yield error(
+            f"{name} is unhealthy", "its health check fails", "healthy", cure, case="unhealthy"
+        )
     elif container.state == "running":
         health = f", {container.health}" if container.health else ""
         yield ok(f"{name} is running{health}", id=container.id, since=str(container.started_at))
     elif end and end.asked and is_mine:
-        wanted, cure = "running, or a temporary container (envgen doctor --run)", remedies.up(context)
+        wanted, cure = (
+            "running, or a temporary container (envgen doctor --run)",
+            remedies.up(context),
+        )
         yield warning(f"{end}, so imports were not checked", seen, wanted, cure, case="stopped")
     elif is_mine or (end and end.failed) or container.state in ("dead", "restarting"):
         state = f"{name} {'has' if container.state == 'exited' else 'is'} {container.state}"
-        cure = remedies.up(context) if is_mine else remedies.envgen(context, "up", container.service)
+        cure = (
+            remedies.up(context) if is_mine else remedies.envgen(context, "up", container.service)
+        )
         yield error(str(end or state), seen, "running, or removed", cure, case="ended")
     elif end and end.asked and container.server:
         yield info(str(end), seen)
@@ -178,9 +265,18 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
 def settings(context: Context, differing: Sequence[str]) -> Finding:
     """The container has the image, variables, mounts and ports that `envgen up` would give it now."""
     if differing:
-        seen, differ = "; ".join(first_of(differing, 5)), counted(len(differing), "setting differs", "settings differ")
+        seen, differ = (
+            "; ".join(first_of(differing, 5)),
+            counted(len(differing), "setting differs", "settings differ"),
+        )
         cure = remedies.up(context)
-        return warning(f"{differ} from the profile's", seen, "what `envgen up` would start", cure, case="differ")
+        return warning(
+            f"{differ} from the profile's",
+            seen,
+            "what `envgen up` would start",
+            cure,
+            case="differ",
+        )
     return ok("the container has the profile's image and settings")
 
 
@@ -189,12 +285,23 @@ def restart_policy(context: Context, container: Container) -> Findings:
     """The container is in no restart loop, and Docker has started none of the servers again."""
     loops = container.restarts >= LOOPING
     if loops:
-        title, seen = f"{container.name} is in a restart loop", f"started again {container.restarts} times"
-        yield error(title, seen, "0", remedies.envgen(context, "logs", context.service), case="looping")
+        title, seen = (
+            f"{container.name} is in a restart loop",
+            f"started again {container.restarts} times",
+        )
+        yield error(
+            title, seen, "0", remedies.envgen(context, "logs", context.service), case="looping"
+        )
     for end in context.ended.values():
         if end.runs and not (loops and end.container == container.name):
             cure = remedies.envgen(context, "logs", end.service)
-            yield warning(str(end), end.why or "its log has no known cause", "0 restarts", cure, case="restarted")
+            yield warning(
+                str(end),
+                end.why or "its log has no known cause",
+                "0 restarts",
+                cure,
+                case="restarted",
+            )
     return ok(f"restart policy: {container.restart_policy or 'no'}")
 
 

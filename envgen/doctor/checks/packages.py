@@ -17,41 +17,63 @@ UNKNOWN = "0.0.0+unknown"
 def named(probe: Probe, *names: str) -> list[Distribution]:
     """Distributions with these names, in the order of importlib.metadata."""
     wanted = [canonicalize_name(name) for name in names]
-    return [distribution for distribution in probe.distributions if canonicalize_name(distribution.name) in wanted]
+    return [
+        distribution
+        for distribution in probe.distributions
+        if canonicalize_name(distribution.name) in wanted
+    ]
 
 
 def active_root(probe: Probe, package: str) -> Root | None:
     """The package's folder that most ways of starting Python import."""
-    folders = [cell.origin.rsplit("/", 1)[0] for cell in probe.cells(package) if cell.kind == "regular"]
+    folders = [
+        cell.origin.rsplit("/", 1)[0] for cell in probe.cells(package) if cell.kind == "regular"
+    ]
     top = max(folders, key=folders.count) if folders else None
-    return next((root for root in probe.roots if root.package == package and root.root == top), None)
+    return next(
+        (root for root in probe.roots if root.package == package and root.root == top), None
+    )
 
 
 @check("import.scripts", Where.INSIDE, needs="probe")
 def console_scripts(context: Context, probe: Probe) -> Findings:
     """Each console script is installed, and starts the interpreter that `python3` starts."""
-    scripts, mounted = {script.name: script for script in probe.scripts}, context.profile.mounted_sources
+    scripts, mounted = (
+        {script.name: script for script in probe.scripts},
+        context.profile.mounted_sources,
+    )
     for name, source in context.profile.sources.items():
         for script in (scripts[one] for one in source.console_scripts if one in scripts):
             cure = remedies.install(context, name, source)
             if script.path is None:
-                needed = any(service.command[:1] == (script.name,) for service in context.profile.services.values())
-                title, seen = f"{script.name}: the command isn't installed", f"no {script.name} on PATH"
+                needed = any(
+                    service.command[:1] == (script.name,)
+                    for service in context.profile.services.values()
+                )
+                title, seen = (
+                    f"{script.name}: the command isn't installed",
+                    f"no {script.name} on PATH",
+                )
                 make, case = (error, "needed") if needed else (warning, "not-installed")
-                yield make(title, seen, f"a console script of {source.distribution}", cure, case=case)
+                yield make(
+                    title, seen, f"a console script of {source.distribution}", cure, case=case
+                )
             elif script.interpreter is None or script.same:
                 yield ok(f"{script.name} is {script.path}" + ", with the same Python" * script.same)
             else:
                 seen = f"{script.path} starts {' '.join((script.interpreter, *script.flags))}"
                 title = f"{script.name} and python3 start different Pythons"
-                if mounted:  # only the overlay's Python has both: the base's packages, and what the checkouts need
+                # only the overlay's Python has both: the base's packages, and what the checkouts
+                # need
+                if mounted:
                     title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
                     cure = remedies.inside(context, "envgen-install")
                 yield error(title, seen, probe.python.executable, cure, case="other-python")
     return None
 
 
-# --- metadata --------------------------------------------------------------------------------------------------------
+# --- metadata
+# --------------------------------------------------------------------------------------------------------
 
 
 @check("import.metadata", Where.INSIDE, needs="probe")
@@ -72,8 +94,13 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
         return make(title, "PackageNotFoundError", "an installed distribution", cure, case=case)
     folder = first.url.removeprefix("file://").rstrip("/")
     if mounted and first.editable and folder and folder != str(source.mount):
-        title, seen = f"{source.distribution} was installed from another folder", f"editable, from {folder}"
-        return error(title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata)
+        title, seen = (
+            f"{source.distribution} was installed from another folder",
+            f"editable, from {folder}",
+        )
+        return error(
+            title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata
+        )
     if mounted and not (first.editable or below(first.location, str(source.mount))):
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
@@ -93,29 +120,50 @@ def _is(pin: Pin, distribution: Distribution) -> bool:
         return True  # a profile may call a source by another name; its metadata is judged by that
     if not pin.version:
         return True  # the lock has the version
-    installed = distribution.version if "+" in pin.version else distribution.version.partition("+")[0]
+    installed = (
+        distribution.version if "+" in pin.version else distribution.version.partition("+")[0]
+    )
     return canonicalize_version(pin.version) == canonicalize_version(installed)
 
 
-# --- FlashInfer and patches ------------------------------------------------------------------------------------------
+# --- FlashInfer and patches
+# ------------------------------------------------------------------------------------------
 
 
 @check("flashinfer.data", Where.INSIDE, needs="probe")
 def flashinfer_data(context: Context, probe: Probe) -> Findings:
-    """FlashInfer has the sources that its JIT compiles (data/csrc and others), and the version that names its cache."""
+    """FlashInfer has the sources that its JIT compiles (data/csrc and others), and the version that
+    names its cache.
+    """
     for name, source in context.profile.sources.items():
         root = active_root(probe, source.package) if source.package == "flashinfer" else None
         if root is None:
             continue
-        lacks = [f"{link.path} -> {link.target}" if link.target else link.path for link in root.data if not link.there]
+        lacks = [
+            f"{link.path} -> {link.target}" if link.target else link.path
+            for link in root.data
+            if not link.there
+        ]
         cure = remedies.install(context, name, source, force=True)
         facts = {"root": root.root, "version": root.version}
         if lacks:
             title = "flashinfer: sources for its JIT are missing, so nothing can be compiled"
-            yield error(title, ", ".join(lacks), "csrc, include, cutlass and spdlog", cure, case="missing", **facts)
+            yield error(
+                title,
+                ", ".join(lacks),
+                "csrc, include, cutlass and spdlog",
+                cure,
+                case="missing",
+                **facts,
+            )
         elif root.version in (None, UNKNOWN):
-            seen = f"{root.root}/_build_meta.py " + ("is missing" if root.version is None else "says so")
-            title, wanted = f"flashinfer reports {UNKNOWN} as its version", "its version, which names the cache folder"
+            seen = f"{root.root}/_build_meta.py " + (
+                "is missing" if root.version is None else "says so"
+            )
+            title, wanted = (
+                f"flashinfer reports {UNKNOWN} as its version",
+                "its version, which names the cache folder",
+            )
             yield warning(title, seen, wanted, cure, case="unknown-version", **facts)
         else:
             yield ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
@@ -124,34 +172,57 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
 
 @check("flashinfer.prebuilt", Where.INSIDE, needs="probe")
 def prebuilt(context: Context, probe: Probe) -> Finding | None:
-    """No prebuilt kernels: they take precedence over the JIT, so edits of a mounted checkout would never compile."""
-    if not any(source.package == "flashinfer" for source in context.profile.mounted_sources.values()):
+    """No prebuilt kernels: they take precedence over the JIT, so edits of a mounted checkout would
+    never compile.
+    """
+    if not any(
+        source.package == "flashinfer" for source in context.profile.mounted_sources.values()
+    ):
         return None
     title, root = "prebuilt kernels mask your edits", active_root(probe, "flashinfer")
     if any(cell.kind != "missing" for cell in probe.cells("flashinfer_jit_cache")):
-        cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", "flashinfer-jit-cache")
-        return warning(title, "flashinfer-jit-cache is installed", "no such package", cure, case="masked")
+        cure = remedies.inside(
+            context, "python3", "-m", "pip", "uninstall", "-y", "flashinfer-jit-cache"
+        )
+        return warning(
+            title, "flashinfer-jit-cache is installed", "no such package", cure, case="masked"
+        )
     if root and root.aot:
         folder = f"{root.root}/data/aot"
         seen = f"{folder} has {len(root.aot)}: {', '.join(root.aot[:4])}"
-        return warning(title, seen, "none", remedies.inside(context, "rm", "-r", folder), case="masked")
+        return warning(
+            title, seen, "none", remedies.inside(context, "rm", "-r", folder), case="masked"
+        )
     return ok("no prebuilt kernels mask your edits")
 
 
 @check("patches.claimed", Where.INSIDE, needs="probe")
 def claimed(context: Context, probe: Probe) -> Finding | None:
-    """The files that patches of the image changed are as the patches left them, and Python imports them."""
+    """The files that patches of the image changed are as the patches left them, and Python imports
+    them.
+    """
     missing = [claim for claim in probe.claimed if claim.state != "there"]
     names = sorted({claim.patch for claim in missing or probe.claimed})
     if missing:
         seen = ", ".join(f"{claim.path}: {claim.state}" for claim in missing[:3])
         title = f"patches of the image are not in the imported code: {', '.join(names)}"
-        return error(title, seen, "the files as the patches left them", remedies.build(context), case="missing")
+        return error(
+            title,
+            seen,
+            "the files as the patches left them",
+            remedies.build(context),
+            case="missing",
+        )
     places = {
-        name: [one.path.rpartition(f"/{one.package}/")[2] for one in probe.claimed if one.patch == name]
+        name: [
+            one.path.rpartition(f"/{one.package}/")[2] for one in probe.claimed if one.patch == name
+        ]
         for name in names
     }
-    shown = ", ".join(f"{name} ({', '.join(files[:2])}{' ...' * (len(files) > 2)})" for name, files in places.items())
+    shown = ", ".join(
+        f"{name} ({', '.join(files[:2])}{' ...' * (len(files) > 2)})"
+        for name, files in places.items()
+    )
     return ok(f"patches in the imported code: {shown}") if names else None
 
 
@@ -168,10 +239,14 @@ def shared(context: Context, probe: Probe) -> Findings:
         title = f"{' and '.join(module.owners)} bring the same module"
         seen = f"{module.path} is of {module.winner or 'neither'}"
         if wanted:
-            yield error(title, seen, f"of {wanted} (pip.prefer)", remedies.build(context), case="other")
+            yield error(
+                title, seen, f"of {wanted} (pip.prefer)", remedies.build(context), case="other"
+            )
         else:
             cure = remedies.line(f"pip: {{prefer: [{module.winner or module.owners[0]}]}}")
-            yield warning(title, seen, "one package, or a choice between them", cure, case="undecided")
+            yield warning(
+                title, seen, "one package, or a choice between them", cure, case="undecided"
+            )
     if not told:
         yield ok("each module is of the package that should bring it")
     return None
@@ -179,7 +254,9 @@ def shared(context: Context, probe: Probe) -> Findings:
 
 @check("packages.binaries", Where.INSIDE, needs="probe")
 def binaries(_context: Context, probe: Probe) -> Findings:
-    """The compiled modules of a checkout with `binaries` are a wheel's: its sources of them are that release's."""
+    """The compiled modules of a checkout with `binaries` are a wheel's: its sources of them are
+    that release's.
+    """
     for checkout in probe.binaries:
         release = "-".join(checkout.wheel.split("-")[1:2])
         if checkout.compiled == "differs":

@@ -1,4 +1,6 @@
-"""The running programs: does each Python program of a container have the code that a new one would import?"""
+"""The running programs: does each Python program of a container have the code that a new one would
+import?
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from dataclasses import dataclass, replace
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below, is_site, own_file
-from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import (
+    Context,
+    Finding,
+    Findings,
+    Remedy,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
 from envgen.doctor.probed import Imported
 from envgen.doctor.programs import PathChange, PythonProcess, Running
 from envgen.profile.model import Source
@@ -22,7 +35,9 @@ SETS = re.compile(r"(?:\bexport\s+)?\bPYTHONPATH=(?:\"[^\"]*\"|'[^']*'|[^\s;]*)\
 
 @dataclass(frozen=True)
 class WrongFile:
-    """A program that has, or would have, another file than the right one. ``seen``: it has a library of it mapped."""
+    """A program that has, or would have, another file than the right one. ``seen``: it has a
+    library of it mapped.
+    """
 
     process: PythonProcess
     origin: str
@@ -42,11 +57,20 @@ def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:
     for process in running.processes:
         file = right(source, running, process)
         for library in process.mapped:
-            if library.package == source.package and file and library.folder != posixpath.dirname(file):
+            if (
+                library.package == source.package
+                and file
+                and library.folder != posixpath.dirname(file)
+            ):
                 yield WrongFile(process, f"{library.folder}/__init__.py", seen=library.file)
         for cell in process.cells:
-            # A program whose Python finds no such package has not imported one, and any folder can be a namespace.
-            kinds = ("regular", "module", *(["namespace"] if source.package in process.named else []))
+            # A program whose Python finds no such package has not imported one, and any folder can
+            # be a namespace.
+            kinds = (
+                "regular",
+                "module",
+                *(["namespace"] if source.package in process.named else []),
+            )
             if cell.package != source.package or cell.kind not in kinds:
                 continue
             origin = cell.origin or ", ".join(cell.portions)
@@ -57,7 +81,9 @@ def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:
 def changed_by(wrong: WrongFile) -> PathChange | None:
     """The code of the program that put the deciding entry on sys.path."""
     entry = wrong.cell.entry if wrong.cell else None
-    return next((one for one in wrong.process.changes if entry is not None and one.entry == entry), None)
+    return next(
+        (one for one in wrong.process.changes if entry is not None and one.entry == entry), None
+    )
 
 
 def own_path(wrong: WrongFile, running: Running) -> str:
@@ -77,9 +103,15 @@ def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
         return f"{change} puts {change.entry} on sys.path"
     if path := own_path(wrong, running):
         by = setter(process, running, context)
-        return f"its PYTHONPATH is {path}, not the container's" + (f"; {by[0]} sets it" if by else "")
+        return f"its PYTHONPATH is {path}, not the container's" + (
+            f"; {by[0]} sets it" if by else ""
+        )
     if cell.entry is None:
-        return f"the import hook {cell.finder}" if cell.finder not in ("", "PathFinder") else "no entry of sys.path"
+        return (
+            f"the import hook {cell.finder}"
+            if cell.finder not in ("", "PathFinder")
+            else "no entry of sys.path"
+        )
     if process.how == "script" and cell.entry == posixpath.dirname(process.target):
         return f"the script's own folder {cell.entry}"
     if cell.entry == "" or (process.how == "-m" and cell.entry == process.folder):
@@ -88,7 +120,9 @@ def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
 
 
 def setter(process: PythonProcess, running: Running, context: Context) -> tuple[str, Remedy] | None:
-    """What sets another PYTHONPATH between the container's start and the program, and the line without it."""
+    """What sets another PYTHONPATH between the container's start and the program, and the line
+    without it.
+    """
     service = context.profile.services.get(running.service)
     if service is None or is_exec(process):
         return None
@@ -100,13 +134,19 @@ def setter(process: PythonProcess, running: Running, context: Context) -> tuple[
     if "BASH_ENV" in service.env:
         return f"BASH_ENV={service.env['BASH_ENV']}", remedies.without_variable(there, "BASH_ENV")
     # An own `python3` that is a script: the process is the one that it starts.
-    if "/" in first and posixpath.basename(first).startswith("python") and first != process.executable:
+    if (
+        "/" in first
+        and posixpath.basename(first).startswith("python")
+        and first != process.executable
+    ):
         return first, _command(running.service, ["python3", *service.command[1:]])
     return None
 
 
 def is_exec(process: PythonProcess) -> bool:
-    """Whether `docker exec` started it, or a shell of such: it does not come from the container's own command."""
+    """Whether `docker exec` started it, or a shell of such: it does not come from the container's
+    own command.
+    """
     return process.top not in (0, 1)
 
 
@@ -146,16 +186,28 @@ def _foreign(name: str, source: Source, running: Running, context: Context) -> I
         first = members[0]
         pids = {one.process.pid: one.process for one in members}
         seen = f"{origin}, in {_who(list(pids.values()))}; {decided_by(first, running, context)}"
-        wanted = right(source, running, first.process) or f"{source.package} in the image's site-packages"
+        wanted = (
+            right(source, running, first.process)
+            or f"{source.package} in the image's site-packages"
+        )
         title = f"{running.service} runs another {source.package} than the profile's"
         yield error(
-            title, seen, wanted, cure(first, name, source, running, context), case="other", service=running.service,
-            source=name, origin=origin, processes=sorted(pids),
-        )  # fmt: skip
+            title,
+            seen,
+            wanted,
+            cure(first, name, source, running, context),
+            case="other",
+            service=running.service,
+            source=name,
+            origin=origin,
+            processes=sorted(pids),
+        )
 
 
 def _older(source: Source, running: Running, context: Context) -> Finding | None:
-    """The oldest program that has loaded code which was changed since, or whose libraries were replaced."""
+    """The oldest program that has loaded code which was changed since, or whose libraries were
+    replaced.
+    """
     there = replace(context, service=running.service, container=running.container)
     title = f"{running.service} runs older code of {source.package} than is there now"
     for process in sorted(running.processes, key=lambda one: one.started):
@@ -164,24 +216,36 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
         facts = {"service": running.service, "processes": [process.pid]}
         if gone := next((one for one in libraries if one.gone), None):
             seen = f"{_who([process])} has {gone.file} loaded, which was replaced since"
-            return warning(title, seen, file or gone.folder, remedies.restart(there), case="older", **facts)
+            return warning(
+                title, seen, file or gone.folder, remedies.restart(there), case="older", **facts
+            )
         if written := next((one for one in libraries if one.changed > process.started), None):
             seen = f"{_who([process])} has {written.file} loaded, which was written to since"
-            return warning(title, seen, "its library of now", remedies.restart(there), case="older", **facts)
+            return warning(
+                title, seen, "its library of now", remedies.restart(there), case="older", **facts
+            )
         if not libraries and source.package not in process.named:
             continue  # nothing shows that it has imported the package
         for age in running.ages:
-            is_its = age.package == source.package and file and below(age.folder, posixpath.dirname(file))
+            is_its = (
+                age.package == source.package
+                and file
+                and below(age.folder, posixpath.dirname(file))
+            )
             if is_its and age.changed > process.started:
                 after = f"{age.changed - process.started:.0f} s after {_who([process])} started"
                 seen = f"{age.file} was {'deleted' if age.gone else 'changed'} {after}"
-                return warning(title, seen, "its code of now", remedies.restart(there), case="older", **facts)
+                return warning(
+                    title, seen, "its code of now", remedies.restart(there), case="older", **facts
+                )
     return None
 
 
 @check("import.running", Where.INSIDE)
 def import_running(context: Context) -> Findings:
-    """Each Python program that runs has the files that a new one would import, and is not older than they are."""
+    """Each Python program that runs has the files that a new one would import, and is not older
+    than they are.
+    """
     for running in context.running:
         name = running.service
         if running.trouble:
@@ -190,12 +254,20 @@ def import_running(context: Context) -> Findings:
         findings = [
             finding
             for key, source in context.profile.sources.items()
-            for finding in (*_foreign(key, source, running, context), _older(source, running, context))
+            for finding in (
+                *_foreign(key, source, running, context),
+                _older(source, running, context),
+            )
             if finding is not None
         ]
         yield from findings
         unknown = sorted(
-            {str(one) for process in running.processes for one in process.changes if one.what == "unknown"}
+            {
+                str(one)
+                for process in running.processes
+                for one in process.changes
+                if one.what == "unknown"
+            }
         )
         if unknown:
             title = f"{name} puts a folder on sys.path that its code computes; it was not followed"
@@ -204,10 +276,14 @@ def import_running(context: Context) -> Findings:
         if unasked:
             yield info(f"{name}: what {_who(unasked)} imports could not be asked", unasked[0].error)
         if running.hidden:
-            yield info(f"{name}: {counted(running.hidden, 'program')} of another user could not be looked at")
+            yield info(
+                f"{name}: {counted(running.hidden, 'program')} of another user could not be looked at"
+            )
         asked = [one for one in running.processes if one.cells or one.mapped]
         if asked and not findings:
             sources = ", ".join(source.package for source in context.profile.sources.values())
-            programs = counted(len(asked), "running Python program has", "running Python programs have")
+            programs = counted(
+                len(asked), "running Python program has", "running Python programs have"
+            )
             yield ok(f"{name}: {programs} what a new one would import ({sources})", service=name)
     return None

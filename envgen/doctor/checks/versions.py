@@ -8,7 +8,18 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
-from envgen.doctor.model import Context, Finding, Findings, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import (
+    Context,
+    Finding,
+    Findings,
+    Remedy,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
 from envgen.doctor.probed import CompilerFacts, Probe, Promised
 from envgen.inside.jit.libraries import runs
 from envgen.render.environment import OVERLAY
@@ -28,14 +39,17 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def listed(differ: tuple[Promised, ...]) -> str:
-    some = ", ".join(f"{one.name} {one.installed or 'missing'} (not {one.promised})" for one in differ[:4])
+    some = ", ".join(
+        f"{one.name} {one.installed or 'missing'} (not {one.promised})" for one in differ[:4]
+    )
     return some + (f", and {len(differ) - 4} more" if len(differ) > 4 else "")
 
 
 def _fresh(context: Context, differ: tuple[Promised, ...]) -> Remedy:
     """Get rid of packages that somebody installed: caches stay.
 
-    In the overlay of mounted sources they hide the image's, so they are removed. A new container has the image's.
+    In the overlay of mounted sources they hide the image's, so they are removed. A new container
+    has the image's.
     """
     inside = [one.name for one in differ if below(one.location, OVERLAY)]
     if inside:
@@ -47,12 +61,22 @@ def _fresh(context: Context, differ: tuple[Promised, ...]) -> Remedy:
 def locked(context: Context, probe: Probe) -> Findings:
     """Locked packages, and torch and others of the base image, have the versions of the build."""
     count, of_base = probe.locked.count, probe.protected.count
-    if differ := tuple(one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs):
+    if differ := tuple(
+        one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs
+    ):
         title = f"{len(differ)} of {count} locked packages have the wrong version"
-        yield error(title, listed(differ), "the locked versions", _fresh(context, differ), case="differ")
+        yield error(
+            title, listed(differ), "the locked versions", _fresh(context, differ), case="differ"
+        )
     if differ := probe.protected.differ:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
-        yield error(title, listed(differ), "the base image's versions", _fresh(context, differ), case="replaced")
+        yield error(
+            title,
+            listed(differ),
+            "the base image's versions",
+            _fresh(context, differ),
+            case="replaced",
+        )
     there = f"{counted(count, 'locked package')} and {of_base} of the base image have the versions of the build"
     return ok(there) if count or of_base else None
 
@@ -61,8 +85,14 @@ def locked(context: Context, probe: Probe) -> Findings:
 def cuda_versions(context: Context, probe: Probe) -> Finding | None:
     """cuDNN is new enough for the profile's architectures. An old nvcc lacks them: cuda.compilers."""
     cuda, archs = probe.cuda, context.profile.cuda.arch_list
-    if any(arch.major >= BLACKWELL for arch in archs.archs) and () < numbers(cuda.cudnn.version) < CUDNN:
-        seen, wanted = f"{cuda.cudnn.version} ({cuda.cudnn.path})", ".".join(map(str, CUDNN)) + " or newer"
+    if (
+        any(arch.major >= BLACKWELL for arch in archs.archs)
+        and () < numbers(cuda.cudnn.version) < CUDNN
+    ):
+        seen, wanted = (
+            f"{cuda.cudnn.version} ({cuda.cudnn.path})",
+            ".".join(map(str, CUDNN)) + " or newer",
+        )
         return error(f"cuDNN is too old for {archs}", seen, wanted, NEWEST, case="cudnn")
     pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version))
     there = [f"{name} {version}" for name, version in pairs if version]
@@ -84,8 +114,13 @@ def compilers(context: Context, probe: Probe) -> Findings:
             seen, title = f"{tool.path} {tool.error}", f"{tool.name} can't be used"
             yield error(title, seen, "a working compiler", cure, case="broken", tool=tool.path)
         elif lacks := sorted(wanted - set(tool.archs)):
-            newest = ", ".join(sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:])
-            title, seen = f"{tool.name} doesn't know {', '.join(lacks)}", f"{tool.path}; its newest: {newest}"
+            newest = ", ".join(
+                sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:]
+            )
+            title, seen = (
+                f"{tool.name} doesn't know {', '.join(lacks)}",
+                f"{tool.path}; its newest: {newest}",
+            )
             yield error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path)
     names = ", ".join(tool.name for tool in tools) if context.profile.cuda.arch_list.archs else ""
     return ok(f"{names}: compile for {context.profile.cuda.arch_list}") if names else None
@@ -96,7 +131,8 @@ def is_for_blackwell(tool: CompilerFacts) -> bool:
 
 
 def wanted_of(tool: CompilerFacts, context: Context, split: bool) -> set[str]:
-    """The architectures that a compiler must support. ``split``: Triton has one ptxas for Blackwell and one for older
+    """The architectures that a compiler must support. ``split``: Triton has one ptxas for Blackwell
+    and one for older
     GPUs."""
     archs = context.profile.cuda.arch_list.archs
     if tool.name == "nvcc":  # it lists no suffixes
@@ -124,14 +160,17 @@ def gpu_arch(context: Context, probe: Probe) -> Findings:
             arch = f"{major}.{minor}{'a' if major >= 9 else ''}"
             seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
             cure = remedies.line(f"cuda: {{arch_list: {arch}}}")
-            yield error(f"kernels are not built for this GPU: {gpu.name}", seen, arch, cure, case="other")
+            yield error(
+                f"kernels are not built for this GPU: {gpu.name}", seen, arch, cure, case="other"
+            )
     names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in probe.gpus}))
     return ok(f"{listed} runs on {names}") if names else None
 
 
 @check("cuda.driver", Where.INSIDE, needs="probe")
 def driver(_context: Context, probe: Probe) -> Finding | None:
-    """The driver loads the PTX of the container's nvcc, itself or with NVIDIA's compatibility library.
+    """The driver loads the PTX of the container's nvcc, itself or with NVIDIA's compatibility
+    library.
 
     Source of DRIVERS: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image requires 590.
     """
@@ -141,7 +180,9 @@ def driver(_context: Context, probe: Probe) -> Finding | None:
     if there is None or wanted is None:
         return None
     release = ".".join(map(str, toolkit))
-    compat = [one for one in probe.variables.get("LD_LIBRARY_PATH", "").split(":") if "/compat" in one]
+    compat = [
+        one for one in probe.variables.get("LD_LIBRARY_PATH", "").split(":") if "/compat" in one
+    ]
     if int(there[1]) >= wanted:
         return ok(f"driver {there[0]} is new enough for CUDA {release}")
     if compat:

@@ -1,4 +1,6 @@
-"""Operation ``clear``: plan, guard, act, in one call. docs/jit-cache.md: what it removes, and what a kill leaves."""
+"""Operation ``clear``: plan, guard, act, in one call. docs/jit-cache.md: what it removes, and what
+a kill leaves.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ from envgen.inside.jit.ninja import parse
 from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget
 
 
-def only_stale(cache: Shelves, request: dict[str, Any], choices: list[Choice], guesses: list[str]) -> list[Choice]:
+def only_stale(
+    cache: Shelves, request: dict[str, Any], choices: list[Choice], guesses: list[str]
+) -> list[Choice]:
     """The choices with only those modules that are proven stale. A link is not a module."""
     judge = Judge(cache, request, package_of())
     for choice in choices:
         for name, kind in list(choice.entries.items()):
-            module = describe(choice.shelf, name, kind, cache.problems) if kind == "folder" else None
+            module = (
+                describe(choice.shelf, name, kind, cache.problems) if kind == "folder" else None
+            )
             if module is not None:
                 judge.judge(choice.shelf, module)
             if module is None or not is_stale(module, guesses):
@@ -38,8 +44,9 @@ def is_stale(module: Module, guesses: list[str]) -> bool:
 
 # A module is its folder, and the generated sources that its build.ninja compiles.
 #
-# These are not always in ``generated/<module>``: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul a
-# file. The next build globs stale ``*.generated.cu`` again, so the whole folder goes, not only the named files.
+# These are not always in ``generated/<module>``: fused_moe_120 compiles
+# ``cutlass_instantiations/120``, silu_and_mul a file. The next build globs stale ``*.generated.cu``
+# again, so the whole folder goes, not only the named files.
 
 # Folders of ``generated`` with one folder per module or arch.
 GROUPS = ("cutlass_instantiations", "trtllm_export")
@@ -49,8 +56,8 @@ GROUPS = ("cutlass_instantiations", "trtllm_export")
 class Part:
     """A module (``cached_ops/NAME``) or a path below ``generated`` to remove.
 
-    ``names``: the generated paths that a module compiles. ``modules``: modules that compile this path and go;
-    ``kept_for``: modules that compile it and stay.
+    ``names``: the generated paths that a module compiles. ``modules``: modules that compile this
+    path and go; ``kept_for``: modules that compile it and stay.
     """
 
     shelf: Shelf
@@ -72,7 +79,9 @@ class Part:
 
 
 def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
-    """Inspect one module; None where it no longer exists. Raises Fault for what must not be cleared."""
+    """Inspect one module; None where it no longer exists. Raises Fault for what must not be
+    cleared.
+    """
     target = Part(shelf, "cached_ops/" + name)
     try:
         with tree.opened(name, shelf.fd) as fd:
@@ -85,28 +94,38 @@ def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
     except OSError as error:
         if error.errno in tree.GONE:
             return None
-        raise tree.Fault("refused", target.shown + " can't be opened: " + tree.reason(error)) from None
+        raise tree.Fault(
+            "refused", target.shown + " can't be opened: " + tree.reason(error)
+        ) from None
     names, whole = generated_names(text, shelf, root)
     target.names, target.damaged = names, not whole
     return target
 
 
 def generated_names(text: str, shelf: Shelf, root: str) -> tuple[list[str], bool]:
-    """The generated paths that a build.ninja compiles, and whether all of its lines were understood."""
+    """The generated paths that a build.ninja compiles, and whether all of its lines were
+    understood.
+    """
     edges, whole = parse(text)
     parts = (generated_part(path, shelf, root) for edge in edges for path in edge.inputs)
     return list(dict.fromkeys(filter(None, parts))), whole
 
 
 def generated_part(path: str, shelf: Shelf, root: str) -> str:
-    """The path below ``generated`` to remove for a source: its folder, or the file itself at the top; "" for none.
+    """The path below ``generated`` to remove for a source: its folder, or the file itself at the
+    top; "" for none.
 
-    FlashInfer writes resolved absolute paths. From another mount the root differs, but its last two folders are always
-    ``.cache/flashinfer``; the result is only used below the open ``generated`` folder of this shelf.
+    FlashInfer writes resolved absolute paths. From another mount the root differs, but its last two
+    folders are always ``.cache/flashinfer``; the result is only used below the open ``generated``
+    folder of this shelf.
     """
     marker = "/" + shelf.prefix + "/generated/"
     heads = [head for head in (root, shelf.root) if path.startswith(head + marker)]
-    rest = path[len(heads[0] + marker) :] if heads else path.partition("/.cache/flashinfer" + marker)[2]
+    rest = (
+        path[len(heads[0] + marker) :]
+        if heads
+        else path.partition("/.cache/flashinfer" + marker)[2]
+    )
     parts = rest.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return ""
@@ -114,11 +133,15 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str:
 
 
 def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[Part]:
-    """The generated paths of all targets: those to remove, and those that a module that stays compiles, too."""
+    """The generated paths of all targets: those to remove, and those that a module that stays
+    compiles, too.
+    """
     parts: dict[tuple[int, str], Part] = {}
     for target in targets:
         for path in target.names:
-            item = parts.setdefault((target.shelf.fd, path), Part(target.shelf, "generated/" + path))
+            item = parts.setdefault(
+                (target.shelf.fd, path), Part(target.shelf, "generated/" + path)
+            )
             item.modules.append(target.name)
     for shelf, others in ((one.shelf, one.others) for one in choices):
         items = [item for (fd, _), item in parts.items() if fd == shelf.fd]
@@ -129,21 +152,28 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
                 stays = [] if error.errno in tree.GONE else items  # in doubt, keep them
             else:
                 names, whole = generated_names(text, shelf, root)
-                stays = [item for item in items if item.name in names or (not whole and item.name in text)]
+                stays = [
+                    item
+                    for item in items
+                    if item.name in names or (not whole and item.name in text)
+                ]
             for item in stays:
                 item.kept_for.append(name)
     return [item for item in parts.values() if item.kept_for or _guard(item)]
 
 
 def _guard(item: Part) -> bool:
-    """Measure a generated path; False where it is missing. Raises Fault for a link, or a path behind one."""
+    """Measure a generated path; False where it is missing. Raises Fault for a link, or a path
+    behind one.
+    """
     *folders, name = item.path.split("/")
     try:
         with tree.below(item.shelf.base, folders) as fd:
             kind = tree.kind_of(name, fd)
             if kind not in ("folder", "file", "gone"):
                 raise tree.Fault(
-                    "refused", item.shown + " is a " + kind + ", not a folder or file; nothing was touched"
+                    "refused",
+                    item.shown + " is a " + kind + ", not a folder or file; nothing was touched",
                 )
             measured = tree.measure_path(name, fd)
     except OSError as error:
@@ -151,7 +181,8 @@ def _guard(item: Part) -> bool:
             return False
         what = item.shelf.prefix + "/" + "/".join(folders)
         raise tree.Fault(
-            "refused", what + " is not a plain folder (" + tree.reason(error) + "); nothing was touched"
+            "refused",
+            what + " is not a plain folder (" + tree.reason(error) + "); nothing was touched",
         ) from None
     item.measure = measured or item.measure
     return measured is not None
@@ -165,21 +196,31 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
     except OSError:
         return  # tree.remove() still checks the device
     escaped = {one[4] for one in fields if len(one) > 4}  # blanks and the like as \\040
-    points = [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), one)) for one in escaped]
+    points = [
+        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), one))
+        for one in escaped
+    ]
     for path in paths:
         for mounted in points:
             if (mounted + "/").startswith(root + "/" + path + "/"):
-                raise tree.Fault("refused", path + " has something mounted at " + mounted + "; nothing was touched")
+                raise tree.Fault(
+                    "refused",
+                    path + " has something mounted at " + mounted + "; nothing was touched",
+                )
 
 
 def run_clear(request: dict[str, Any]) -> dict[str, Any]:
-    """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``: change nothing."""
+    """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``:
+    change nothing.
+    """
     dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
     stale = bool(request.get("stale"))
     errors: list[str] = []
     guesses: list[str] = []
     with asked(request) as cache, kernels.opened(request, cache.problems) as compiled:
-        swept = sweep(cache.fd, errors, dry=dry)  # first: after a kill, the module may already be gone
+        swept = sweep(
+            cache.fd, errors, dry=dry
+        )  # first: after a kill, the module may already be gone
         everything = bool(request.get("all")) or (stale and not patterns)
         groups = kernels.find(compiled, request, cache.problems) if patterns or everything else []
         choices = choose(cache, patterns, everything, [group.module.name for group in groups])
@@ -189,7 +230,9 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
         links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
-            raise tree.Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
+            raise tree.Fault(
+                "refused", ", ".join(links) + ": a link, not a module; nothing was touched"
+            )
         locks = kernels.locks_of(compiled, groups)
         hold = Hold([(one.shelf, list(one.entries)) for one in choices], locks, dry=dry)
         try:
@@ -199,35 +242,58 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             generated = generated_of(targets, choices, root_of(request))
             go = [item for item in generated if not item.kept_for]
             check_mounts([part.shown for part in targets + go], cache.root)
-            inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
+            inodes = {
+                inode: target.name for target in targets for _, inode, _ in target.measure.libraries
+            }
             users, unseen = loaded(inodes)
             if targets and not dry:
                 _act(cache, go + targets, hold, errors)
-            cleared = [kernels.target(group, not dry and kernels.remove(compiled, group, errors)) for group in groups]
+            cleared = [
+                kernels.target(group, not dry and kernels.remove(compiled, group, errors))
+                for group in groups
+            ]
         finally:
             hold.release()
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
         freed += sum(target.bytes for target in cleared if target.gone or dry)
-        return asdict(Cleared(
-            root=root_of(request),
-            dry_run=dry,
-            modules=tuple(
-                ModuleTarget(t.shelf.version, t.shelf.arch, t.name, t.measure.bytes, t.measure.files, t.damaged,
-                             tuple(inode for _, inode, _ in t.measure.libraries), t.gone)
-                for t in targets
-            ) + tuple(cleared),
-            generated=tuple(
-                Generated(g.shown, g.measure.bytes, g.measure.files, tuple(g.modules), tuple(g.kept_for), g.gone)
-                for g in generated
-            ),
-            leftovers=swept,
-            freed=freed + (0 if dry else swept.bytes),
-            users=tuple(users),
-            unseen=unseen,
-            problems=tuple(cache.problems),
-            errors=tuple(errors),
-            guesses=tuple(guesses),
-        ))  # fmt: skip
+        return asdict(
+            Cleared(
+                root=root_of(request),
+                dry_run=dry,
+                modules=tuple(
+                    ModuleTarget(
+                        t.shelf.version,
+                        t.shelf.arch,
+                        t.name,
+                        t.measure.bytes,
+                        t.measure.files,
+                        t.damaged,
+                        tuple(inode for _, inode, _ in t.measure.libraries),
+                        t.gone,
+                    )
+                    for t in targets
+                )
+                + tuple(cleared),
+                generated=tuple(
+                    Generated(
+                        g.shown,
+                        g.measure.bytes,
+                        g.measure.files,
+                        tuple(g.modules),
+                        tuple(g.kept_for),
+                        g.gone,
+                    )
+                    for g in generated
+                ),
+                leftovers=swept,
+                freed=freed + (0 if dry else swept.bytes),
+                users=tuple(users),
+                unseen=unseen,
+                problems=tuple(cache.problems),
+                errors=tuple(errors),
+                guesses=tuple(guesses),
+            )
+        )
 
 
 def _act(cache: Shelves, parts: list[Part], hold: Hold, errors: list[str]) -> None:

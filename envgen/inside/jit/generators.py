@@ -1,7 +1,8 @@
 """FlashInfer's generators: the Python files that write a module's sources and build.ninja.
 
-ninja knows nothing of them, and FlashInfer up to 0.6.10 writes build.ninja only where it is missing. So a library can
-be older than a generator that would compile it with other flags or from other sources.
+ninja knows nothing of them, and FlashInfer up to 0.6.10 writes build.ninja only where it is
+missing. So a library can be older than a generator that would compile it with other flags or from
+other sources.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def generators(root: str) -> list[str]:
         folders[:] = sorted(name for name in folders if name not in ("data", "__pycache__"))
         for name in sorted(name for name in names if name.endswith(".py")):
             path = os.path.join(folder, name)
-            inside = folder == os.path.join(root, FOLDER) or folder.startswith(os.path.join(root, FOLDER) + os.sep)
+            inside = folder == os.path.join(root, FOLDER) or folder.startswith(
+                os.path.join(root, FOLDER) + os.sep
+            )
             if inside or _CALL in read_text(path, _LARGEST):
                 paths.append(path)
             if len(paths) >= _MOST:
@@ -60,9 +63,11 @@ def include_folders(recipe: NinjaRecipe) -> list[str]:
 
 
 def shadows(recipe: NinjaRecipe, files: FileFacts, since: int) -> Iterator[str]:
-    """Files that are newer than ``since`` (ns) and may be included instead of one that the module was compiled with.
+    """Files that are newer than ``since`` (ns) and may be included instead of one that the module
+    was compiled with.
 
-    A header is searched in the folder of the file that includes it, then in the include folders in their order.
+    A header is searched in the folder of the file that includes it, then in the include folders in
+    their order.
     """
     folders, known = include_folders(recipe), set(recipe.inputs)
 

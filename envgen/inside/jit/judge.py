@@ -1,7 +1,7 @@
 """Finds the state of a module (docs/jit-cache.md lists them), and the evidence.
 
-Without a recorded baseline stale and fresh are guesses: a file that changed after the library was linked may have the
-same bytes again. Unlike mtimes, ctimes can't be set to the past.
+Without a recorded baseline stale and fresh are guesses: a file that changed after the library was
+linked may have the same bytes again. Unlike mtimes, ctimes can't be set to the past.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from envgen.inside.jit import kernels, tree
 from envgen.inside.jit.generators import generators, makes, shadows
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
-from envgen.inside.jit.locks import BATCH, Held, LockId, acquire_inside, enter, holders, own_as, sweep
+from envgen.inside.jit.locks import (
+    BATCH,
+    Held,
+    LockId,
+    acquire_inside,
+    enter,
+    holders,
+    own_as,
+    sweep,
+)
 from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
 from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBaseline
 
@@ -55,7 +64,9 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
 
 
 def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, LockId | None]:
-    """Whether this lock of the shelf is held (None: unknown), and then the device and inode of its file."""
+    """Whether this lock of the shelf is held (None: unknown), and then the device and inode of its
+    file.
+    """
     try:
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
@@ -66,9 +77,11 @@ def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, 
     return False, None
 
 
-# Baselines, the digests of a module's files: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
+# Baselines, the digests of a module's files:
+# ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
 #
-# Outside of FlashInfer's folders, which its own clear-cache removes. A record is valid for one library.
+# Outside of FlashInfer's folders, which its own clear-cache removes. A record is valid for one
+# library.
 
 FORMAT = 1
 RECORDS = (OURS, "baseline")
@@ -94,30 +107,45 @@ def read_record(cache: Shelves, shelf: Shelf, name: str) -> dict[str, Any] | Non
         return None
     if not all(isinstance(record.get(key), kind) for key, kind in _SHAPE.items()):
         return None
-    return record if all(isinstance(one, list) and len(one) == 5 for one in record["files"].values()) else None
+    return (
+        record
+        if all(isinstance(one, list) and len(one) == 5 for one in record["files"].values())
+        else None
+    )
 
 
 def record_of(
     recipe: NinjaRecipe, files: tree.FileFacts, environ: dict[str, str], made_by: dict[str, str]
 ) -> dict[str, object]:
     """A record of the module's current files. ``made_by``: the digests of FlashInfer's generators."""
-    known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
-    return {"format": FORMAT, "library": list(recipe.library or ()), "ninja": recipe.ninja, "flags": recipe.flags,
-            "files": known, "generators": made_by,
-            "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)}}  # fmt: skip
+    known = {
+        path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs
+    }
+    return {
+        "format": FORMAT,
+        "library": list(recipe.library or ()),
+        "ninja": recipe.ninja,
+        "flags": recipe.flags,
+        "files": known,
+        "generators": made_by,
+        "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)},
+    }
 
 
 def write_record(cache: Shelves, shelf: Shelf, name: str, text: str) -> None:
     """Write the record, atomically."""
     temporary = ".new-" + os.urandom(8).hex()
     with tree.refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
-        with os.fdopen(os.open(temporary, tree.NEW, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
+        with os.fdopen(
+            os.open(temporary, tree.NEW, 0o644, dir_fd=fd), "w", encoding="ascii"
+        ) as file:
             file.write(text)
             own_as(file.fileno(), fd)
         os.rename(temporary, name + ".json", src_dir_fd=fd, dst_dir_fd=fd)
 
 
-# From this release on FlashInfer writes build.ninja again if it would differ; before, only if it was missing.
+# From this release on FlashInfer writes build.ninja again if it would differ; before, only if it
+# was missing.
 REWRITES = (0, 6, 11, 1)
 
 
@@ -129,10 +157,17 @@ def rewrites(version: str) -> bool:
 
 
 class Judge:
-    """Judges the modules of one cache. ``thorough``: read every byte, also where the recorded stamps match."""
+    """Judges the modules of one cache. ``thorough``: read every byte, also where the recorded
+    stamps match.
+    """
 
     def __init__(
-        self, cache: Shelves, request: dict[str, Any], package: InstalledPackage, *, thorough: bool = False
+        self,
+        cache: Shelves,
+        request: dict[str, Any],
+        package: InstalledPackage,
+        *,
+        thorough: bool = False,
     ) -> None:
         self.cache = cache
         self.package = package
@@ -168,14 +203,22 @@ class Judge:
                     self._compare(recipe, recipe.library, module)
                     is_debug = recipe.is_debug()
                 if recipe.machine not in ("", os.uname().machine):
-                    foreign = foreign or "its library is for " + recipe.machine + ", this is " + os.uname().machine
+                    foreign = (
+                        foreign
+                        or "its library is for "
+                        + recipe.machine
+                        + ", this is "
+                        + os.uname().machine
+                    )
         if module.locked:
             module.state = "building"
         elif module.kind == "ninja" and not module.built:
             module.state = "partial"
         elif masking:
             module.state = "masked"
-            module.add("masked", "the prebuilt library " + masking + " is loaded instead", stale=False)
+            module.add(
+                "masked", "the prebuilt library " + masking + " is loaded instead", stale=False
+            )
         elif foreign:
             module.state = "foreign"
             module.add("foreign", foreign, stale=False)
@@ -190,7 +233,12 @@ class Judge:
         if self.package.version and shelf.version != self.package.version:
             return "FlashInfer " + self.package.version + " is imported here, not " + shelf.version
         if self.archs is not None and shelf.arch not in self.archs:
-            return "this environment compiles for " + " or ".join(self.archs) + ", not " + (shelf.arch or "any GPU")
+            return (
+                "this environment compiles for "
+                + " or ".join(self.archs)
+                + ", not "
+                + (shelf.arch or "any GPU")
+            )
         return ""
 
     def _compare(self, recipe: NinjaRecipe, library: tuple[int, int], module: Module) -> None:
@@ -209,7 +257,12 @@ class Judge:
             self._guess(recipe, recipe.linked, module)
         if patched := [path for path in recipe.inputs if path in self.patched]:
             names = sorted({name for path in patched for name in self.patched[path]["patches"]})
-            module.add("patched", "is compiled with " + ", ".join(names) + " of this image", patched, stale=False)
+            module.add(
+                "patched",
+                "is compiled with " + ", ".join(names) + " of this image",
+                patched,
+                stale=False,
+            )
         if recipe.broken:
             module.prove("broken library", "its library " + recipe.broken)
         elif library[1] > recipe.linked:
@@ -222,14 +275,20 @@ class Judge:
             self._arch(recipe, module)
             self._unrecorded(recipe, recipe.linked, record if current else None, module)
 
-    def _against_record(self, recipe: NinjaRecipe, linked: int, record: dict[str, Any], module: Module) -> None:
-        """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only read if thorough."""
+    def _against_record(
+        self, recipe: NinjaRecipe, linked: int, record: dict[str, Any], module: Module
+    ) -> None:
+        """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only
+        read if thorough.
+        """
         changed, gone, touched = [], [], []
         for path, entry in record["files"].items():
             stamp = self.files.stamp(path)
             if stamp is None:
                 gone += [path] if entry[0] else []
-            elif (self.thorough or list(stamp) != entry[1:]) and self.files.digest(path) != entry[0]:
+            elif (self.thorough or list(stamp) != entry[1:]) and self.files.digest(path) != entry[
+                0
+            ]:
                 changed.append(path)
             elif stamp[2] > linked:
                 touched.append(path)
@@ -242,32 +301,53 @@ class Judge:
         self._missing(gone, module)
         if record["ninja"] != recipe.ninja:
             module.add(
-                "other flags", "build.ninja is not what it was compiled with", _differences(record["flags"], recipe)
+                "other flags",
+                "build.ninja is not what it was compiled with",
+                _differences(record["flags"], recipe),
             )
         for name in ENV_FLAGS:
             then, now = record["env"].get(name, ""), self.environ.get(name, "")
             if then and then != now:
-                module.add("other flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
+                module.add(
+                    "other flags",
+                    name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"),
+                )
 
-    def _unrecorded(self, recipe: NinjaRecipe, linked: int, record: dict[str, Any] | None, module: Module) -> None:
-        """What ninja's record does not have: generators, and new headers that come first. Only a guess follows."""
+    def _unrecorded(
+        self, recipe: NinjaRecipe, linked: int, record: dict[str, Any] | None, module: Module
+    ) -> None:
+        """What ninja's record does not have: generators, and new headers that come first. Only a
+        guess follows.
+        """
         known = module.guess is False and any(reason.stale for reason in module.reasons)
         then = (record or {}).get("generators")
         if isinstance(then, dict):
-            changed = [path for path in self.generators if self.files.digest(path) != then.get(path)]
+            changed = [
+                path for path in self.generators if self.files.digest(path) != then.get(path)
+            ]
         else:
             stamps = {path: self.files.stamp(path) for path in self.generators}
-            changed = [path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked]
+            changed = [
+                path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked
+            ]
         own = [path for path in changed if makes(path, recipe.name)]
         again = rewrites(recipe.shelf.version)
         if changed:
-            message = "changed after it was compiled, and " + ("names it: " if own else "may concern it: ")
+            message = "changed after it was compiled, and " + (
+                "names it: " if own else "may concern it: "
+            )
             message += "its flags or its list of sources may differ now"
-            message += "; FlashInfer then compiles it again" if again else ", which FlashInfer does not notice"
+            message += (
+                "; FlashInfer then compiles it again"
+                if again
+                else ", which FlashInfer does not notice"
+            )
             module.add("generator changed", message, own or changed, stale=bool(own) and not again)
         new = list(dict.fromkeys(shadows(recipe, self.files, linked)))
         if new:
-            message = "is new, and may be found before the file of that name that it was compiled with"
+            message = (
+                "is new, and may be found before the file of that name that it was compiled with"
+            )
             module.add("new header", message, new)
         if (changed or new) and not known and module.state == "fresh":
             module.guess = True
@@ -280,41 +360,78 @@ class Judge:
         module.checked = len(stamps)
         if newer:
             module.add(
-                "files changed", "changed after it was compiled; without a baseline its bytes may be the same", newer
+                "files changed",
+                "changed after it was compiled; without a baseline its bytes may be the same",
+                newer,
             )
         self._missing([path for path, stamp in stamps.items() if stamp is None], module)
 
     def _missing(self, gone: list[str], module: Module) -> None:
         if gone and self.blind:
             module.state = "unknown"
-            module.add("unseen", "can't be seen from here: start a service of the profile", gone, stale=False)
+            module.add(
+                "unseen",
+                "can't be seen from here: start a service of the profile",
+                gone,
+                stale=False,
+            )
         elif gone:
             module.prove("files gone", "is gone since it was compiled", gone)
 
     def _surroundings(self, recipe: NinjaRecipe, module: Module) -> None:
         """Another package or other flags, which FlashInfer up to 0.6.10 does not notice."""
         root = recipe.package_root()
-        if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
-            module.prove("another package", "was compiled from " + root + "; Python imports " + self.package.root)
+        if (
+            root
+            and self.package.root
+            and self.files.real(root) != self.files.real(self.package.root)
+        ):
+            module.prove(
+                "another package",
+                "was compiled from " + root + "; Python imports " + self.package.root,
+            )
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in ENV_FLAGS:
             missing = [word for word in self.environ.get(name, "").split() if word not in words]
             if missing:
-                module.prove("other flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
+                module.prove(
+                    "other flags",
+                    name + " asks for " + " ".join(missing) + "; it was compiled without",
+                )
 
     def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
-        then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
+        then, now = (
+            recipe.cuda_home,
+            self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or "",
+        )
         if not then or not now or then == now:
             return
         if os.path.realpath(then) == os.path.realpath(now):
-            message = "cuda_home is spelled " + then + " in build.ninja and " + now + " here: the same folder, and yet"
-            module.add("CUDA_HOME", message + " FlashInfer will compile again where it compares the text", stale=False)
+            message = (
+                "cuda_home is spelled "
+                + then
+                + " in build.ninja and "
+                + now
+                + " here: the same folder, and yet"
+            )
+            module.add(
+                "CUDA_HOME",
+                message + " FlashInfer will compile again where it compares the text",
+                stale=False,
+            )
         else:
-            module.prove("CUDA_HOME", "was compiled with the CUDA in " + then + "; here it is in " + now)
+            module.prove(
+                "CUDA_HOME", "was compiled with the CUDA in " + then + "; here it is in " + now
+            )
 
     def _switches(self, recipe: NinjaRecipe, module: Module) -> None:
         """Compare FlashInfer's own compile switches now with those of this module."""
-        debug = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
+        debug = (
+            self.environ.get(
+                "FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")
+            )
+            == "1"
+        )
         again = rewrites(recipe.shelf.version)
         if recipe.is_debug():
             message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower; "
@@ -330,29 +447,38 @@ class Judge:
         threads = [word[10:] for word in words if word.startswith("--threads=")]
         changed = {
             "FLASHINFER_JIT_DEBUG": debug,
-            "FLASHINFER_JIT_LINEINFO": (self.environ.get("FLASHINFER_JIT_LINEINFO") == "1") != ("-lineinfo" in words),
-            "FLASHINFER_NVCC_THREADS": threads[-1:] not in ([], [self.environ.get("FLASHINFER_NVCC_THREADS", "1")]),
+            "FLASHINFER_JIT_LINEINFO": (self.environ.get("FLASHINFER_JIT_LINEINFO") == "1")
+            != ("-lineinfo" in words),
+            "FLASHINFER_NVCC_THREADS": threads[-1:]
+            not in ([], [self.environ.get("FLASHINFER_NVCC_THREADS", "1")]),
         }
         if again and any(changed.values()):
             names = ", ".join(name for name, is_changed in changed.items() if is_changed)
             module.add(
-                "other switches", names + " is not what it was: FlashInfer will compile everything again", stale=False
+                "other switches",
+                names + " is not what it was: FlashInfer will compile everything again",
+                stale=False,
             )
 
     def _arch(self, recipe: NinjaRecipe, module: Module) -> None:
         """Code that no GPU of its folder can run, which FlashInfer up to 0.6.10 does not notice.
 
-        Some generators have fixed archs, whatever the list is, and name them: fp4_quantization_121 is sm_121a in a
-        folder 121f, fused_moe_90 is sm_90a in any. Such a module is right.
+        Some generators have fixed archs, whatever the list is, and name them: fp4_quantization_121
+        is sm_121a in a folder 121f, fused_moe_90 is sm_90a in any. Such a module is right.
         """
         codes, folders = recipe.archs(), recipe.shelf.arch.split("_")
-        if not codes or not recipe.shelf.arch or any(runs(code, folder) for code in codes for folder in folders):
+        if (
+            not codes
+            or not recipe.shelf.arch
+            or any(runs(code, folder) for code in codes for folder in folders)
+        ):
             return
         tokens = {part[2:] if part.startswith("sm") else part for part in recipe.name.split("_")}
         named = {code for code in codes if code in tokens or code.rstrip("af") in tokens}
         if not named and not rewrites(recipe.shelf.version):
             module.prove(
-                "other GPU", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders)
+                "other GPU",
+                "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders),
             )
 
 
@@ -361,17 +487,31 @@ def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
     changed = []
     for name in sorted(set(flags) | set(recipe.flags)):
         then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
-        words = ["-" + word for word in then if word not in now] + ["+" + word for word in now if word not in then]
+        words = ["-" + word for word in then if word not in now] + [
+            "+" + word for word in now if word not in then
+        ]
         changed += [name + ": " + " ".join(words)] if words else []
     return changed
 
 
 def run_list(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``list``: the modules that match the request's patterns (none: all), with state and evidence.
+    """Operation ``list``: the modules that match the request's patterns (none: all), with state and
+    evidence.
     ``thorough``: read all their inputs, and list the files of each reason."""
-    root, thorough, patterns = root_of(request), bool(request.get("thorough")), request.get("patterns") or []
-    answer: dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
-                              "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
+    root, thorough, patterns = (
+        root_of(request),
+        bool(request.get("thorough")),
+        request.get("patterns") or [],
+    )
+    answer: dict[str, Any] = {
+        "root": root,
+        "exists": True,
+        "modules": [],
+        "building": [],
+        "package": {},
+        "leftovers": {"count": 0, "bytes": 0},
+        "problems": [],
+    }
     if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
     with asked(request) as cache, kernels.opened(request, cache.problems) as fd:
@@ -386,7 +526,9 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                 module = describe(shelf, name, kind, cache.problems)
                 if module is not None:
                     judge.judge(shelf, module)
-                    for reason in () if thorough else module.reasons:  # thousands of modules have a million files
+                    for reason in (
+                        () if thorough else module.reasons
+                    ):  # thousands of modules have a million files
                         reason.files, reason.more = [], reason.more + len(reason.files)
                     modules.append(asdict(module))
             lock = lock_of(shelf, BATCH, cache.problems)[1]
@@ -395,15 +537,19 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         known = holders([one["lock"] for one in held] + [lock for _, lock in building])
         for listed in held:
             listed["holders"] = known[listed["lock"]]
-        answer.update(modules=modules + [asdict(one) for one in compiled],
-                      building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
-                      leftovers=asdict(sweep(cache.fd, [], dry=True)),
-                      package={"root": package.root, "version": package.version}, problems=cache.problems)  # fmt: skip
+        answer.update(
+            modules=modules + [asdict(one) for one in compiled],
+            building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
+            leftovers=asdict(sweep(cache.fd, [], dry=True)),
+            package={"root": package.root, "version": package.version},
+            problems=cache.problems,
+        )
         return answer
 
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``baseline``: record the files of the chosen modules. Refuses a module whose files changed after it was
+    """Operation ``baseline``: record the files of the chosen modules. Refuses a module whose files
+    changed after it was
     linked."""
     patterns = request.get("patterns") or []
     with asked(request) as cache:
@@ -418,7 +564,11 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(
-    cache: Shelves, recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any], made_by: dict[str, str]
+    cache: Shelves,
+    recipe: NinjaRecipe,
+    files: tree.FileFacts,
+    request: dict[str, Any],
+    made_by: dict[str, str],
 ) -> tuple[str, list[str]]:
     """Record one module; returns ("", []), or the reason for none and the files that changed."""
     shelf, name = recipe.shelf, recipe.name
@@ -433,7 +583,9 @@ def _record(
         return recipe.problem or "ninja's record of what it was compiled from is missing", []
     if changed:
         return "files changed after it was compiled", changed
-    text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}, made_by))
+    text = json.dumps(
+        record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}, made_by)
+    )
     with tree.opened(name, shelf.fd) as fd:
         if library_of(name, fd)[0] != recipe.library:
             return "it was built again just now", []
@@ -441,8 +593,11 @@ def _record(
     return "", []
 
 
-def _changed_since(recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any]) -> list[str]:
-    """Inputs that changed after the library was linked. ``since``: the start of envgen's own compilation in ns; 0:
+def _changed_since(
+    recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any]
+) -> list[str]:
+    """Inputs that changed after the library was linked. ``since``: the start of envgen's own
+    compilation in ns; 0:
     unknown."""
     if recipe.library is None:
         return []

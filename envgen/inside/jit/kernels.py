@@ -1,7 +1,9 @@
-"""Kernels that b12x compiled: ``<root>/<two digits>/<key>.o``, with a manifest (.json) and a lock (.lock) beside each.
+"""Kernels that b12x compiled: ``<root>/<two digits>/<key>.o``, with a manifest (.json) and a lock
+(.lock) beside each.
 
-b12x loads an object only under its own key, which the bytes of b12x's files, the toolchain, the device, the shapes and
-some variables make. So a stale one never runs: it only takes room, and its successor has another key.
+b12x loads an object only under its own key, which the bytes of b12x's files, the toolchain, the
+device, the shapes and some variables make. So a stale one never runs: it only takes room, and its
+successor has another key.
 """
 
 from __future__ import annotations
@@ -26,14 +28,22 @@ VARIABLE = "B12X_COMPILE_CACHE_DIR"
 SCHEMA = "b12x._lib.compile_manifest."  # then a version: 1.5.1 writes v3
 COPY = os.path.join("experimental", "b12x")  # in FlashInfer's package
 LARGEST = 1 << 20  # bytes of a manifest; real ones have 9 KiB
-OTHER_TOOLS = ("python", "torch_cuda", "b12x_runtime_patches")  # in a toolchain, but no distribution's version
-UNCOMPARED = "not compared: torch's CUDA, b12x's changes of CuTe DSL, and variables such as CUDA_HOME"
+OTHER_TOOLS = (
+    "python",
+    "torch_cuda",
+    "b12x_runtime_patches",
+)  # in a toolchain, but no distribution's version
+UNCOMPARED = (
+    "not compared: torch's CUDA, b12x's changes of CuTe DSL, and variables such as CUDA_HOME"
+)
 Doc = Dict[str, Any]
 
 
 @dataclass
 class Kernels:
-    """The kernels of one operation in one state. ``module``: as ``list`` has it; ``places``: folder and key of each."""
+    """The kernels of one operation in one state. ``module``: as ``list`` has it; ``places``: folder
+    and key of each.
+    """
 
     module: Module
     places: List[Tuple[str, str]] = field(default_factory=list)
@@ -59,16 +69,30 @@ def opened(request: Doc, problems: List[str]) -> Iterator[int]:
 
 
 def find(fd: int, request: Doc, problems: List[str]) -> List[Kernels]:
-    """The kernels that the patterns (none: all), the version and the archs of a request choose, judged."""
+    """The kernels that the patterns (none: all), the version and the archs of a request choose,
+    judged.
+    """
     if fd < 0:
         return []
     groups: Dict[Any, Kernels] = {}
     here = installed()
-    patterns, archs, version = request.get("patterns") or ["*"], request.get("archs"), request.get("version")
+    patterns, archs, version = (
+        request.get("patterns") or ["*"],
+        request.get("archs"),
+        request.get("version"),
+    )
     for folder, key, manifest in manifests(fd, problems):
-        name, package, arch = manifest["kernel_id"], manifest["package_fingerprint"], arch_of(manifest)
+        name, package, arch = (
+            manifest["kernel_id"],
+            manifest["package_fingerprint"],
+            arch_of(manifest),
+        )
         label = here[1] if package == here[0] else KIND + "-" + package[:8]
-        if fits(name, patterns) and version in (None, "", label) and (archs is None or arch in archs):
+        if (
+            fits(name, patterns)
+            and version in (None, "", label)
+            and (archs is None or arch in archs)
+        ):
             module = Module(label, arch, name, KIND, built=True, state="fresh")
             size, modified, broken = weigh(key, folder, fd, manifest, bool(request.get("thorough")))
             judge(module, manifest, broken, here, request)
@@ -78,10 +102,14 @@ def find(fd: int, request: Doc, problems: List[str]) -> List[Kernels]:
 
 
 def manifests(fd: int, problems: List[str]) -> Iterator[Tuple[str, str, Doc]]:
-    """Folder, key and manifest of each kernel; what can't be read, or is of another shape, is a problem."""
+    """Folder, key and manifest of each kernel; what can't be read, or is of another shape, is a
+    problem.
+    """
     for folder in sorted(name for name in os.listdir(fd) if re.match(r"[0-9a-f]{2}\Z", name)):
         with tree.noting(problems, KIND + "/" + folder), tree.opened(folder, fd) as inner:
-            for file in sorted(name for name in os.listdir(inner) if re.match(r"[0-9a-f]{64}\.json\Z", name)):
+            for file in sorted(
+                name for name in os.listdir(inner) if re.match(r"[0-9a-f]{64}\.json\Z", name)
+            ):
                 shown = KIND + "/" + folder + "/" + file[:12] + "..."
                 with tree.noting(problems, shown):
                     manifest = sound(tree.read_file(file, inner, LARGEST), file[:-5])
@@ -101,28 +129,46 @@ def sound(data: bytes, key: str) -> "Doc | None":
         return None
     lists = [manifest.get(name) for name in ("toolchain", "compile_environment")]
     whole = all(isinstance(one, list) for one in lists)
-    pairs = whole and all(isinstance(pair, list) and len(pair) > 1 for one in lists for pair in one or ())
-    texts = {"schema": re.escape(SCHEMA) + r".*", "kernel_id": r"[\w.-]{1,200}", "package_fingerprint": r"[0-9a-f]{64}"}
-    known = all(isinstance(manifest.get(name), str) and re.match(pattern + r"\Z", manifest[name], re.ASCII)
-                for name, pattern in texts.items())  # fmt: skip
+    pairs = whole and all(
+        isinstance(pair, list) and len(pair) > 1 for one in lists for pair in one or ()
+    )
+    texts = {
+        "schema": re.escape(SCHEMA) + r".*",
+        "kernel_id": r"[\w.-]{1,200}",
+        "package_fingerprint": r"[0-9a-f]{64}",
+    }
+    known = all(
+        isinstance(manifest.get(name), str) and re.match(pattern + r"\Z", manifest[name], re.ASCII)
+        for name, pattern in texts.items()
+    )
     return manifest if pairs and known else None
 
 
 def arch_of(manifest: Doc) -> str:
-    """The arch that it was compiled for, without the sm_: that of the variable, else that of the device in its key."""
-    values = [str(pair[1]) for pair in manifest["compile_environment"] if pair[0] == "CUTE_DSL_ARCH"]
+    """The arch that it was compiled for, without the sm_: that of the variable, else that of the
+    device in its key.
+    """
+    values = [
+        str(pair[1]) for pair in manifest["compile_environment"] if pair[0] == "CUTE_DSL_ARCH"
+    ]
     device = re.search(r'\["cuda", \[(\d+), (\d)\]', json.dumps(manifest.get("cache_payload")))
-    return re.sub(r"\Asm_|[^\w]", "", "".join(values)) or ("".join(device.groups()) + "a" if device else "")
+    return re.sub(r"\Asm_|[^\w]", "", "".join(values)) or (
+        "".join(device.groups()) + "a" if device else ""
+    )
 
 
 def weigh(key: str, folder: str, fd: int, manifest: Doc, thorough: bool) -> Tuple[int, float, str]:
-    """Bytes and time of an object, and why b12x would not load it: it asks for the size and the digest, too."""
+    """Bytes and time of an object, and why b12x would not load it: it asks for the size and the
+    digest, too.
+    """
     name = folder + "/" + key + ".o"
     try:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if status.st_size != manifest.get("object_bytes"):
             return status.st_size, status.st_mtime, "has another size than its manifest says"
-        if thorough and tree.digest_of_text(tree.read_file(name, fd)) != manifest.get("object_sha256"):
+        if thorough and tree.digest_of_text(tree.read_file(name, fd)) != manifest.get(
+            "object_sha256"
+        ):
             return status.st_size, status.st_mtime, "has other bytes than its manifest says"
     except OSError as error:
         return 0, 0.0, "can't be read: " + tree.reason(error)
@@ -134,10 +180,15 @@ def judge(module: Module, manifest: Doc, broken: str, here: Tuple[str, str], req
     changed = []
     for pair in manifest["toolchain"]:
         name = str(pair[0]).replace("_", "-")
-        then, now = str(pair[-1]), version_of("nvidia-" + name if name.startswith("cutlass-dsl") else name)
+        then, now = (
+            str(pair[-1]),
+            version_of("nvidia-" + name if name.startswith("cutlass-dsl") else name),
+        )
         if pair[0] not in OTHER_TOOLS and now and then not in (now, "missing"):
             changed.append(name + " was " + then + ", and is " + now)
-    archs = [arch for folder in request.get("expected_archs") or () for arch in str(folder).split("_")]
+    archs = [
+        arch for folder in request.get("expected_archs") or () for arch in str(folder).split("_")
+    ]
     if broken:
         module.prove("broken library", "its object " + broken)
     if here[0] and manifest["package_fingerprint"] != here[0]:
@@ -159,7 +210,8 @@ def judge(module: Module, manifest: Doc, broken: str, here: Tuple[str, str], req
 
 
 def installed() -> Tuple[str, str]:
-    """The b12x that Python would import: the fingerprint of its files, and its name and version; "" without one.
+    """The b12x that Python would import: the fingerprint of its files, and its name and version; ""
+    without one.
 
     FlashInfer's wheel has a b12x/__init__.py, too, which loads the copy in its own package.
     """
@@ -179,9 +231,15 @@ def version_of(distribution: str) -> str:
 
 
 def fingerprint(folder: str) -> str:
-    """What b12x makes of its package: a digest of the names and bytes of all its files, ordered by folder and name."""
+    """What b12x makes of its package: a digest of the names and bytes of all its files, ordered by
+    folder and name.
+    """
     digest = hashlib.sha256()
-    files = [os.path.relpath(os.path.join(top, name), folder) for top, _, names in os.walk(folder) for name in names]
+    files = [
+        os.path.relpath(os.path.join(top, name), folder)
+        for top, _, names in os.walk(folder)
+        for name in names
+    ]
     for path in sorted(files, key=lambda path: path.split(os.sep)):
         if "__pycache__" not in path.split(os.sep) and not path.endswith((".pyc", ".pyo")):
             with open(os.path.join(folder, path), "rb") as file:
@@ -194,19 +252,29 @@ def fingerprint(folder: str) -> str:
 
 def locks_of(fd: int, groups: List[Kernels]) -> List[Tuple[int, str, str]]:
     """The lock of each kernel, as ``Hold`` takes it."""
-    return [(fd, folder + "/" + key + ".lock", one.module.name) for one in groups for folder, key in one.places]
+    return [
+        (fd, folder + "/" + key + ".lock", one.module.name)
+        for one in groups
+        for folder, key in one.places
+    ]
 
 
 def remove(fd: int, kernels: Kernels, errors: List[str]) -> bool:
-    """Remove objects, each after its manifest: b12x takes one without the other for none. Whether all are gone."""
+    """Remove objects, each after its manifest: b12x takes one without the other for none. Whether
+    all are gone.
+    """
     before = len(errors)
     for folder, key in kernels.places:
         for end in (".json", ".o"):
-            with tree.noting(errors, KIND + "/" + folder + "/" + key + end), tree.opened(folder, fd) as inner:
+            with tree.noting(errors, KIND + "/" + folder + "/" + key + end), tree.opened(
+                folder, fd
+            ) as inner:
                 os.unlink(key + end, dir_fd=inner)
     return len(errors) == before
 
 
 def target(kernels: Kernels, gone: bool) -> ModuleTarget:
     module = kernels.module
-    return ModuleTarget(module.version, module.arch, module.name, module.bytes, module.files, False, (), gone)
+    return ModuleTarget(
+        module.version, module.arch, module.name, module.bytes, module.files, False, (), gone
+    )

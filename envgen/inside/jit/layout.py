@@ -1,4 +1,5 @@
-"""The layout of a cache: ``<root>/<version>[/<arch>]/cached_ops/<module>`` (FlashInfer 0.5.3 to 0.7.2).
+"""The layout of a cache: ``<root>/<version>[/<arch>]/cached_ops/<module>`` (FlashInfer 0.5.3 to
+0.7.2).
 
 Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing.
 """
@@ -20,7 +21,9 @@ BESIDE = ("autotune", "cubins")
 
 @dataclass
 class Shelf:
-    """One ``cached_ops`` folder. ``base``: its parent, which also holds ``generated``; both are open descriptors."""
+    """One ``cached_ops`` folder. ``base``: its parent, which also holds ``generated``; both are
+    open descriptors.
+    """
 
     root: str
     version: str
@@ -45,7 +48,9 @@ class Shelf:
 
 @dataclass
 class Shelves:
-    """The root and all its shelves, closed at the end of a ``with``. ``problems``: what was left out, and why."""
+    """The root and all its shelves, closed at the end of a ``with``. ``problems``: what was left
+    out, and why.
+    """
 
     root: str
     fd: int
@@ -67,7 +72,8 @@ def root_of(request: dict[str, Any]) -> str:
 
 
 def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Shelves | None:
-    """Open the root (which may be a link) and every ``cached_ops`` of this version and these archs, through no link;
+    """Open the root (which may be a link) and every ``cached_ops`` of this version and these archs,
+    through no link;
     None without a root."""
     real = os.path.realpath(root)
     try:
@@ -98,7 +104,9 @@ def _open_version(cache: Shelves, version: str, archs: list[str] | None) -> None
                 continue
             base = _open(cache, arch, fd, version + "/" + arch) if arch else os.dup(fd)
             if base is not None:
-                inner = _open(cache, "cached_ops", base, "/".join(filter(None, (version, arch, "cached_ops"))))
+                inner = _open(
+                    cache, "cached_ops", base, "/".join(filter(None, (version, arch, "cached_ops")))
+                )
                 if inner is None:
                     os.close(base)
                 else:
@@ -122,7 +130,10 @@ def _folders(cache: Shelves, fd: int, shown: str) -> list[str]:
         with os.scandir(fd) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    note(cache.problems, (shown + "/" if shown else "") + entry.name + ": is a link; not followed")
+                    note(
+                        cache.problems,
+                        (shown + "/" if shown else "") + entry.name + ": is a link; not followed",
+                    )
                 elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     names.append(entry.name)
     except OSError as error:
@@ -151,7 +162,9 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
     for pattern in patterns:
         check_name(pattern, "module")
         if is_reserved(pattern):
-            raise Fault("refused", repr(pattern) + " is not a module, but a file of the cache itself")
+            raise Fault(
+                "refused", repr(pattern) + " is not a module, but a file of the cache itself"
+            )
     for word, what in [(version, "version")] + [(arch, "arch") for arch in archs or ()]:
         if word:
             check_name(word, what)
@@ -161,14 +174,18 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
 
 
 def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
-    """What is in ``cached_ops``, by name, and what it is: ``folder`` (a module), ``link`` or ``file``."""
+    """What is in ``cached_ops``, by name, and what it is: ``folder`` (a module), ``link`` or
+    ``file``.
+    """
     kinds = {}
     try:
         with os.scandir(shelf.fd) as entries:
             for entry in entries:
                 if not is_reserved(entry.name):
                     is_folder = entry.is_dir(follow_symlinks=False)
-                    kinds[entry.name] = "folder" if is_folder else "link" if entry.is_symlink() else "file"
+                    kinds[entry.name] = (
+                        "folder" if is_folder else "link" if entry.is_symlink() else "file"
+                    )
     except OSError as error:
         problems.append(shelf.shown + ": " + reason(error))
     return dict(sorted(kinds.items()))
@@ -176,7 +193,9 @@ def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
 
 @dataclass
 class Choice:
-    """What was found in a shelf: the chosen entries, and all others (for generated files that are shared)."""
+    """What was found in a shelf: the chosen entries, and all others (for generated files that are
+    shared).
+    """
 
     shelf: Shelf
     entries: dict[str, str]
@@ -185,7 +204,11 @@ class Choice:
 
 def asked(request: dict[str, Any]) -> Shelves:
     """The cache, opened as far as the request's version and archs go; Fault where there is none."""
-    patterns, archs, version = request.get("patterns") or [], request.get("archs"), request.get("version") or ""
+    patterns, archs, version = (
+        request.get("patterns") or [],
+        request.get("archs"),
+        request.get("version") or "",
+    )
     check_request(patterns, version, archs)
     root = root_of(request)
     cache = open_cache(root, version, archs)
@@ -198,11 +221,14 @@ def fits(name: str, patterns: Iterable[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def choose(cache: Shelves, patterns: list[str], everything: bool, others: Iterable[str] = ()) -> list[Choice]:
-    """Resolve the patterns over all shelves. A name that exists is used as it is, even with ``[`` or ``*`` in it.
+def choose(
+    cache: Shelves, patterns: list[str], everything: bool, others: Iterable[str] = ()
+) -> list[Choice]:
+    """Resolve the patterns over all shelves. A name that exists is used as it is, even with ``[``
+    or ``*`` in it.
 
-    Raises ``not_found`` when any pattern matches nothing, nor one of ``others``, which are no modules: half of what was
-    asked for is not what was asked for.
+    Raises ``not_found`` when any pattern matches nothing, nor one of ``others``, which are no
+    modules: half of what was asked for is not what was asked for.
     """
     shelves = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
     folders = {name for _, entries in shelves for name, kind in entries.items() if kind != "file"}
@@ -216,8 +242,12 @@ def choose(cache: Shelves, patterns: list[str], everything: bool, others: Iterab
         missing += [] if matches or any(fits(name, [pattern]) for name in others) else [pattern]
         wanted |= matches
     if missing:
-        raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
-                    names=sorted({*folders, *others}))  # fmt: skip
+        raise Fault(
+            "not_found",
+            "no module " + ", ".join(map(repr, missing)),
+            missing=missing,
+            names=sorted({*folders, *others}),
+        )
     choices = []
     for shelf, entries in shelves:
         chosen = {name: kind for name, kind in entries.items() if kind != "file" and name in wanted}

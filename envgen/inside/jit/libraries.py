@@ -1,4 +1,6 @@
-"""The FlashInfer that Python imports, and prebuilt libraries that it loads instead of compiled ones."""
+"""The FlashInfer that Python imports, and prebuilt libraries that it loads instead of compiled
+ones.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def parse_arch(text: str) -> tuple[int, int, str] | None:
 
 
 def runs(code: str, device: str) -> bool:
-    """Whether a GPU of ``device`` runs machine code for ``code``. CUDA's rule: ``a`` only on that GPU, else on all
+    """Whether a GPU of ``device`` runs machine code for ``code``. CUDA's rule: ``a`` only on that
+    GPU, else on all
     later ones of its major version."""
     made, gpu = parse_arch(code), parse_arch(device)
     if made is None or gpu is None or made[0] != gpu[0]:
@@ -35,7 +38,8 @@ UNKNOWN = "0.0.0+unknown"
 
 @dataclass
 class InstalledPackage:
-    """``root``: the folder that Python imports; ``aot``: the folder of prebuilt libraries; ``providers``: folder, archs
+    """``root``: the folder that Python imports; ``aot``: the folder of prebuilt libraries;
+    ``providers``: folder, archs
     and modules of each package of prebuilt libraries (from 0.7 on)."""
 
     root: str = ""
@@ -44,7 +48,9 @@ class InstalledPackage:
     providers: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
 
     def masking(self, name: str, archs: list[str]) -> str:
-        """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; "" without one."""
+        """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; ""
+        without one.
+        """
         path = self.aot + "/" + name + "/" + name + ".so"
         if self.aot and os.path.exists(path):
             return path
@@ -73,14 +79,18 @@ def folder_of(name: str) -> str:
 def package_of() -> InstalledPackage:
     """The FlashInfer of this Python; all fields empty without one.
 
-    From 0.7 on its jit-cache is a small package that finds prebuilt libraries; FlashInfer ignores those of another
-    version. Up to 0.6 such a package makes the import fail.
+    From 0.7 on its jit-cache is a small package that finds prebuilt libraries; FlashInfer ignores
+    those of another version. Up to 0.6 such a package makes the import fail.
     """
-    sys.path[:] = [path for path in sys.path if path]  # as a service starts: -c puts the working folder first
+    sys.path[:] = [
+        path for path in sys.path if path
+    ]  # as a service starts: -c puts the working folder first
     folder = folder_of("flashinfer")
     package = InstalledPackage(os.path.realpath(folder) if folder else "")
     if package.root:
-        package.version = value_of("__version__", read_text(package.root + "/_build_meta.py")) or UNKNOWN
+        package.version = (
+            value_of("__version__", read_text(package.root + "/_build_meta.py")) or UNKNOWN
+        )
         package.aot = package.root + "/data/aot"
     cache = folder_of("flashinfer_jit_cache")
     if cache and "get_aot_artifacts" not in read_text(package.root + "/jit/env.py", 1 << 20):
@@ -98,7 +108,11 @@ def providers_of(version: str) -> list[tuple[str, list[str], set[str]]]:
     if not (loose or shim.__version__ == version or shim.__version__.startswith(version + "+")):
         return []
     return [
-        (str(one.jit_cache_dir), sorted(arch[2:] for arch in one.cuda_architectures), set(one.modules))
+        (
+            str(one.jit_cache_dir),
+            sorted(arch[2:] for arch in one.cuda_architectures),
+            set(one.modules),
+        )
         for one in shim.get_jit_cache_providers()
         if loose or one.version == shim.__version__
     ]

@@ -1,6 +1,7 @@
 """FlashInfer's lock files: ``flock`` locks of the package filelock. A file alone is not a lock.
 
-A lock file is never deleted: a process could wait on the old file while another creates a new one, and both hold one.
+A lock file is never deleted: a process could wait on the old file while another creates a new one,
+and both hold one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from envgen.inside.jit.shapes import Leftovers, User, Users
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-LockId = Tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
+LockId = Tuple[
+    int, int
+]  # device and inode of a lock file: the same in every container on this cache
 
 
 class Held(Exception):
@@ -36,8 +39,8 @@ class Held(Exception):
 def probe(name: str, dir_fd: int) -> None:
     """Raises Held where the lock is held.
 
-    Takes a shared lock for an instant, on a read-only descriptor, which works on a read-only mount, too; a builder that
-    meets it retries after 50 ms.
+    Takes a shared lock for an instant, on a read-only descriptor, which works on a read-only mount,
+    too; a builder that meets it retries after 50 ms.
     """
     try:
         with tree.opened(name, dir_fd, tree.FILE) as fd:
@@ -62,7 +65,8 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             if not stat.S_ISREG(status.st_mode):
                 raise tree.Fault("refused", "the lock " + shown + " is not a regular file")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Newer filelock releases unlink the file on release: a lock on an unlinked file is useless.
+            # Newer filelock releases unlink the file on release: a lock on an unlinked file is
+            # useless.
             if os.path.samestat(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), status):
                 locked, fd = fd, -1
                 return locked
@@ -72,8 +76,13 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
                     raise Held(status) from None
                 retries -= 1
                 time.sleep(0.02)  # it may be another envgen's probe()
-            elif error.errno not in (errno.EEXIST, *tree.GONE):  # created or removed by another process now
-                raise tree.Fault("refused", "the lock " + shown + " can't be taken: " + tree.reason(error)) from None
+            elif error.errno not in (
+                errno.EEXIST,
+                *tree.GONE,
+            ):  # created or removed by another process now
+                raise tree.Fault(
+                    "refused", "the lock " + shown + " can't be taken: " + tree.reason(error)
+                ) from None
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -95,10 +104,11 @@ def _open_lock(name: str, dir_fd: int) -> int:
 
 
 def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> int | None:
-    """Take (``dry``: test) a lock at ``path`` below a folder, through no link. Raises Held, or Fault.
+    """Take (``dry``: test) a lock at ``path`` below a folder, through no link. Raises Held, or
+    Fault.
 
-    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None: the lock no longer
-    exists, or was only tested.
+    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None:
+    the lock no longer exists, or was only tested.
     """
     *folders, name = path.split("/")
     try:
@@ -142,14 +152,19 @@ def make_lock_folder(shelf_fd: int) -> None:
 
 
 class Hold:
-    """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and inside of them, without
-    waiting. ``others``: a folder's descriptor, a path in it, and what that is the lock of.
+    """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and
+    inside of them, without waiting. ``others``: a folder's descriptor, a path in it, and what that
+    is the lock of.
 
     Raises a ``refused`` Fault with the holders where one is held.
     """
 
     def __init__(
-        self, shelves: list[tuple[Shelf, list[str]]], others: Iterable[tuple[int, str, str]] = (), *, dry: bool = False
+        self,
+        shelves: list[tuple[Shelf, list[str]]],
+        others: Iterable[tuple[int, str, str]] = (),
+        *,
+        dry: bool = False,
     ) -> None:
         self.dry = dry
         self.batches: list[int] = []
@@ -164,7 +179,9 @@ class Hold:
                     self._acquire(self.modules, shelf, "tmp/" + name + ".lock")
             for fd, path, shown in others:
                 self._take(self.batches, fd, path, shown)
-            for shelf, names in shelves if not self._held else []:  # the module's own lock keeps new ones out
+            for shelf, names in (
+                shelves if not self._held else []
+            ):  # the module's own lock keeps new ones out
                 for name in names:
                     measured = tree.measure_path(name, shelf.fd)
                     for path in measured.locks if measured is not None else ():
@@ -201,8 +218,12 @@ def close_all(fds: list[int]) -> None:
 # Processes that hold a lock or have loaded a library, from /proc: those that this container sees.
 
 # A line of /proc/PID/maps with a file that is in a cache, or was until it was cleared; the inode.
-_MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M)
-_FLOCK = re.compile(rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M)  # not those that wait (``->``)
+_MAPPED = re.compile(
+    rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M
+)
+_FLOCK = re.compile(
+    rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M
+)  # not those that wait (``->``)
 
 
 def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[str, object]]]:
@@ -215,11 +236,15 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
         for lock in pids_of:
             if lock[1] == int(number) and int(pid):  # 0: in another namespace
                 pids_of[lock].add(int(pid))
-    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in pids_of.items()}
+    return {
+        key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)]
+        for key, held in pids_of.items()
+    }
 
 
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int]:
-    """Processes that have mapped a library of the cache, and the number of processes that could not be inspected.
+    """Processes that have mapped a library of the cache, and the number of processes that could not
+    be inspected.
 
     Libraries are identified by inode: paths differ between containers, and after a clear.
     """
@@ -246,7 +271,9 @@ def pids(proc: str = "/proc") -> list[int]:
 
 
 def command(pid: int, proc: str = "/proc") -> str:
-    """The command line of a process, shortened; its bare name in brackets for a kernel thread or a zombie."""
+    """The command line of a process, shortened; its bare name in brackets for a kernel thread or a
+    zombie.
+    """
     base = proc + "/" + str(pid)
     line, name = read_bytes(base + "/cmdline")[:4096], read_bytes(base + "/comm")
     if not line:
@@ -256,14 +283,17 @@ def command(pid: int, proc: str = "/proc") -> str:
 
 
 def run_look(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``look``: the processes of this container that have loaded ``libraries`` ([inode, module] each)."""
+    """Operation ``look``: the processes of this container that have loaded ``libraries`` ([inode,
+    module] each).
+    """
     users, unseen = loaded(dict(request.get("libraries") or ()))
     return asdict(Users(tuple(users), unseen))
 
 
 # Folders at the top of a cache for modules and namespaces that are being deleted.
 #
-# The creator of one holds a lock on it. One without a holder is from a killed run, and the next run deletes it.
+# The creator of one holds a lock on it. One without a holder is from a killed run, and the next run
+# deletes it.
 
 
 @contextmanager
@@ -282,7 +312,9 @@ def scratch(top: int, errors: list[str]) -> Iterator[int]:
 
 
 def _begin(top: int) -> tuple[str, int]:
-    """Name and descriptor. A sweep may take the folder before it is locked: then create another one."""
+    """Name and descriptor. A sweep may take the folder before it is locked: then create another
+    one.
+    """
     while True:
         name = WORK + os.urandom(8).hex()
         os.mkdir(name, 0o700, dir_fd=top)
@@ -295,13 +327,16 @@ def _begin(top: int) -> tuple[str, int]:
 
 
 def sweep(top: int, errors: list[str], *, dry: bool = False) -> Leftovers:
-    """Delete (``dry``: measure) what killed runs left in ``top``; its count and bytes. What can't be removed is added
+    """Delete (``dry``: measure) what killed runs left in ``top``; its count and bytes. What can't
+    be removed is added
     to ``errors``."""
     count = size = 0
     for name in [name for name in listing(top) if name.startswith(WORK)]:
         with ExitStack() as stack:  # the lock is held until it is gone
             try:
-                fcntl.flock(stack.enter_context(tree.opened(name, top)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(
+                    stack.enter_context(tree.opened(name, top)), fcntl.LOCK_EX | fcntl.LOCK_NB
+                )
             except OSError as error:
                 if error.errno in (*BUSY, *tree.GONE):
                     continue
@@ -313,7 +348,9 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> Leftovers:
 
 
 def discard(names: list[str], top: int, errors: list[str]) -> None:
-    """Remove these folders. Each is renamed first, so that a partly removed one never looks complete."""
+    """Remove these folders. Each is renamed first, so that a partly removed one never looks
+    complete.
+    """
     sweep(top, errors)
     with scratch(top, errors) as work:
         for name in names:

@@ -16,8 +16,9 @@ Doc = Dict[str, Any]
 def run_spaces(request: Doc) -> Doc:
     """Operation ``spaces``: the size and the last use of the namespaces ``roots``.
 
-    ``remove``: names below ``parent`` to remove. The last use is the newest time of any file: FlashInfer opens the lock
-    of each module that it loads, and writes its log, so a use without a compilation counts, too.
+    ``remove``: names below ``parent`` to remove. The last use is the newest time of any file:
+    FlashInfer opens the lock of each module that it loads, and writes its log, so a use without a
+    compilation counts, too.
     """
     uses = []
     for root in request.get("roots") or ():
@@ -44,7 +45,9 @@ OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
 
 
 def answer(request: Doc) -> Doc:
-    """Run one operation. Answers ``{"ok": true, "result": ...}`` or ``{"ok": false, "kind": ..., "message": ...}``."""
+    """Run one operation. Answers ``{"ok": true, "result": ...}`` or ``{"ok": false, "kind": ...,
+    "message": ...}``.
+    """
     try:
         operation = OPERATIONS.get(str(request.get("operation")))
         if operation is None:
@@ -53,4 +56,9 @@ def answer(request: Doc) -> Doc:
     except Fault as fault:
         return {"ok": False, "kind": fault.kind, "message": fault.message, "data": fault.data}
     except BaseException as error:  # the host reads JSON, never a traceback
-        return {"ok": False, "kind": "failed", "message": type(error).__name__ + ": " + str(error), "data": {}}
+        return {
+            "ok": False,
+            "kind": "failed",
+            "message": type(error).__name__ + ": " + str(error),
+            "data": {},
+        }

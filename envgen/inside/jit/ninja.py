@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from envgen.inside.jit.layout import Shelf
 from envgen.inside.jit.tree import GONE, digest_of_text, opened, read_file, reason
 
-# build.ninja, read as ninja reads it, for paths: variables and build lines. ``$`` joins a line with the next one,
-# escapes a character, or names a variable.
+# build.ninja, read as ninja reads it, for paths: variables and build lines. ``$`` joins a line with
+# the next one, escapes a character, or names a variable.
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _JOINED = re.compile(r"(?<!\$)((?:\$\$)*)\$\r?\n[ \t]*")
@@ -35,7 +35,8 @@ def expand(text: str, variables: dict[str, str]) -> str:
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
-    """All build lines, and whether every line was understood (a damaged one is skipped). Fills ``variables`` with the
+    """All build lines, and whether every line was understood (a damaged one is skipped). Fills
+    ``variables`` with the
     file's variables."""
     variables = {} if variables is None else variables
     edges: list[Edge] = []
@@ -43,7 +44,8 @@ def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge
     for line in _JOINED.sub(r"\1", text).split("\n"):
         line = line[:-1] if line.endswith("\r") else line
         if not line.strip() or line[0] in " \t#":
-            continue  # indented lines bind variables of one rule or edge: commands and flags, not paths
+            # indented lines bind variables of one rule or edge: commands and flags, not paths
+            continue
         if line.startswith(("rule ", "default ", "pool ", "subninja ", "include ")):
             continue
         name, equals, value = line.partition("=")
@@ -64,17 +66,21 @@ def _edge(text: str, variables: dict[str, str]) -> Edge | None:
     if "".join(words) != text or ":" not in words:  # a lone ``$``
         return None
     colon = words.index(":")
-    before, after = ([expand(word, variables) for word in part if word not in MARKS and word.strip(" \t")]
-                     for part in (words[:colon], words[colon + 1 :]))  # fmt: skip
-    return Edge(before, after[1:]) if before and after else None  # after the colon: the rule, and its inputs
+    before, after = (
+        [expand(word, variables) for word in part if word not in MARKS and word.strip(" \t")]
+        for part in (words[:colon], words[colon + 1 :])
+    )
+    return (
+        Edge(before, after[1:]) if before and after else None
+    )  # after the colon: the rule, and its inputs
 
 
 # ninja's record of each object's inputs: ``.ninja_deps``, versions 3 and 4. Only read.
 #
-# ninja itself is not run: another version than the container's would delete or misread the log beside it, even in a dry
-# run. The file is a header and a list of records, each after its length. A path record gives a name to the next number;
-# a record whose length has the top bit set has the inputs of an output, as such numbers. A later record for the same
-# output replaces the earlier one.
+# ninja itself is not run: another version than the container's would delete or misread the log
+# beside it, even in a dry run. The file is a header and a list of records, each after its length. A
+# path record gives a name to the next number; a record whose length has the top bit set has the
+# inputs of an output, as such numbers. A later record for the same output replaces the earlier one.
 
 MAGIC = b"# ninjadeps\n"
 LONGEST = (1 << 19) - 1  # ninja refuses longer records
@@ -83,7 +89,9 @@ _TOP = 1 << 31
 
 @dataclass
 class Deps:
-    """The content of one file. ``whole``: False where it is cut off or has something that ninja never writes."""
+    """The content of one file. ``whole``: False where it is cut off or has something that ninja
+    never writes.
+    """
 
     version: int = 0
     inputs: dict[str, list[str]] = field(default_factory=dict)  # output -> its inputs
@@ -117,7 +125,9 @@ def parse_deps(data: bytes) -> Deps:
             # The checksum is the complement of the path's number.
             if size < 8 or numbers[-1] != (~len(paths) & 0xFFFFFFFF):
                 break
-            paths.append((record[:-7] + record[-7:-4].rstrip(b"\0")).decode("utf-8", "surrogateescape"))
+            paths.append(
+                (record[:-7] + record[-7:-4].rstrip(b"\0")).decode("utf-8", "surrogateescape")
+            )
         position += 4 + size
     deps.whole = position == end
     return deps
@@ -126,7 +136,16 @@ def parse_deps(data: bytes) -> Deps:
 # How a module was compiled: build.ninja, and the inputs of its objects in .ninja_deps.
 
 # The variables of build.ninja that determine the output, besides the sources.
-FLAGS = ("cxx", "nvcc", "common_cflags", "cflags", "post_cflags", "cuda_cflags", "cuda_post_cflags", "ldflags")
+FLAGS = (
+    "cxx",
+    "nvcc",
+    "common_cflags",
+    "cflags",
+    "post_cflags",
+    "cuda_cflags",
+    "cuda_post_cflags",
+    "ldflags",
+)
 
 
 @dataclass
@@ -138,7 +157,9 @@ class NinjaRecipe:
     machine: str = ""  # of its .so, as `uname -m` prints it
     broken: str = ""  # why its .so can't be loaded
     linked: int = 0  # when its .so was written, in ns
-    library: tuple[int, int] | None = None  # size and mtime in ns of the .so, which identify the build
+    library: tuple[int, int] | None = (
+        None  # size and mtime in ns of the .so, which identify the build
+    )
     ninja: str = ""  # digest of build.ninja; "" without one
     variables: dict[str, str] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
@@ -160,20 +181,33 @@ class NinjaRecipe:
             for tail in ("/data/include", "/data/csrc"):
                 if word.endswith(tail):
                     return (word[2:] if word.startswith("-I") else word)[: -len(tail)]
-        return next((source.partition("/data/csrc/")[0] for source in self.sources if "/data/csrc/" in source), "")
+        return next(
+            (
+                source.partition("/data/csrc/")[0]
+                for source in self.sources
+                if "/data/csrc/" in source
+            ),
+            "",
+        )
 
     def words(self, *names: str) -> list[str]:
         """The flags in these variables of build.ninja."""
         return [word for name in names for word in self.variables.get(name, "").split()]
 
     def is_debug(self) -> bool:
-        """Whether it was compiled for a debugger, without optimisation (FLASHINFER_JIT_DEBUG or _VERBOSE)."""
+        """Whether it was compiled for a debugger, without optimisation (FLASHINFER_JIT_DEBUG or
+        _VERBOSE).
+        """
         words = self.words("cuda_cflags", "cuda_post_cflags")
         return "-G" in words or "--device-debug" in words
 
     def archs(self) -> list[str]:
         """The GPU archs it was compiled for, as in sm_121a, without the sm_."""
-        codes = (word.partition("code=sm_")[2] for word in self.words("cuda_cflags") if "code=sm_" in word)
+        codes = (
+            word.partition("code=sm_")[2]
+            for word in self.words("cuda_cflags")
+            if "code=sm_" in word
+        )
         return list(dict.fromkeys(codes))
 
 
@@ -212,15 +246,23 @@ class RecipeReader:
         elif not deps.whole:
             recipe.problem = ".ninja_deps is cut off or damaged"
         objects = [edge for edge in edges if any(output.endswith(".o") for output in edge.outputs)]
-        named = [[path for output in edge.outputs for path in deps.inputs.get(output, ())] for edge in objects]
+        named = [
+            [path for output in edge.outputs for path in deps.inputs.get(output, ())]
+            for edge in objects
+        ]
         recipe.recorded = bool(objects) and all(named)
         recipe.sources = [os.path.join(folder, path) for edge in objects for path in edge.inputs]
-        seen = [os.path.join(folder, path) for edge, more in zip(objects, named) for path in edge.inputs + more]
+        seen = [
+            os.path.join(folder, path)
+            for edge, more in zip(objects, named)
+            for path in edge.inputs + more
+        ]
         recipe.inputs = list(dict.fromkeys(seen))
 
 
 def library_of(name: str, fd: int) -> tuple[tuple[int, int] | None, int]:
-    """Size and time of the module's library (None without one), and when it was written, in ns: not later than the file
+    """Size and time of the module's library (None without one), and when it was written, in ns: not
+    later than the file
     system got it, whatever time it was given."""
     try:
         status = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False)
@@ -233,12 +275,15 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine of an ELF header
 
 
 def header_of(name: str, fd: int) -> tuple[str, str]:
-    """(machine of the module's library, as `uname -m` prints it; why it can't be loaded); "" where that is unknown.
+    """(machine of the module's library, as `uname -m` prints it; why it can't be loaded); "" where
+    that is unknown.
 
     A kill or a full disk leaves a library that is empty or cut short.
     """
     try:
-        file = os.open(name + ".so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+        file = os.open(
+            name + ".so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
+        )
     except OSError as error:
         return "", "" if error.errno in GONE else "can't be opened: " + reason(error)
     try:
@@ -256,7 +301,9 @@ def header_of(name: str, fd: int) -> tuple[str, str]:
     kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
     if not head.startswith(b"\x7fELF") or kind != 3:  # ET_DYN
         return "", "is no shared library"
-    sections, size, count = (int.from_bytes(head[at:to], "little") for at, to in ((40, 48), (58, 60), (60, 62)))
+    sections, size, count = (
+        int.from_bytes(head[at:to], "little") for at, to in ((40, 48), (58, 60), (60, 62))
+    )
     if sections + size * count > status.st_size:  # the linker writes them last
         return "", "is cut short: %d bytes of %d" % (status.st_size, sections + size * count)
     return _MACHINES.get(machine, ""), ""

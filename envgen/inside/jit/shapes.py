@@ -1,4 +1,6 @@
-"""The shapes of the agent's answers: built here, sent as JSON, and bound to the same classes by the host."""
+"""The shapes of the agent's answers: built here, sent as JSON, and bound to the same classes by the
+host.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class HeldLock:
 
 @dataclass
 class Reason:
-    """A reason for the state of a module. ``stale``: it makes it stale; else it is a note. ``files``: the first of its
+    """A reason for the state of a module. ``stale``: it makes it stale; else it is a note.
+    ``files``: the first of its
     files; ``more``: the number of others."""
 
     kind: str
@@ -41,11 +44,13 @@ class Reason:
 class Module:
     """One folder in ``cached_ops``.
 
-    ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
-    ``built``: its .so exists. ``modified``: the time of the .so, else of the newest file. ``locked``: None if unknown;
-    ``lock``: device and inode of the held lock. ``unread``: the number of unreadable parts. ``state``: see
-    docs/jit-cache.md; ``guess``: without a baseline as proof. ``baseline``: none, recorded or outdated (of an earlier
-    build). ``checked``: the number of compared files.
+    ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other
+    (kda_ptx, ...).
+    ``built``: its .so exists. ``modified``: the time of the .so, else of the newest file.
+    ``locked``: None if unknown; ``lock``: device and inode of the held lock. ``unread``: the number
+    of unreadable parts. ``state``: see docs/jit-cache.md; ``guess``: without a baseline as proof.
+    ``baseline``: none, recorded or outdated (of an earlier build). ``checked``: the number of
+    compared files.
     """
 
     version: str
@@ -67,8 +72,12 @@ class Module:
     reasons: list[Reason] = field(default_factory=list)
     checked: int = 0
 
-    def add(self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True) -> None:
-        """Add a reason. One with ``stale`` makes the module stale; others (a needless rebuild ahead) don't."""
+    def add(
+        self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True
+    ) -> None:
+        """Add a reason. One with ``stale`` makes the module stale; others (a needless rebuild
+        ahead) don't.
+        """
         names = list(files)
         self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
 
@@ -116,7 +125,9 @@ class Leftovers:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything in the cache. ``building``: locks of running batch builds; ``place``: where the agent ran."""
+    """Everything in the cache. ``building``: locks of running batch builds; ``place``: where the
+    agent ran.
+    """
 
     root: str
     exists: bool
@@ -132,7 +143,8 @@ class Inventory:
 class ModuleTarget:
     """A module to remove.
 
-    ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it was removed.
+    ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it
+    was removed.
     """
 
     version: str
@@ -147,7 +159,9 @@ class ModuleTarget:
 
 @dataclass(frozen=True)
 class Generated:
-    """A path below ``generated`` to remove, or to keep because the modules ``kept_for`` compile it too."""
+    """A path below ``generated`` to remove, or to keep because the modules ``kept_for`` compile it
+    too.
+    """
 
     path: str
     bytes: int
@@ -169,7 +183,8 @@ class User:
 
 @dataclass(frozen=True)
 class Cleared:
-    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use removed libraries.
+    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use
+    removed libraries.
 
     ``guesses``: modules that are possibly stale, and stay.
     """
@@ -199,7 +214,9 @@ class Users:
 
 @dataclass(frozen=True)
 class AgentRefusal:
-    """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all modules."""
+    """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all
+    modules.
+    """
 
     missing: tuple[str, ...] = ()
     names: tuple[str, ...] = ()

@@ -25,7 +25,9 @@ Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
 
 
 class Fault(Exception):
-    """Nothing was done: ``refused``, ``not_found`` or ``failed``, with one sentence, and data for the host."""
+    """Nothing was done: ``refused``, ``not_found`` or ``failed``, with one sentence, and data for
+    the host.
+    """
 
     def __init__(self, kind: str, message: str, **data: object) -> None:
         super().__init__(message)
@@ -99,7 +101,9 @@ def descend(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = ope
 
 
 @contextmanager
-def below(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_folder) -> Iterator[int]:
+def below(
+    fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_folder
+) -> Iterator[int]:
     """The same, closed at the end."""
     inner = descend(fd, parts, step)
     try:
@@ -109,7 +113,9 @@ def below(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_
 
 
 def kind_of(name: str, dir_fd: int) -> str:
-    """``folder``, ``file``, ``link``, ``other`` or ``gone``; raises OSError where that can't be read."""
+    """``folder``, ``file``, ``link``, ``other`` or ``gone``; raises OSError where that can't be
+    read.
+    """
     try:
         mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
     except OSError as error:
@@ -144,7 +150,9 @@ class Measure:
     objects: int = 0
     newest: float = 0.0
     libraries: list[tuple[str, int, float]] = field(default_factory=list)  # name, inode, time
-    locks: list[str] = field(default_factory=list)  # *.lock inside: FlashInfer 0.7 keeps some in module folders
+    locks: list[str] = field(
+        default_factory=list
+    )  # *.lock inside: FlashInfer 0.7 keeps some in module folders
     unread: list[str] = field(default_factory=list)
 
 
@@ -202,7 +210,8 @@ def measure_path(name: str, dir_fd: int) -> Measure | None:
 
 
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
-    """Remove a file or a whole folder below ``dir_fd``, following no link. Failures are added to ``errors``.
+    """Remove a file or a whole folder below ``dir_fd``, following no link. Failures are added to
+    ``errors``.
 
     Mounts in the cache stay. (``shutil.rmtree`` takes a descriptor only from Python 3.11 on.)
     """
@@ -212,7 +221,9 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
         try:
             function(inner, dir_fd=fd)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY or len(errors) == before:  # else its content was reported
+            if (
+                error.errno != errno.ENOTEMPTY or len(errors) == before
+            ):  # else its content was reported
                 note_unless_gone(errors, short(path), error)
 
     with noting(errors, shown):
@@ -234,7 +245,9 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
 
 
 class FileFacts:
-    """Stamps, SHA-256 digests and real paths of files, cached, since many modules include the same files."""
+    """Stamps, SHA-256 digests and real paths of files, cached, since many modules include the same
+    files.
+    """
 
     def __init__(self) -> None:
         self.stamp = lru_cache(None)(stamp_of)
@@ -254,7 +267,9 @@ def stamp_of(path: str) -> Stamp | None:
 def digest_of(path: str) -> str:
     """SHA-256 of a regular file; empty for anything else."""
     try:
-        return sha256_of(path) if stat.S_ISREG(os.stat(path).st_mode) else ""  # opening a FIFO would hang
+        return (
+            sha256_of(path) if stat.S_ISREG(os.stat(path).st_mode) else ""
+        )  # opening a FIFO would hang
     except (OSError, ValueError):
         return ""
 

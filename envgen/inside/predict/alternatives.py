@@ -20,13 +20,16 @@ WALKED = re.compile(r"backend '?([^']+?)'? does not support the deployment confi
 MXFP8 = {"moe": {"activation": "mxfp8"}}
 REASON = 400  # characters
 # Backends of other vendors' hardware, and names that are no kernels for tokens.
-ELSEWHERE = re.compile(r"rocm|aiter|rdna|flydsl|xpu|cpu|amx|custom|torch_sdpa|no_attention", re.IGNORECASE)
+ELSEWHERE = re.compile(
+    r"rocm|aiter|rdna|flydsl|xpu|cpu|amx|custom|torch_sdpa|no_attention", re.IGNORECASE
+)
 PAGES = (64, 128)  # tokens of a page, which B12X must be told
 OTHER_FORMAT = re.compile(r"moe_backend='?\w+'? is not supported for")
 
 
 def ask_others(config: Any, report: Doc, lines: Lines) -> List[Doc]:
-    """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted, and the reason.
+    """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted,
+    and the reason.
 
     ``auto``: whether the release takes it unasked, if those before it are not there; None: unknown.
     """
@@ -52,9 +55,17 @@ def attention(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
             block = config.cache_config.block_size
             if name == "B12X" and block not in PAGES:
                 flag["block-size"] = block = max(PAGES)
-            with replaced(config.attention_config, "backend", kind), replaced(config.cache_config, "block_size", block):
+            with replaced(config.attention_config, "backend", kind), replaced(
+                config.cache_config, "block_size", block
+            ):
                 answer = asked("attention", ask_attention, config, report, lines)
-            yield dict(answer, step="attention", backend=name, args=flag, auto=name in walked if walked else None)
+            yield dict(
+                answer,
+                step="attention",
+                backend=name,
+                args=flag,
+                auto=name in walked if walked else None,
+            )
 
 
 def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
@@ -63,12 +74,22 @@ def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
     names = typing.get_args(named("expert backends")[1])
     walked = walked_by_experts(config, report, lines)
     model, listed = config.model_config, {report["asked"]["moe"]["backend"]}
-    mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(report["quantization"])
+    mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(
+        report["quantization"]
+    )
     for name in (name for name in names if name != "auto" and not ELSEWHERE.search(name)):
         answers = []
-        for flag in ({"moe-backend": name}, {"moe-backend": name, "quantization-config": MXFP8})[: 1 + mxfp4]:
-            value = named("quantization flags")[1](**MXFP8) if len(flag) > 1 else model.quantization_config
-            with replaced(config.kernel_config, "moe_backend", name), replaced(model, "quantization_config", value):
+        for flag in ({"moe-backend": name}, {"moe-backend": name, "quantization-config": MXFP8})[
+            : 1 + mxfp4
+        ]:
+            value = (
+                named("quantization flags")[1](**MXFP8)
+                if len(flag) > 1
+                else model.quantization_config
+            )
+            with replaced(config.kernel_config, "moe_backend", name), replaced(
+                model, "quantization_config", value
+            ):
                 answer = asked("moe", ask_moe, config, report, lines)
             backend = answer.pop("chosen", None) or name
             auto = backend in walked if walked else None
@@ -80,7 +101,9 @@ def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
                 yield other
 
 
-def asked(step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, report: Doc, lines: Lines) -> Doc:
+def asked(
+    step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, report: Doc, lines: Lines
+) -> Doc:
     """The answer to one question: its verdict, and the reason if it is not accepted."""
     answers = dict(report, asked={}, refusals=[], unasked=[], kv={})
     lines.kept, lines.step = [], step
@@ -96,9 +119,16 @@ def reason_of(message: str) -> str:
     """The part of a release's message that says why."""
     listed = re.search(r"Reasons?: \[(.*)\]", message, re.DOTALL)
     if listed:
-        return "; ".join(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed.group(1)))[:REASON]
+        return "; ".join(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed.group(1)))[
+            :REASON
+        ]
     since = re.search(r"deployment configuration since (.*)", message, re.DOTALL)
-    return (since.group(1) if since else message).partition("; it would be known")[0].strip().rstrip(".")[:REASON]
+    return (
+        (since.group(1) if since else message)
+        .partition("; it would be known")[0]
+        .strip()
+        .rstrip(".")[:REASON]
+    )
 
 
 @contextlib.contextmanager
@@ -152,11 +182,17 @@ def walked_by_experts(config: Any, report: Doc, lines: Lines) -> Set[str]:
 
 
 def linear(module: Any, asked_for: Dict[str, Any], report: Doc) -> List[Doc]:
-    """Each value of ``linear-backend`` that has kernels for the layers that were built. ``asked_for``: the lists of
+    """Each value of ``linear-backend`` that has kernels for the layers that were built.
+    ``asked_for``: the lists of
     kernels, each with a layer for which one of it was asked."""
     answers = []
     for name, kinds in sorted(getattr(module, "_LINEAR_BACKEND_KERNEL_MAP", {}).items()):
-        verdicts = [able(kind, layer, report) for some, layer in asked_for.values() for kind in some if kind in kinds]
+        verdicts = [
+            able(kind, layer, report)
+            for some, layer in asked_for.values()
+            for kind in some
+            if kind in kinds
+        ]
         accepted = [one for one in verdicts if one["verdict"] == "accepted"]
         for verdict in (accepted or verdicts)[:1]:
             answers.append(dict(verdict, step="linear", args={"linear-backend": name}, auto=None))
@@ -172,6 +208,12 @@ def able(kind: Any, config: Any, report: Doc) -> Doc:
         verdict = "accepted" if yes else "refused"
     except Exception as problem:
         verdict, why = "unknown", "%s: %s" % (type(problem).__name__, problem)
-    if verdict == "refused" and any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]):
+    if verdict == "refused" and any(
+        str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]
+    ):
         verdict = "unknown"  # vLLM's compiled code is not here
-    return {"verdict": verdict, "reason": str(why or "").strip().rstrip(".")[:REASON], "backend": kind.__name__}
+    return {
+        "verdict": verdict,
+        "reason": str(why or "").strip().rstrip(".")[:REASON],
+        "backend": kind.__name__,
+    }

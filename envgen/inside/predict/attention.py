@@ -7,7 +7,14 @@ import inspect
 import os
 from typing import Any, Dict, List
 
-from envgen.inside.predict.release import NotAskable, ReleaseRefused, accepted, asked_for, error_for, named
+from envgen.inside.predict.release import (
+    NotAskable,
+    ReleaseRefused,
+    accepted,
+    asked_for,
+    error_for,
+    named,
+)
 
 Doc = Dict[str, Any]
 
@@ -16,22 +23,37 @@ def ask_attention(config: Any, report: Doc) -> Doc:
     where, select = named("attention")
     model, cache = config.model_config, config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
-    # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios) and Qwen's sparse attention.
-    if any(getattr(text, name, None) for name in ("compress_ratios", "compress_rates", "indexer_compress_ratio")):
-        raise NotAskable("attention layers of %s choose their kernels themselves, without the selector"
-                         % report["model"]["type"])  # fmt: skip
+    # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios) and Qwen's sparse
+    # attention.
+    if any(
+        getattr(text, name, None)
+        for name in ("compress_ratios", "compress_rates", "indexer_compress_ratio")
+    ):
+        raise NotAskable(
+            "attention layers of %s choose their kernels themselves, without the selector"
+            % report["model"]["type"]
+        )
     parallel = config.parallel_config
     shared: Doc = {
-        "head_size": model.get_head_size(), "dtype": model.dtype, "kv_cache_dtype": cache.cache_dtype,
-        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": report["model"].get("sinks", False),
-        "use_sparse": hasattr(text, "index_topk"), "num_heads": model.get_num_attention_heads(parallel),
-        "use_mm_prefix": bool(getattr(model, "is_mm_prefix_lm", False)), "attn_type": None,
-        "is_attention_free": bool(getattr(model, "is_attention_free", False)), "use_v1": True,
-    }  # fmt: skip
+        "head_size": model.get_head_size(),
+        "dtype": model.dtype,
+        "kv_cache_dtype": cache.cache_dtype,
+        "block_size": cache.block_size,
+        "use_mla": bool(model.use_mla),
+        "has_sink": report["model"].get("sinks", False),
+        "use_sparse": hasattr(text, "index_topk"),
+        "num_heads": model.get_num_attention_heads(parallel),
+        "use_mm_prefix": bool(getattr(model, "is_mm_prefix_lm", False)),
+        "attn_type": None,
+        "is_attention_free": bool(getattr(model, "is_attention_free", False)),
+        "use_v1": True,
+    }
     chosen: List[str] = []
     # From 0.30 on layers with a window may get another kernel: ask for each kind.
     kinds = [True, False] if getattr(text, "sliding_window", None) else [False]
-    for window in kinds if "has_sliding_window" in inspect.signature(select).parameters else [False]:
+    for window in (
+        kinds if "has_sliding_window" in inspect.signature(select).parameters else [False]
+    ):
         values = accepted(select, dict(shared, has_sliding_window=window))
         try:
             backend = select(**values)
@@ -42,18 +64,24 @@ def ask_attention(config: Any, report: Doc) -> Doc:
             ask_b12x(model, backend, cache.block_size)
         if name not in chosen:
             chosen.append(name)
-    wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
+    wanted = asked_for(config, "attention_config", "backend") or os.environ.get(
+        "VLLM_ATTENTION_BACKEND"
+    )
     return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
 
 
 def ask_b12x(model: Any, backend: Any, block: Any) -> None:
-    """Ask what the selector does not: the pages that its layers take, and b12x itself for its decode kernel.
+    """Ask what the selector does not: the pages that its layers take, and b12x itself for its
+    decode kernel.
 
-    vLLM 0.33.0 builds the layers before it chooses a size of pages for them, and lists heads that b12x 1.5.1 lacks.
+    vLLM 0.33.0 builds the layers before it chooses a size of pages for them, and lists heads that
+    b12x 1.5.1 lacks.
     """
     if not getattr(backend, "supports_block_size", lambda _: True)(block):
         wanted = backend.get_preferred_block_size(block)
-        raise ReleaseRefused("B12X does not take pages of %s tokens: give it --block-size %s" % (block, wanted))
+        raise ReleaseRefused(
+            "B12X does not take pages of %s tokens: give it --block-size %s" % (block, wanted)
+        )
     size = int(model.get_head_size())
     try:
         select = importlib.import_module("b12x.attention.paged.traits").select_paged_forward_traits

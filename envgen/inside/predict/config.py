@@ -1,4 +1,6 @@
-"""The arguments of `vllm serve`, by the release's own parser and configuration, and the model's config.json."""
+"""The arguments of `vllm serve`, by the release's own parser and configuration, and the model's
+config.json.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def serve_parser() -> Tuple[str, Any]:
 
 
 def known_parsers(args: Any, report: Doc) -> None:
-    """Check the names of tool and reasoning parsers, as the server does first. A plugin may add its own."""
+    """Check the names of tool and reasoning parsers, as the server does first. A plugin may add its
+    own.
+    """
     for option, plugin, counts in (
         ("tool-call-parser", "tool_parser_plugin", getattr(args, "enable_auto_tool_choice", False)),
         ("reasoning-parser", "reasoning_parser_plugin", True),
@@ -72,42 +76,69 @@ def known_parsers(args: Any, report: Doc) -> None:
         try:
             known = list(named(option)[1].list_registered())
         except Exception:
-            report["notes"].append("could not check whether this release has the %s %s" % (option, name))
+            report["notes"].append(
+                "could not check whether this release has the %s %s" % (option, name)
+            )
             continue
         if known and name not in known:
-            raise ReleaseRefused("invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known))))
+            raise ReleaseRefused(
+                "invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known)))
+            )
 
 
 def rust_frontend(args: Any, report: Doc, folder: str) -> bool:
-    """Whether the Rust front end was asked, where a variable chooses it: its settings, and no model that it finds."""
+    """Whether the Rust front end was asked, where a variable chooses it: its settings, and no model
+    that it finds.
+    """
     if not os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
         return False
     try:
         program = importlib.import_module("vllm.envs").VLLM_RUST_FRONTEND_PATH
-        settings = importlib.import_module("vllm.entrypoints.common.startup").jsonify_non_default_args(args)
-        settings.update(model_tag=os.path.join(folder, "none"), engine_ready_timeout_secs=1, http_timeout_keep_alive=1)
+        settings = importlib.import_module(
+            "vllm.entrypoints.common.startup"
+        ).jsonify_non_default_args(args)
+        settings.update(
+            model_tag=os.path.join(folder, "none"),
+            engine_ready_timeout_secs=1,
+            http_timeout_keep_alive=1,
+        )
         with contextlib.ExitStack() as stack:
-            listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            listeners = [
+                stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)
+            ]
             options = ("--listen-fd", "--input-listener-fd", "--output-listener-fd")
-            words = [str(word) for pair in zip(options, (one.fileno() for one in listeners)) for word in pair]
+            words = [
+                str(word)
+                for pair in zip(options, (one.fileno() for one in listeners))
+                for word in pair
+            ]
             done = subprocess.run(
-                [program, "frontend", *words, "--args-json", json.dumps(settings)], timeout=20,
-                pass_fds=[one.fileno() for one in listeners], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                [program, "frontend", *words, "--args-json", json.dumps(settings)],
+                timeout=20,
+                pass_fds=[one.fileno() for one in listeners],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
     except Exception as problem:
-        report["notes"].append("the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem))
+        report["notes"].append(
+            "the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem)
+        )
         return False
     said = done.stdout[-(1 << 16) :].decode(errors="replace")
     for pattern in RUST_REFUSES:
         for message in re.findall(pattern, said, re.S):
-            raise ReleaseRefused("the Rust front end: %s" % " ".join(message.replace("\n- ", " ").split()))
+            raise ReleaseRefused(
+                "the Rust front end: %s" % " ".join(message.replace("\n- ", " ").split())
+            )
     return True
 
 
 def cached(repository: str, file: str, revision: Optional[str]) -> str:
     """The path of a file in the Hugging Face cache; "" where it is not there."""
     with contextlib.suppress(ValueError):  # not the name of a repository
-        path = importlib.import_module("huggingface_hub").try_to_load_from_cache(repository, file, revision=revision)
+        path = importlib.import_module("huggingface_hub").try_to_load_from_cache(
+            repository, file, revision=revision
+        )
         return path if isinstance(path, str) else ""
     return ""
 
@@ -128,7 +159,8 @@ def find_config(args: Any, request: Doc, report: Doc, folder: str) -> None:
 
 
 def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Doc:
-    """Where a model's config.json is: in its folder, in the Hugging Face cache, or in the request, from where it is
+    """Where a model's config.json is: in its folder, in the Hugging Face cache, or in the request,
+    from where it is
     written into ``folder``. NotAskable without a usable one."""
     facts = request["models"].get(name)
     model = {"weights": facts["weights"]} if facts else {}
@@ -142,13 +174,18 @@ def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Do
         with open(model["place"], "w", encoding="utf-8") as file:
             json.dump(facts["config"], file)
     else:
-        raise NotAskable("the config.json of %s is neither in the Hugging Face cache nor shipped with envgen" % name)
+        raise NotAskable(
+            "the config.json of %s is neither in the Hugging Face cache nor shipped with envgen"
+            % name
+        )
     read_config(model["place"])
     return model
 
 
 def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
-    """Find the config.json of a separate draft in the same places; without a usable one, nothing is asked about it."""
+    """Find the config.json of a separate draft in the same places; without a usable one, nothing is
+    asked about it.
+    """
     draft, model = getattr(args, "speculative_config", None), report["model"]
     if not isinstance(draft, dict):
         return
@@ -169,11 +206,15 @@ def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
 
 
 def read_config(place: str) -> Doc:
-    """The mapping in a config.json. Raises NotAskable for one that is not a file, is too large or is damaged."""
+    """The mapping in a config.json. Raises NotAskable for one that is not a file, is too large or
+    is damaged.
+    """
     if not os.path.isfile(place):
         raise NotAskable("%s is not a file" % place)
     if os.path.getsize(place) > LARGEST_CONFIG:
-        raise NotAskable("%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20))
+        raise NotAskable(
+            "%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20)
+        )
     try:
         with open(place, encoding="utf-8") as file:
             document = json.load(file)
@@ -187,13 +228,19 @@ def read_config(place: str) -> Doc:
 
 
 def configured(args: Any, report: Doc, lines: Optional[Lines] = None) -> Any:
-    """The release's whole configuration, with its own checks, but without the tokenizer: kernels don't depend on it."""
+    """The release's whole configuration, with its own checks, but without the tokenizer: kernels
+    don't depend on it.
+    """
     inspect_here()
     args.skip_tokenizer_init = True
     args.reasoning_parser, args.reasoning_config = "", None  # they need one
     try:
         with uncompiled():  # the release may import layers for it, which name compiled code
-            config = named("arguments")[1].from_cli_args(args).create_engine_config(usage_context=as_served())
+            config = (
+                named("arguments")[1]
+                .from_cli_args(args)
+                .create_engine_config(usage_context=as_served())
+            )
     except Exception as problem:
         raise error_for(problem, lines) from None
     describe(config, report)
@@ -201,29 +248,42 @@ def configured(args: Any, report: Doc, lines: Optional[Lines] = None) -> Any:
 
 
 def describe(config: Any, report: Doc) -> None:
-    """Add what the configuration says of the model and its cache; a fact that this release does not have is unasked."""
+    """Add what the configuration says of the model and its cache; a fact that this release does not
+    have is unasked.
+    """
     model, cache = config.model_config, config.cache_config
     hf = getattr(model, "hf_config", None)
     facts: Dict[str, Callable[[], Any]] = {
         "architectures": lambda: list(getattr(hf, "architectures", None) or []),
         "type": lambda: str(getattr(hf, "model_type", "")),
-        "dtype": lambda: str(model.dtype).replace("torch.", ""), "head_size": model.get_head_size,
-        "mla": lambda: bool(model.use_mla), "sinks": lambda: has_sinks(model),
-    }  # fmt: skip
-    report["quantization"] = str(model.quantization) if getattr(model, "quantization", None) else None
-    report["kv"] = {"dtype": str(getattr(cache, "cache_dtype", "")), "block_size": getattr(cache, "block_size", None)}
+        "dtype": lambda: str(model.dtype).replace("torch.", ""),
+        "head_size": model.get_head_size,
+        "mla": lambda: bool(model.use_mla),
+        "sinks": lambda: has_sinks(model),
+    }
+    report["quantization"] = (
+        str(model.quantization) if getattr(model, "quantization", None) else None
+    )
+    report["kv"] = {
+        "dtype": str(getattr(cache, "cache_dtype", "")),
+        "block_size": getattr(cache, "block_size", None),
+    }
     for name, fact in facts.items():
         try:
             report["model"][name] = fact()
         except Exception as odd:
-            report["unasked"].append({"step": "model", "why": "%s: %s: %s" % (name, type(odd).__name__, odd)})
+            report["unasked"].append(
+                {"step": "model", "why": "%s: %s: %s" % (name, type(odd).__name__, odd)}
+            )
     report["config_line"] = config_line(config)
     with contextlib.suppress(Exception):  # another release: memory is not estimated then
         report["size"] = size_of(config, report)
 
 
 def as_served() -> Any:
-    """vLLM's defaults, such as the tokens of a step, depend on how it is used: here by `vllm serve`."""
+    """vLLM's defaults, such as the tokens of a step, depend on how it is used: here by `vllm
+    serve`.
+    """
     return importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
 
 
@@ -236,35 +296,50 @@ def text_of(config: Doc) -> Doc:
 def size_of(config: Any, report: Doc) -> Doc:
     """What determines the server's memory, after the release's own defaults."""
     model, cache, parallel, steps = (
-        getattr(config, name) for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
+        getattr(config, name)
+        for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )
     text = text_of(model.hf_config.to_dict())
     place = report["model"]["place"]
     # Transformers renames some keys, such as Gemma 4's number of heads in full-attention layers.
-    text.update({name: value for name, value in text_of(read_config(place)).items() if value is not None})
+    text.update(
+        {name: value for name, value in text_of(read_config(place)).items() if value is not None}
+    )
     weights = weights_of(os.path.dirname(place))
-    dtype, states = str(model.dtype).replace("torch.", ""), str(getattr(cache, "mamba_ssm_cache_dtype", "float32"))
+    dtype, states = (
+        str(model.dtype).replace("torch.", ""),
+        str(getattr(cache, "mamba_ssm_cache_dtype", "float32")),
+    )
     return {
         "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
-        "weights": weights or report["model"].get("weights"), "published": not weights, "context": model.max_model_len,
-        "cache_dtype": str(cache.cache_dtype), "dtype": dtype,
-        "state_dtype": dtype if states == "auto" else states,  # of models that name none, such as Qwen3-Next
-        "share": cache.gpu_memory_utilization, "fixed": getattr(cache, "kv_cache_memory_bytes", None),
-        "ranks": parallel.tensor_parallel_size, "stages": parallel.pipeline_parallel_size,
+        "weights": weights or report["model"].get("weights"),
+        "published": not weights,
+        "context": model.max_model_len,
+        "cache_dtype": str(cache.cache_dtype),
+        "dtype": dtype,
+        "state_dtype": dtype
+        if states == "auto"
+        else states,  # of models that name none, such as Qwen3-Next
+        "share": cache.gpu_memory_utilization,
+        "fixed": getattr(cache, "kv_cache_memory_bytes", None),
+        "ranks": parallel.tensor_parallel_size,
+        "stages": parallel.pipeline_parallel_size,
         "sequences": steps.max_num_seqs,
         # Later releases count every step that is under way: two with async scheduling.
         "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
         "states": states_of(config, report["model"].get("drafted")),
         **size_of_draft(report["model"]),
-    }  # fmt: skip
+    }
 
 
 def states_of(config: Any, drafted: object) -> Optional[int]:
-    """The states of a Mamba or GDN layer that a sequence keeps; None: unknown (a state for each block).
+    """The states of a Mamba or GDN layer that a sequence keeps; None: unknown (a state for each
+    block).
 
-    MambaSpec.max_memory_usage_bytes: one and one for each drafted token; with a prefix cache ("align") one more, and in
-    releases that know the checkpoint of a prefill another one. ``drafted``: tokens, if the draft could not be asked.
+    MambaSpec.max_memory_usage_bytes: one and one for each drafted token; with a prefix cache
+    ("align") one more, and in releases that know the checkpoint of a prefill another one.
+    ``drafted``: tokens, if the draft could not be asked.
     """
     mode = getattr(config.cache_config, "mamba_cache_mode", "none")
     if mode not in ("none", "align"):
@@ -282,13 +357,24 @@ def size_of_draft(model: Doc) -> Doc:
     place = model.get("draft")
     if not place:
         return {}
-    plain = {name: value for name, value in text_of(read_config(place)).items() if not isinstance(value, dict)}
-    return {"draft_config": plain, "draft_weights": weights_of(os.path.dirname(place)) or model.get("draft_weights")}
+    plain = {
+        name: value
+        for name, value in text_of(read_config(place)).items()
+        if not isinstance(value, dict)
+    }
+    return {
+        "draft_config": plain,
+        "draft_weights": weights_of(os.path.dirname(place)) or model.get("draft_weights"),
+    }
 
 
 def weights_of(folder: str) -> Optional[int]:
-    """Bytes of the model's weights, from the index beside its config.json or the one file; None without either."""
-    index, whole = (os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors"))
+    """Bytes of the model's weights, from the index beside its config.json or the one file; None
+    without either.
+    """
+    index, whole = (
+        os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors")
+    )
     if os.path.isfile(index) and os.path.getsize(index) < 100 << 20:
         try:
             with open(index, encoding="utf-8") as file:
@@ -300,7 +386,9 @@ def weights_of(folder: str) -> Optional[int]:
 
 
 def inspect_here() -> None:
-    """Import the model's class in this process. vLLM uses a second one to keep CUDA out, which takes twice as long."""
+    """Import the model's class in this process. vLLM uses a second one to keep CUDA out, which
+    takes twice as long.
+    """
     try:
         registry: Any = importlib.import_module("vllm.model_executor.models.registry")
         apart = registry._run_in_subprocess
@@ -318,11 +406,15 @@ def inspect_here() -> None:
 
 
 def config_line(config: Any) -> Optional[str]:
-    """The first line of the engine's core log, with the whole configuration, from the release's own text."""
+    """The first line of the engine's core log, with the whole configuration, from the release's own
+    text.
+    """
     try:
         core = importlib.util.find_spec("vllm.v1.engine.core")
         with open(str(core.origin if core else ""), encoding="utf-8") as file:
-            words = re.search(r'"(Initializing a V1 LLM engine \(v%s\) with config: %s)"', file.read())
+            words = re.search(
+                r'"(Initializing a V1 LLM engine \(v%s\) with config: %s)"', file.read()
+            )
         version = sys.modules["vllm"].__dict__.get("__version__", "")
         return words.group(1) % (version, config) if words else None
     except Exception:

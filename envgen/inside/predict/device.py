@@ -1,7 +1,8 @@
-"""Plays a GPU: whoever asks PyTorch or NVML for the device hears of it, in this process and in those that it starts.
+"""Plays a GPU: whoever asks PyTorch or NVML for the device hears of it, in this process and in
+those that it starts.
 
-What then computes on it fails, as it would without one. This file stands alone: other processes run it as their
-``sitecustomize``.
+What then computes on it fails, as it would without one. This file stands alone: other processes run
+it as their ``sitecustomize``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ class Placeholder:
 class Properties:
     """What PyTorch says of a device."""
 
-    warp_size, is_integrated, uuid, regs_per_multiprocessor = 32, False, "GPU-assumed-by-envgen", 65536
+    warp_size, is_integrated, uuid, regs_per_multiprocessor = (
+        32,
+        False,
+        "GPU-assumed-by-envgen",
+        65536,
+    )
     max_threads_per_multi_processor, shared_memory_per_block = 1536, 48 << 10
 
     def __init__(self, gpu: Doc) -> None:
@@ -68,36 +74,66 @@ def in_torch(torch: Any, gpu: Doc) -> None:
     properties = Properties(gpu)
     capability, memory = tuple(gpu["capability"]), int(gpu["memory"])
     count = lambda *_: int(gpu["count"])  # noqa: E731
-    put(torch.cuda, {
-        "is_available": lambda: True, "_is_compiled": lambda: True, "device_count": count, "_device_count_nvml": count,
-        "current_device": lambda: 0, "set_device": lambda *_: None, "synchronize": lambda *_: None,
-        "get_device_capability": lambda *_: capability, "get_device_properties": lambda *_: properties,
-        "get_device_name": lambda *_: gpu["name"], "mem_get_info": lambda *_: (memory, memory),
-        "get_arch_list": lambda: ["sm_%d%d" % capability], "is_current_stream_capturing": lambda: False,
-        "device": contextlib.nullcontext, "stream": contextlib.nullcontext,
-        "Stream": Placeholder, "Event": Placeholder, "current_stream": Placeholder, "default_stream": Placeholder,
-    })  # fmt: skip
+    put(
+        torch.cuda,
+        {
+            "is_available": lambda: True,
+            "_is_compiled": lambda: True,
+            "device_count": count,
+            "_device_count_nvml": count,
+            "current_device": lambda: 0,
+            "set_device": lambda *_: None,
+            "synchronize": lambda *_: None,
+            "get_device_capability": lambda *_: capability,
+            "get_device_properties": lambda *_: properties,
+            "get_device_name": lambda *_: gpu["name"],
+            "mem_get_info": lambda *_: (memory, memory),
+            "get_arch_list": lambda: ["sm_%d%d" % capability],
+            "is_current_stream_capturing": lambda: False,
+            "device": contextlib.nullcontext,
+            "stream": contextlib.nullcontext,
+            "Stream": Placeholder,
+            "Event": Placeholder,
+            "current_stream": Placeholder,
+            "default_stream": Placeholder,
+        },
+    )
     # A build without CUDA lacks what others import once it says that it has it.
     if not hasattr(getattr(torch, "_C", torch), "_cuda_getCurrentRawStream"):
         getattr(torch, "_C", torch)._cuda_getCurrentRawStream = Placeholder()
-    put(getattr(torch, "accelerator", None), {
-        "is_available": lambda: True, "device_count": count, "current_device_index": lambda: 0,
-        "current_accelerator": lambda *_, **__: torch.device("cuda"), "set_device_index": lambda *_: None,
-        "get_memory_info": lambda *_: (memory, memory), "synchronize": lambda *_: None,
-        "get_device_capability": lambda *_: {},
-    })  # fmt: skip
+    put(
+        getattr(torch, "accelerator", None),
+        {
+            "is_available": lambda: True,
+            "device_count": count,
+            "current_device_index": lambda: 0,
+            "current_accelerator": lambda *_, **__: torch.device("cuda"),
+            "set_device_index": lambda *_: None,
+            "get_memory_info": lambda *_: (memory, memory),
+            "synchronize": lambda *_: None,
+            "get_device_capability": lambda *_: {},
+        },
+    )
 
 
 def in_nvml(nvml: Any, gpu: Doc) -> None:
     """Answers of NVML's Python bindings."""
-    put(nvml, {
-        "nvmlInit": lambda *_: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetCount": lambda: int(gpu["count"]),
-        "nvmlDeviceGetHandleByIndex": lambda index: index, "nvmlDeviceGetHandleByUUID": lambda _: 0,
-        "nvmlDeviceGetIndex": lambda handle: handle, "nvmlDeviceGetName": lambda _: gpu["name"],
-        "nvmlDeviceGetCudaComputeCapability": lambda _: tuple(gpu["capability"]),
-        "nvmlDeviceGetMemoryInfo": lambda *_: MemoryInfo(int(gpu["memory"])),
-        "nvmlDeviceGetUUID": lambda _: Properties.uuid, "nvmlDeviceGetP2PStatus": lambda *_: 0,
-    })  # fmt: skip
+    put(
+        nvml,
+        {
+            "nvmlInit": lambda *_: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetCount": lambda: int(gpu["count"]),
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetHandleByUUID": lambda _: 0,
+            "nvmlDeviceGetIndex": lambda handle: handle,
+            "nvmlDeviceGetName": lambda _: gpu["name"],
+            "nvmlDeviceGetCudaComputeCapability": lambda _: tuple(gpu["capability"]),
+            "nvmlDeviceGetMemoryInfo": lambda *_: MemoryInfo(int(gpu["memory"])),
+            "nvmlDeviceGetUUID": lambda _: Properties.uuid,
+            "nvmlDeviceGetP2PStatus": lambda *_: 0,
+        },
+    )
 
 
 def in_triton(module: Any, gpu: Doc) -> None:
@@ -130,8 +166,11 @@ def put(module: Any, answers: Doc) -> None:
 
 
 PLAYED: Dict[str, Callable[[Any, Doc], None]] = {
-    "torch": in_torch, "triton.runtime.driver": in_triton, "pynvml": in_nvml, "vllm.third_party.pynvml": in_nvml,
-}  # fmt: skip
+    "torch": in_torch,
+    "triton.runtime.driver": in_triton,
+    "pynvml": in_nvml,
+    "vllm.third_party.pynvml": in_nvml,
+}
 
 
 class WhenImported:
@@ -143,7 +182,11 @@ class WhenImported:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in PLAYED:
             return None
-        others = [one for one in sys.meta_path if not isinstance(one, WhenImported) and hasattr(one, "find_spec")]
+        others = [
+            one
+            for one in sys.meta_path
+            if not isinstance(one, WhenImported) and hasattr(one, "find_spec")
+        ]
         spec = next(filter(None, (one.find_spec(name, path, target) for one in others)), None)
         if spec is None or spec.loader is None:
             return None
@@ -158,8 +201,13 @@ class WhenImported:
 
 
 def play(gpu: Doc) -> None:
-    """Play the device from now on: a name, a capability, bytes of memory, and a count, which may change."""
-    sys.meta_path[:] = [WhenImported(gpu), *(one for one in sys.meta_path if type(one).__name__ != "WhenImported")]
+    """Play the device from now on: a name, a capability, bytes of memory, and a count, which may
+    change.
+    """
+    sys.meta_path[:] = [
+        WhenImported(gpu),
+        *(one for one in sys.meta_path if type(one).__name__ != "WhenImported"),
+    ]
     for name, answers in PLAYED.items():
         if name in sys.modules:
             answers(sys.modules[name], gpu)
@@ -167,7 +215,9 @@ def play(gpu: Doc) -> None:
 
 
 def for_processes(gpu: Doc, source: str, folder: str) -> None:
-    """Processes that are started from now on play the device, too: their ``sitecustomize`` is this file."""
+    """Processes that are started from now on play the device, too: their ``sitecustomize`` is this
+    file.
+    """
     with open(os.path.join(folder, "sitecustomize.py"), "w", encoding="utf-8") as file:
         file.write(source + STARTED)
     os.environ["ENVGEN_DEVICE"] = json.dumps(gpu)

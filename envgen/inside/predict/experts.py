@@ -8,7 +8,14 @@ import re
 import traceback
 from typing import Any, Dict, Optional, Tuple
 
-from envgen.inside.predict.release import NotAskable, ReleaseRefused, asked_for, is_refusal, message_of, named
+from envgen.inside.predict.release import (
+    NotAskable,
+    ReleaseRefused,
+    asked_for,
+    is_refusal,
+    message_of,
+    named,
+)
 
 Doc = Dict[str, Any]
 EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
@@ -17,8 +24,14 @@ _MIXED = re.compile(r"(.*\blayers\.\d+\..*experts)(\..*)?")
 
 def ask_moe(config: Any, report: Doc) -> Optional[Doc]:
     text = getattr(config.model_config, "hf_text_config", config.model_config.hf_config)
-    experts = next((getattr(text, name) for name in ("num_local_experts", "num_experts", "n_routed_experts")
-                    if getattr(text, name, None)), 0)  # fmt: skip
+    experts = next(
+        (
+            getattr(text, name)
+            for name in ("num_local_experts", "num_experts", "n_routed_experts")
+            if getattr(text, name, None)
+        ),
+        0,
+    )
     if not experts:
         return None  # a dense model
     wanted = asked_for(config, "kernel_config", "moe_backend")
@@ -28,41 +41,65 @@ def ask_moe(config: Any, report: Doc) -> Optional[Doc]:
         raise
     except Exception as odd:
         # An error of the oracle is the release's answer; one of a layer without weights is not.
-        oracle = any("oracle" in one.filename or one.name == "get_mxfp4_backend"
-                     for one in traceback.extract_tb(odd.__traceback__))  # fmt: skip
+        oracle = any(
+            "oracle" in one.filename or one.name == "get_mxfp4_backend"
+            for one in traceback.extract_tb(odd.__traceback__)
+        )
         if oracle and is_refusal(odd) and not lacks_compiled(odd, report):
             raise ReleaseRefused(message_of(odd)) from None
         kind = report["quantization"] or "plain"
-        raise NotAskable("the choice for %s experts needs more than a layer's shape and the release's Python code:"
-                         " %s: %s" % (kind, type(odd).__name__, odd)) from None  # fmt: skip
+        raise NotAskable(
+            "the choice for %s experts needs more than a layer's shape and the release's Python code:"
+            " %s: %s" % (kind, type(odd).__name__, odd)
+        ) from None
     return {"where": where, "backend": str(getattr(chosen, "name", chosen)), "asked_for": wanted}
 
 
 def lacks_compiled(problem: BaseException, report: Doc) -> bool:
     """Whether a backend may be rejected only because vLLM's compiled code is missing here."""
-    missing = any(str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report.get("stubs", ()))
-    return missing and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
+    missing = any(
+        str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report.get("stubs", ())
+    )
+    return (
+        missing
+        and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
+    )
 
 
 def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
-    """The release's own quantization creates the method of a layer of experts, which asks the oracle for kernels."""
+    """The release's own quantization creates the method of a layer of experts, which asks the
+    oracle for kernels.
+    """
     try:
         kind = named("experts")[1]
     except NotAskable:
         kind = named("older experts")[1]
     described = layer(config, experts, text)
-    empty_layer: Any = type(kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__})()
-    values = {"moe_config": described, "moe_parallel_config": described.moe_parallel_config, "activation": "silu",
-              "layer_name": name_of(config.quant_config), "local_num_experts": described.num_local_experts,
-              "global_num_experts": experts, "apply_router_weight_on_input": False,
-              # The release's own defaults, by which compressed-tensors finds its layers.
-              "ckpt_gate_proj_name": "gate_proj", "ckpt_up_proj_name": "up_proj",
-              "ckpt_down_proj_name": "down_proj"}  # fmt: skip
+    empty_layer: Any = type(
+        kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__}
+    )()
+    values = {
+        "moe_config": described,
+        "moe_parallel_config": described.moe_parallel_config,
+        "activation": "silu",
+        "layer_name": name_of(config.quant_config),
+        "local_num_experts": described.num_local_experts,
+        "global_num_experts": experts,
+        "apply_router_weight_on_input": False,
+        # The release's own defaults, by which compressed-tensors finds its layers.
+        "ckpt_gate_proj_name": "gate_proj",
+        "ckpt_up_proj_name": "up_proj",
+        "ckpt_down_proj_name": "down_proj",
+    }
     for name, value in values.items():
         with contextlib.suppress(AttributeError):  # a property of this release
             setattr(empty_layer, name, value)
     quantization = config.quant_config
-    method = quantization.get_quant_method(empty_layer, values["layer_name"]) if quantization is not None else None
+    method = (
+        quantization.get_quant_method(empty_layer, values["layer_name"])
+        if quantization is not None
+        else None
+    )
     if method is None:
         method = named("plain experts")[1](described)
     where = "%s.%s" % (type(method).__module__, type(method).__name__)
@@ -83,9 +120,21 @@ def single_gpu(kind: Any) -> Any:
     """The parallel configuration of one GPU."""
     if hasattr(kind, "make_no_parallel"):
         return kind.make_no_parallel()
-    known: Doc = {"use_ep": False, "all2all_backend": "naive", "enable_eplb": False, "is_sequence_parallel": False}
-    sizes = {name: 0 if name.endswith("_rank") else 1 for name in kind.__dataclass_fields__ if name not in known}
-    return kind(**sizes, **{name: value for name, value in known.items() if name in kind.__dataclass_fields__})
+    known: Doc = {
+        "use_ep": False,
+        "all2all_backend": "naive",
+        "enable_eplb": False,
+        "is_sequence_parallel": False,
+    }
+    sizes = {
+        name: 0 if name.endswith("_rank") else 1
+        for name in kind.__dataclass_fields__
+        if name not in known
+    }
+    return kind(
+        **sizes,
+        **{name: value for name, value in known.items() if name in kind.__dataclass_fields__},
+    )
 
 
 def layer(config: Any, experts: int, text: Any) -> Any:
@@ -96,29 +145,43 @@ def layer(config: Any, experts: int, text: Any) -> Any:
     expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
     if size > 1:
         changes = {"ep_size": size, "use_ep": True} if expert_parallel else {"tp_size": size}
-        split = type(split)(**dict({name: getattr(split, name) for name in split.__dataclass_fields__}, **changes))
+        split = type(split)(
+            **dict({name: getattr(split, name) for name in split.__dataclass_fields__}, **changes)
+        )
     intermediate = int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
     gpt_oss = str(getattr(text, "model_type", "")) == "gpt_oss"
-    act = str(getattr(text, "mlp_hidden_act", None) or getattr(text, "hidden_activation", None)
-              or getattr(text, "hidden_act", "silu"))  # fmt: skip
+    act = str(
+        getattr(text, "mlp_hidden_act", None)
+        or getattr(text, "hidden_activation", None)
+        or getattr(text, "hidden_act", "silu")
+    )
     gated = act != "relu2"  # Nemotron-H's experts
     values = {
-        "num_experts": experts, "num_logical_experts": experts,
+        "num_experts": experts,
+        "num_logical_experts": experts,
         "num_local_experts": experts // (size if expert_parallel else 1),
-        "experts_per_token": int(getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", 1) or 1),
+        "experts_per_token": int(
+            getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", 1) or 1
+        ),
         "hidden_dim": int(getattr(text, "moe_latent_size", None) or text.hidden_size),
         "intermediate_size": intermediate,
-        "intermediate_size_per_partition": intermediate // (1 if expert_parallel else size), "device": "cuda",
-        "is_act_and_mul": gated, "routing_method": named("routing")[1].Renormalize,
+        "intermediate_size_per_partition": intermediate // (1 if expert_parallel else size),
+        "device": "cuda",
+        "is_act_and_mul": gated,
+        "routing_method": named("routing")[1].Renormalize,
         "in_dtype": config.model_config.dtype,
         "swiglu_limit": None if gpt_oss else getattr(text, "swiglu_limit", None),
-        "has_bias": gpt_oss, "moe_parallel_config": split, "is_lora_enabled": config.lora_config is not None,
+        "has_bias": gpt_oss,
+        "moe_parallel_config": split,
+        "is_lora_enabled": config.lora_config is not None,
         "moe_backend": getattr(getattr(config, "kernel_config", None), "moe_backend", "auto"),
-    }  # fmt: skip
+    }
     fields = {name: one for name, one in kind.__dataclass_fields__.items() if one.init}
     if "activation" in fields:
         kinds = named("activation")[1]
         tanh = getattr(kinds, "GELU_TANH", kinds.GELU)
         known = {"relu2": "RELU2_NO_MUL", "gelu": "GELU", "silu": "SILU", "swish": "SILU"}
-        values["activation"] = kinds.SWIGLUOAI if gpt_oss else tanh if "tanh" in act else getattr(kinds, known[act])
+        values["activation"] = (
+            kinds.SWIGLUOAI if gpt_oss else tanh if "tanh" in act else getattr(kinds, known[act])
+        )
     return kind(**{name: value for name, value in values.items() if name in fields})

@@ -1,4 +1,5 @@
-"""Builds the model by the release's own code on the meta device, where each layer chooses its kernels.
+"""Builds the model by the release's own code on the meta device, where each layer chooses its
+kernels.
 
 No weight is loaded and nothing is computed. Then the layers hold the kernels of a server's layers.
 """
@@ -17,9 +18,15 @@ from envgen.inside.predict.release import Lines, asked_for, named
 
 Doc = Dict[str, Any]
 GROUPS = {
-    "_WORLD": 0, "_TP": "tensor_parallel_size", "_EP": 0, "_PP": 1, "_DP": "data_parallel_size", "_EPLB": 0,
-    "_DCP": "decode_context_parallel_size", "_PCP": "prefill_context_parallel_size",
-}  # fmt: skip
+    "_WORLD": 0,
+    "_TP": "tensor_parallel_size",
+    "_EP": 0,
+    "_PP": 1,
+    "_DP": "data_parallel_size",
+    "_EPLB": 0,
+    "_DCP": "decode_context_parallel_size",
+    "_PCP": "prefill_context_parallel_size",
+}
 # The subject of a log line, by its logger and text; the first match counts.
 SUBJECTS = (
     ("vision", r"\bvit attention\b|MMEncoderAttention"),
@@ -49,7 +56,9 @@ class OneWorker:
 
 @contextlib.contextmanager
 def workers(config: Any) -> Iterator[None]:
-    """Sets the release's process groups, with this process as the first; it builds all pipeline stages."""
+    """Sets the release's process groups, with this process as the first; it builds all pipeline
+    stages.
+    """
     state: Any = importlib.import_module("vllm.distributed.parallel_state")
     parallel = config.parallel_config
     every = int(parallel.tensor_parallel_size) * int(parallel.data_parallel_size)
@@ -57,7 +66,11 @@ def workers(config: Any) -> Iterator[None]:
     for name in before:
         size: Any = GROUPS[name]
         setattr(
-            state, name, OneWorker((size or every) if isinstance(size, int) else int(getattr(parallel, size, 1) or 1))
+            state,
+            name,
+            OneWorker(
+                (size or every) if isinstance(size, int) else int(getattr(parallel, size, 1) or 1)
+            ),
         )
     try:
         yield
@@ -68,12 +81,25 @@ def workers(config: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching_linear(report: Doc) -> Iterator[None]:
-    """Notes for which layers linear kernels are asked, and then asks the other kernels of the same lists about them."""
-    module: Any = next((sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None)
+    """Notes for which layers linear kernels are asked, and then asks the other kernels of the same
+    lists about them.
+    """
+    module: Any = next(
+        (sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None
+    )
     platform = getattr(sys.modules["vllm.platforms"], "current_platform", None)
-    lists = {name: list(one.get(getattr(platform, "_enum", None), ())) for name, one in vars(module).items()
-             if name.startswith("_POSSIBLE")} if module else {}  # fmt: skip
-    layers: Dict[str, Any] = {}  # the name of a list -> a layer for which one of its kernels was asked
+    lists = (
+        {
+            name: list(one.get(getattr(platform, "_enum", None), ()))
+            for name, one in vars(module).items()
+            if name.startswith("_POSSIBLE")
+        }
+        if module
+        else {}
+    )
+    layers: Dict[
+        str, Any
+    ] = {}  # the name of a list -> a layer for which one of its kernels was asked
 
     def watch(kind: Any) -> Callable[..., Any]:
         question = kind.can_implement
@@ -87,7 +113,9 @@ def watching_linear(report: Doc) -> Iterator[None]:
         return asked
 
     kinds = [kind for kinds in lists.values() for kind in kinds if hasattr(kind, "can_implement")]
-    watched = [(kind, vars(kind).get("can_implement"), watch(kind)) for kind in dict.fromkeys(kinds)]
+    watched = [
+        (kind, vars(kind).get("can_implement"), watch(kind)) for kind in dict.fromkeys(kinds)
+    ]
     for kind, _, asked in watched:
         kind.can_implement = staticmethod(asked)
     try:
@@ -125,7 +153,8 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     if not (has_compiled_code() or report["uncompiled"]):
         why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
         report["notes"].append(
-            "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s" % why
+            "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s"
+            % why
         )
         return
     before, lines.kept = lines.kept, []
@@ -133,7 +162,9 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
         model = build(config, report)
     except Exception as problem:
         why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
-        report["notes"].append("the kernels of the layers are unknown: the model can't be built here: %s" % why)
+        report["notes"].append(
+            "the kernels of the layers are unknown: the model can't be built here: %s" % why
+        )
         lines.kept = before
         return
     logged, lines.kept = lines.kept, before
@@ -148,9 +179,11 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
 
 
 def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
-    """Ask for the kernels of a draft: the release merges its settings over the server's, and builds it.
+    """Ask for the kernels of a draft: the release merges its settings over the server's, and builds
+    it.
 
-    An error here is not a refusal, either: its layers may be quantized in another way than envgen's facts have it.
+    An error here is not a refusal, either: its layers may be quantized in another way than envgen's
+    facts have it.
     """
     speculation: Any = getattr(config, "speculative_config", None)
     draft = getattr(speculation, "draft_model_config", None)
@@ -167,7 +200,11 @@ def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
     finally:
         lines.kept = kept
     names = ["%s %s" % (step, one["backend"]) for step, one in kernels.items() if one["backend"]]
-    report["asked"]["draft"] = {"where": kernels["attention"]["where"], "backend": ", ".join(names), "asked_for": None}
+    report["asked"]["draft"] = {
+        "where": kernels["attention"]["where"],
+        "backend": ", ".join(names),
+        "asked_for": None,
+    }
 
 
 def subject(line: Doc) -> str:
@@ -180,9 +217,14 @@ def chosen(model: Any, config: Any) -> Dict[str, Doc]:
     """Step -> the kernels in the layers of the model."""
     held: Dict[str, List[str]] = {"attention": [], "moe": [], "linear": [], "mamba": []}
     for layer in model.modules():
-        decode, prefill = getattr(layer, "gdn_decode_kernel", None), getattr(layer, "gdn_prefill_backend", None)
+        decode, prefill = (
+            getattr(layer, "gdn_decode_kernel", None),
+            getattr(layer, "gdn_prefill_backend", None),
+        )
         if prefill is not None and hasattr(layer, "mamba_type"):
-            held["mamba"].append("GDN prefill %s" % prefill + (", decode %s" % decode if decode else ""))
+            held["mamba"].append(
+                "GDN prefill %s" % prefill + (", decode %s" % decode if decode else "")
+            )
         elif hasattr(layer, "mamba_type"):
             backend = getattr(getattr(config, "mamba_config", None), "backend", None)
             if backend is not None:
@@ -192,13 +234,28 @@ def chosen(model: Any, config: Any) -> Dict[str, Doc]:
         method = getattr(layer, "quant_method", None)
         for part in (method, getattr(layer, "scheme", None)):
             for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
-                if type(value).__module__.startswith(KERNELS) and type(value).__name__.endswith("Kernel"):
+                if type(value).__module__.startswith(KERNELS) and type(value).__name__.endswith(
+                    "Kernel"
+                ):
                     held["linear"].append(type(value).__name__)
-                elif "MoE" in type(part).__name__ and name.endswith("_backend") and hasattr(value, "name"):
+                elif (
+                    "MoE" in type(part).__name__
+                    and name.endswith("_backend")
+                    and hasattr(value, "name")
+                ):
                     held["moe"].append(str(value.name))
     where = "the layers of %s" % type(model).__name__
-    wanted = {"attention": ("attention_config", "backend"), "moe": ("kernel_config", "moe_backend"),
-              "linear": ("kernel_config", "linear_backend"), "mamba": ("mamba_config", "backend")}  # fmt: skip
-    return {step: {"where": where, "backend": " + ".join(dict.fromkeys(names)),
-                   "asked_for": None if step == "mamba" else asked_for(config, *wanted[step])}
-            for step, names in held.items()}  # fmt: skip
+    wanted = {
+        "attention": ("attention_config", "backend"),
+        "moe": ("kernel_config", "moe_backend"),
+        "linear": ("kernel_config", "linear_backend"),
+        "mamba": ("mamba_config", "backend"),
+    }
+    return {
+        step: {
+            "where": where,
+            "backend": " + ".join(dict.fromkeys(names)),
+            "asked_for": None if step == "mamba" else asked_for(config, *wanted[step]),
+        }
+        for step, names in held.items()
+    }

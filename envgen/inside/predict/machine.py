@@ -1,4 +1,6 @@
-"""Replaces what a machine without a driver or GPU lacks: a stub of libcuda, empty modules, the device itself."""
+"""Replaces what a machine without a driver or GPU lacks: a stub of libcuda, empty modules, the
+device itself.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from envgen.inside.predict.release import NotAskable
 
 Doc = Dict[str, Any]
 EMPTY = "<envgen: empty>"
-STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
-         "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
+STUBS = (
+    "/usr/local/cuda*/lib64/stubs/libcuda.so",
+    "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
+    "/usr/local/cuda*/compat/libcuda.so.1",
+)
 
 
 def driver(report: Doc) -> None:
@@ -61,14 +66,18 @@ def empty(name: str, how: str, report: Doc) -> None:
 
 
 def imported(name: str, report: Doc) -> Any:
-    """Import a module of vLLM; empty modules replace compiled ones that are missing or can't be loaded."""
+    """Import a module of vLLM; empty modules replace compiled ones that are missing or can't be
+    loaded.
+    """
     for _ in range(8):
         try:
             return importlib.import_module(name)
         except Exception as problem:
             missing = getattr(problem, "name", "") or ""
             if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
-                raise NotAskable("import %s: %s: %s" % (name, type(problem).__name__, problem)) from None
+                raise NotAskable(
+                    "import %s: %s: %s" % (name, type(problem).__name__, problem)
+                ) from None
             empty(missing, "empty: %s" % problem, report)
             answer_no(report)
     raise NotAskable("import %s: too many compiled modules are missing" % name)
@@ -78,30 +87,45 @@ def answer_no(report: Doc) -> None:
     """On import vLLM asks its compiled code what it supports: answer no where that code is missing."""
     torch = importlib.import_module("torch")
     package = os.path.dirname(report["vllm"]["file"])
-    texts = read_text(os.path.join(package, "_custom_ops.py"), 4 << 20)  # empty where a release has no such file
+    texts = read_text(
+        os.path.join(package, "_custom_ops.py"), 4 << 20
+    )  # empty where a release has no such file
     for space, name in sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", texts))):
         holder = getattr(torch.ops, space)
         if not hasattr(holder, name):
             setattr(holder, name, lambda *_: False)
-            report["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
+            report["stubs"].append(
+                {"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"}
+            )
 
 
 def set_platform(request: Doc, report: Doc, folder: str) -> Doc:
-    """Play the requested GPU, unless a real one is there and requested; that one is asked for its figures first, and
+    """Play the requested GPU, unless a real one is there and requested; that one is asked for its
+    figures first, and
     no context is opened on it. ``count`` of the answer may be changed."""
     gpu = dict(request["gpu"], count=1, real=False)
     if request.get("real") and importlib.import_module("torch").cuda.is_available():
         real = imported("vllm.platforms", report).current_platform
         capability = real.get_device_capability()
-        gpu = {"name": real.get_device_name(), "capability": [capability.major, capability.minor], "real": True,
-               "memory": real.get_device_total_memory(), "count": real.device_count()}  # fmt: skip
+        gpu = {
+            "name": real.get_device_name(),
+            "capability": [capability.major, capability.minor],
+            "real": True,
+            "memory": real.get_device_total_memory(),
+            "count": real.device_count(),
+        }
     device.play(gpu)
     device.for_processes(gpu, program_text(device.__name__), folder)
-    # A release may have looked for a device while it was imported, or not find its own version in a checkout.
+    # A release may have looked for a device while it was imported, or not find its own version in a
+    # checkout.
     platforms, cuda = imported("vllm.platforms", report), imported("vllm.platforms.cuda", report)
     if not platforms.current_platform.is_cuda():
         platforms._current_platform = cuda.CudaPlatform()
-    for module in [one for name, one in list(sys.modules.items()) if name.startswith("vllm") and one is not platforms]:
+    for module in [
+        one
+        for name, one in list(sys.modules.items())
+        if name.startswith("vllm") and one is not platforms
+    ]:
         if "current_platform" in vars(module):
             vars(module)["current_platform"] = platforms.current_platform
     report["platform"] = gpu
@@ -123,9 +147,13 @@ def has_compiled_code() -> bool:
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Layers, and modules at their import, find placeholders for vLLM's compiled operations, if those are not here."""
+    """Layers, and modules at their import, find placeholders for vLLM's compiled operations, if
+    those are not here.
+    """
     operations: Any = importlib.import_module("torch").ops
-    before = {name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()}
+    before = {
+        name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()
+    }
 
     class Operations:
         def __init__(self, here: Any) -> None:
@@ -150,7 +178,9 @@ def on_meta() -> Iterator[None]:
     mode: Any = importlib.import_module("torch.overrides").TorchFunctionMode
 
     class OnMeta(mode):  # type: ignore[misc]
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             kwargs = dict(kwargs or {})
             if kwargs.get("device") is not None and str(kwargs["device"]) != "cpu":
                 kwargs["device"] = "meta"

@@ -13,11 +13,24 @@ from typing import Any, Dict, List, Tuple
 
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
-from envgen.inside.predict.config import configured, find_config, known_parsers, parsed, rust_frontend
+from envgen.inside.predict.config import (
+    configured,
+    find_config,
+    known_parsers,
+    parsed,
+    rust_frontend,
+)
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import driver, set_platform, unloadable
-from envgen.inside.predict.release import Lines, everything_logged, forget, named, recording, release
+from envgen.inside.predict.release import (
+    Lines,
+    everything_logged,
+    forget,
+    named,
+    recording,
+    release,
+)
 
 Doc = Dict[str, Any]
 CUBINS = "VLLM_HAS_FLASHINFER_CUBIN"
@@ -25,7 +38,9 @@ NEEDED = (
     "true only if the server can reach NVIDIA's artifactory, has the cubins (flashinfer-cubin of FlashInfer's version),"
     " or has VLLM_HAS_FLASHINFER_CUBIN=1 (on 12.x nvcc compiles the kernels, without cubins); otherwise: "
 )
-OTHERS = "NVIDIA's artifactory can't be reached from here; with FlashInfer's cubins it would choose: "
+OTHERS = (
+    "NVIDIA's artifactory can't be reached from here; with FlashInfer's cubins it would choose: "
+)
 
 
 def answer(request: Doc) -> Doc:
@@ -34,7 +49,11 @@ def answer(request: Doc) -> Doc:
     report["python"] = sys.version.split()[0]
     with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, recording(report, lines):
         # No download, and no write to the service's caches.
-        os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=os.path.join(folder, "cache"))
+        os.environ.update(
+            HF_HUB_OFFLINE="1",
+            VLLM_NO_USAGE_STATS="1",
+            VLLM_CACHE_ROOT=os.path.join(folder, "cache"),
+        )
         release(report, lines)
         ask_release(request, report, lines, folder)
     report["lines"] = lines.kept
@@ -46,10 +65,14 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     if cpu or request["gpu"] is None:
         lines.step = "arguments"
         known_parsers(parsed(request, report), report)
-        why = "a build for CPUs, which has no kernels for a GPU" if cpu else "no GPU was asked about"
+        why = (
+            "a build for CPUs, which has no kernels for a GPU" if cpu else "no GPU was asked about"
+        )
         report["unasked"].append({"step": "this vLLM", "why": why})
         return
-    report["uncompiled"] = bool(request.get("uncompiled"))  # build the layers without vLLM's compiled code, too
+    report["uncompiled"] = bool(
+        request.get("uncompiled")
+    )  # build the layers without vLLM's compiled code, too
     lines.step = "platform"
     driver(report)
     unloadable(report)
@@ -61,13 +84,19 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     find_config(args, request, report, folder)
     lines.step = "configuration"
     if not platform["real"]:  # one GPU for each worker
-        sizes = [getattr(args, name, 1) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
+        sizes = [
+            getattr(args, name, 1) or 1
+            for name in ("tensor_parallel_size", "pipeline_parallel_size")
+        ]
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
         forget()
     config = configured(args, report, lines)
     selected, logged = selectors(config, report, lines)
-    if CUBINS not in os.environ and any("artifactory" in one["text"] for one in logged if one["level"] == "WARNING"):
-        # NVIDIA's artifactory can't be reached from here; whether it can depends on where the server starts.
+    if CUBINS not in os.environ and any(
+        "artifactory" in one["text"] for one in logged if one["level"] == "WARNING"
+    ):
+        # NVIDIA's artifactory can't be reached from here; whether it can depends on where the
+        # server starts.
         os.environ[CUBINS] = "1"
         forget()
         others, again = selectors(config, report, lines)
@@ -79,7 +108,9 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
             del os.environ[CUBINS]
             forget()
             if selected["asked"] != others["asked"]:
-                chosen = ["%s %s" % (step, one["backend"]) for step, one in others["asked"].items() if one]
+                chosen = [
+                    "%s %s" % (step, one["backend"]) for step, one in others["asked"].items() if one
+                ]
                 report["notes"].append(OTHERS + ", ".join(chosen))
     lines.kept += logged
     report["asked"].update(selected["asked"])

@@ -1,4 +1,6 @@
-"""The functions of the installed vLLM, its refusals and its log. Each answer names the function it used."""
+"""The functions of the installed vLLM, its refusals and its log. Each answer names the function it
+used.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,13 @@ class Lines(logging.Handler):
         if len(self.kept) < LINES:
             text = record.getMessage()[:4000]
             if record.exc_info and record.exc_info[1] is not None:
-                text += ": %s: %s" % (type(record.exc_info[1]).__name__, str(record.exc_info[1])[:1000])
-            self.kept.append({"step": self.step, "level": record.levelname, "logger": record.name, "text": text})
+                text += ": %s: %s" % (
+                    type(record.exc_info[1]).__name__,
+                    str(record.exc_info[1])[:1000],
+                )
+            self.kept.append(
+                {"step": self.step, "level": record.levelname, "logger": record.name, "text": text}
+            )
 
 
 def causes_of(problem: BaseException) -> List[BaseException]:
@@ -56,7 +63,9 @@ def causes_of(problem: BaseException) -> List[BaseException]:
         if not isinstance(cause, BaseException) or cause in causes:
             continue
         causes.append(cause)
-        waiting.append(cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__))
+        waiting.append(
+            cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        )
         if type(cause).__name__ == "ValidationError":  # pydantic's, with the validator's error
             with contextlib.suppress(Exception):
                 waiting += [each.get("ctx", {}).get("error") for each in cause.errors()]  # type: ignore[attr-defined]
@@ -64,16 +73,21 @@ def causes_of(problem: BaseException) -> List[BaseException]:
 
 
 def is_refusal(problem: BaseException) -> bool:
-    """Whether the release itself refuses. A bug, a missing package or a missing file is not a refusal: the server may
+    """Whether the release itself refuses. A bug, a missing package or a missing file is not a
+    refusal: the server may
     have them."""
     text = str(problem)
     if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
         return False
     if any(isinstance(one, (ImportError, OSError)) for one in causes_of(problem)):
         return False
-    if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith("pydantic"):
+    if type(problem).__name__ == "ValidationError" and type(problem).__module__.startswith(
+        "pydantic"
+    ):
         return True
-    if not isinstance(problem, (ValueError, NotImplementedError)) or isinstance(problem, UnicodeError):
+    if not isinstance(problem, (ValueError, NotImplementedError)) or isinstance(
+        problem, UnicodeError
+    ):
         return False
     frames = traceback.extract_tb(problem.__traceback__)
     if not frames:
@@ -99,16 +113,25 @@ def error_for(problem: BaseException, lines: Optional[Lines] = None) -> Exceptio
     why = "%s: %s" % (type(problem).__name__, str(problem)[:1000])
     chain = causes_of(problem)
     missing = next((one for one in chain if isinstance(one, ImportError)), None)
-    logged = [one["text"] for one in (lines.kept if lines else ()) if "inspecting model arch" in one["text"]]
+    logged = [
+        one["text"]
+        for one in (lines.kept if lines else ())
+        if "inspecting model arch" in one["text"]
+    ]
     if "failed to be inspected" in why and (INSPECTED or logged):
         why += " (%s)" % (INSPECTED or logged)[-1][-600:]
     if missing is not None or "No module named" in why:
-        package = getattr(missing, "name", None) or (re.findall(r"No module named '([\w.]+)'", why) or ["it"])[-1]
+        package = (
+            getattr(missing, "name", None)
+            or (re.findall(r"No module named '([\w.]+)'", why) or ["it"])[-1]
+        )
         known = "with %s installed, as in the profile's image" % package
     elif any(isinstance(one, OSError) for one in chain):
         known = "with the model's files in the cache: `envgen model pull`"
     else:
-        known = "where the server starts: this is an error of the release, not a refusal of the model"
+        known = (
+            "where the server starts: this is an error of the release, not a refusal of the model"
+        )
     return NotAskable("%s; it would be known %s" % (why, known))
 
 
@@ -122,14 +145,20 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
     except Exception as odd:
         frame = traceback.extract_tb(odd.__traceback__)[-1]
         why = "%s: %s (%s:%s)" % (type(odd).__name__, str(odd)[:1000], frame.filename, frame.lineno)
-        answers["unasked"].append({"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why})
+        answers["unasked"].append(
+            {"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why}
+        )
 
 
 # A function or class: its name, and the modules that have it in 0.14 to 0.33, the newest first.
 MOE = "vllm.model_executor.layers.fused_moe"
 THINGS: Dict[str, Tuple[str, ...]] = {
-    "parser": ("make_arg_parser", "vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args",
-               "vllm.entrypoints.openai.cli_args"),
+    "parser": (
+        "make_arg_parser",
+        "vllm.entrypoints.common.cli_args",
+        "vllm.entrypoints.launchers.cli_args",
+        "vllm.entrypoints.openai.cli_args",
+    ),
     "parser class": ("FlexibleArgumentParser", "vllm.utils.argparse_utils"),
     "arguments": ("AsyncEngineArgs", "vllm.engine.arg_utils"),
     "attention": ("get_attn_backend", "vllm.v1.attention.selector"),
@@ -148,13 +177,15 @@ THINGS: Dict[str, Tuple[str, ...]] = {
     "set config": ("set_current_vllm_config", "vllm.config"),
     "reasoning-parser": ("ReasoningParserManager", "vllm.reasoning"),
     "tool-call-parser": ("ToolParserManager", "vllm.tool_parsers"),
-}  # fmt: skip
+}
 
 
 def named(what: str) -> Tuple[str, Any]:
     """(place, function) of one of THINGS. NotAskable, with what was not found, without it."""
     name, reasons = THINGS[what][0], []
-    for place in itertools.chain(THINGS[what][1:], moved(name, os.path.dirname(str(sys.modules["vllm"].__file__)))):
+    for place in itertools.chain(
+        THINGS[what][1:], moved(name, os.path.dirname(str(sys.modules["vllm"].__file__)))
+    ):
         try:
             module = importlib.import_module(place)
         except Exception as problem:
@@ -178,7 +209,9 @@ def moved(name: str, package: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=None)
 def definitions(package: str) -> Dict[str, List[str]]:
     """The name of each of THINGS -> the modules that define it, by their source."""
-    pattern = re.compile(r"^(?:def|class) (%s)\b" % "|".join(name for name, *_ in THINGS.values()), re.MULTILINE)
+    pattern = re.compile(
+        r"^(?:def|class) (%s)\b" % "|".join(name for name, *_ in THINGS.values()), re.MULTILINE
+    )
     defined: Dict[str, List[str]] = {}
     for folder, _, files in os.walk(package):
         for path in (os.path.join(folder, file) for file in files if file.endswith(".py")):
@@ -213,7 +246,9 @@ def release(report: Doc, lines: Lines) -> None:
     place = getattr(vllm, "__file__", None)
     if place is None:
         where = list(getattr(vllm, "__path__", []))
-        raise NotAskable("import vllm gives an empty namespace package (%s)" % ", ".join(map(str, where)))
+        raise NotAskable(
+            "import vllm gives an empty namespace package (%s)" % ", ".join(map(str, where))
+        )
     report["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
     logger: Any = logging.getLogger("vllm")
     logger.addHandler(lines)
@@ -224,7 +259,10 @@ def release(report: Doc, lines: Lines) -> None:
 def forget() -> None:
     """Clear the release's caches of FlashInfer's state, of its choices and of messages logged once."""
     for name, module in list(sys.modules.items()):
-        if not (name.startswith("vllm.") and re.search(r"flashinfer|attention|platforms|logger|torch_utils", name)):
+        if not (
+            name.startswith("vllm.")
+            and re.search(r"flashinfer|attention|platforms|logger|torch_utils", name)
+        ):
             continue
         for cached in list(vars(module).values()):
             if type(cached).__name__ == "_lru_cache_wrapper":  # a platform reports any attribute
@@ -235,7 +273,10 @@ def forget() -> None:
 def everything_logged() -> Iterator[None]:
     """Log at debug level: the reasons against a choice are debug messages."""
     root = logging.getLogger("vllm")
-    level, others = root.level, [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
+    level, others = (
+        root.level,
+        [(one, one.level) for one in root.handlers if not isinstance(one, Lines)],
+    )
     for handler, _ in others:
         handler.setLevel(max(level, logging.INFO))
     root.setLevel(logging.DEBUG)

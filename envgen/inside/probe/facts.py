@@ -1,6 +1,7 @@
 """Runs inside the container: collects the doctor's evidence in one document.
 
-A part that fails becomes an entry of ``errors``. Of its variables, only VARIABLES leave the container.
+A part that fails becomes an entry of ``errors``. Of its variables, only VARIABLES leave the
+container.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any, Callable, Dict
 
 from envgen.inside.common import listing, normal, read_text, value_of
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports
-from envgen.inside.probe.origins import claimed_patches, metadata_folders, origins, shared_modules, starters
+from envgen.inside.probe.origins import (
+    claimed_patches,
+    metadata_folders,
+    origins,
+    shared_modules,
+    starters,
+)
 
 VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH")
 # The inputs of a locked build, and the packages of the base image that no installation may replace.
@@ -33,15 +40,23 @@ def is_site(folder: str) -> bool:
     return os.path.basename(folder.rstrip("/")) in ("site-packages", "dist-packages")
 
 
-# --- what is installed -----------------------------------------------------------------------------------------------
+# --- what is installed
+# -----------------------------------------------------------------------------------------------
 
 
 def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     """The .pth files of every site folder, which add entries to sys.path or run Python."""
     sites = (entry for entry in entries(document) if is_site(entry))
     files = []
-    for path in (os.path.join(site, name) for site in sites for name in listing(site) if name.endswith(".pth")):
-        lines = [line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"]
+    for path in (
+        os.path.join(site, name)
+        for site in sites
+        for name in listing(site)
+        if name.endswith(".pth")
+    ):
+        lines = [
+            line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"
+        ]
         files.append({"path": path, "lines": lines[:20]})
     return files
 
@@ -75,11 +90,14 @@ def distribution_facts(entry: str, folder: str) -> Doc:
     if os.path.isfile(path + "/direct_url.json"):
         direct = json.loads(read_text(path + "/direct_url.json"))
         url = direct.get("url", "")
-        fact.update(editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url)
+        fact.update(
+            editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url
+        )
     return fact
 
 
-# --- the packages themselves -----------------------------------------------------------------------------------------
+# --- the packages themselves
+# -----------------------------------------------------------------------------------------
 
 
 def version_text(root: str) -> str | None:
@@ -90,15 +108,22 @@ def version_text(root: str) -> str | None:
 
 def data_entry(root: str, name: str) -> Doc:
     path = os.path.join(root, "data", name)
-    return {"path": path, "target": os.readlink(path) if os.path.islink(path) else "", "there": bool(listing(path))}
+    return {
+        "path": path,
+        "target": os.readlink(path) if os.path.islink(path) else "",
+        "there": bool(listing(path)),
+    }
 
 
 def roots(request: Doc, document: Doc) -> list[Doc]:
     """Package folders: those that an import finds, and those in a mounted checkout."""
     facts = []
     for package in request.get("packages", []):
-        folders = [os.path.dirname(cell["origin"]) for cell in document.get("imports", [])
-                   if cell["package"] == package["package"] and cell["kind"] == "regular"]  # fmt: skip
+        folders = [
+            os.path.dirname(cell["origin"])
+            for cell in document.get("imports", [])
+            if cell["package"] == package["package"] and cell["kind"] == "regular"
+        ]
         folders.append(os.path.join(package["mount"], package["package"]))
         for folder in sorted(set(folders)):
             if not os.path.isdir(folder):
@@ -106,19 +131,31 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
             fact = {"package": package["package"], "root": folder, "version": version_text(folder)}
             fact["data"] = [data_entry(folder, name) for name in package.get("data", [])]
             aot = os.path.join(folder, "data", "aot")
-            fact["aot"] = [name for name in listing(aot) if os.path.isfile(os.path.join(aot, name, name + ".so"))][:200]
+            fact["aot"] = [
+                name
+                for name in listing(aot)
+                if os.path.isfile(os.path.join(aot, name, name + ".so"))
+            ][:200]
             facts.append(fact)
     return facts
 
 
 def binaries(request: Doc, _document: Doc) -> list[Doc]:
-    """Checkouts with the compiled modules of a wheel, and whether the modules' sources are those of its release."""
+    """Checkouts with the compiled modules of a wheel, and whether the modules' sources are those of
+    its release.
+    """
     checkouts = []
     for package in request.get("packages", []):
-        wheels = [name for name in listing(package["wheel"]) if name.endswith(".whl")] if package.get("wheel") else []
+        wheels = (
+            [name for name in listing(package["wheel"]) if name.endswith(".whl")]
+            if package.get("wheel")
+            else []
+        )
         if wheels and os.path.isfile("%s/%s.binaries" % (STATE, package["source"])):  # installed
             git = ["git", "--no-optional-locks", "-C", package["mount"]]
-            _, failed = call([*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT)
+            _, failed = call(
+                [*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT
+            )
             # Any other status: there is no such tag.
             state = {"": "same", "ended with status 1": "differs"}.get(failed, "")
             checkouts.append({"source": package["source"], "wheel": wheels[0], "compiled": state})
@@ -151,13 +188,16 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
             fact["read_only"], fact["root"] = mounted[path]
         if fact["exists"]:
             stat = os.stat(path)
-            fact.update(uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777))
+            fact.update(
+                uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777)
+            )
             fact.update(writable=os.access(path, os.W_OK))
         facts.append(fact)
     return facts
 
 
-# --- records of the build ---------------------------------------------------------------------------------------------
+# --- records of the build
+# ---------------------------------------------------------------------------------------------
 
 
 def document_at(path: str) -> Doc:
@@ -173,8 +213,11 @@ def compared(wanted: Dict[str, str], document: Doc) -> Doc:
     present: Dict[str, Doc] = {}
     for entry, _, name, version in metadata_folders(document) if wanted else ():
         present.setdefault(name, {"installed": version, "location": entry})
-    differ = [dict(present.get(name, {}), name=name, promised=version) for name, version in sorted(wanted.items())
-              if present.get(name, {}).get("installed") != version]  # fmt: skip
+    differ = [
+        dict(present.get(name, {}), name=name, promised=version)
+        for name, version in sorted(wanted.items())
+        if present.get(name, {}).get("installed") != version
+    ]
     return {"count": len(wanted), "differ": differ}
 
 
@@ -192,10 +235,13 @@ def locked_versions(_request: Doc, document: Doc) -> Doc:
 def protected_versions(_request: Doc, document: Doc) -> Doc:
     """The packages of the base image that must not change."""
     was = document_at(PROTECTED).items()
-    return compared({name: str(one.get("version", "")) for name, one in was if isinstance(one, dict)}, document)
+    return compared(
+        {name: str(one.get("version", "")) for name, one in was if isinstance(one, dict)}, document
+    )
 
 
-# --- the machine and CUDA ---------------------------------------------------------------------------------------------
+# --- the machine and CUDA
+# ---------------------------------------------------------------------------------------------
 
 
 def system(_request: Doc, _document: Doc) -> Doc:
@@ -206,7 +252,11 @@ def system(_request: Doc, _document: Doc) -> Doc:
 
 def cudnn_facts(document: Doc) -> Doc:
     """The cuDNN that is loaded, by the name of its library (libcudnn.so.9.15.1)."""
-    folders = [entry + "/nvidia/" + part for entry in entries(document) for part in ("cudnn/lib", "cu13/lib")]
+    folders = [
+        entry + "/nvidia/" + part
+        for entry in entries(document)
+        for part in ("cudnn/lib", "cu13/lib")
+    ]
     folders += os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += ["/usr/lib/%s-linux-gnu" % os.uname().machine, "/usr/lib64", "/usr/local/cuda/lib64"]
     for folder in folders:
@@ -219,7 +269,10 @@ def cudnn_facts(document: Doc) -> Doc:
     for entry in entries(document):  # the wheel's library is called libcudnn.so.9
         for name in listing(entry):
             if name.startswith("nvidia_cudnn_cu") and name.endswith(".dist-info"):
-                return {"version": name[: -len(".dist-info")].partition("-")[2], "path": os.path.join(entry, name)}
+                return {
+                    "version": name[: -len(".dist-info")].partition("-")[2],
+                    "path": os.path.join(entry, name),
+                }
     return {}
 
 
@@ -244,8 +297,14 @@ def toolkit_facts() -> Doc:
 def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
     """(name, path) of each ptxas that Triton may start: the variable's, else those in its package."""
     programs = []
-    for variable, file in (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell")):
-        own = (os.path.join(entry, "triton", "backends", "nvidia", "bin", file) for entry in entries(document))
+    for variable, file in (
+        ("TRITON_PTXAS_PATH", "ptxas"),
+        ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"),
+    ):
+        own = (
+            os.path.join(entry, "triton", "backends", "nvidia", "bin", file)
+            for entry in entries(document)
+        )
         if os.environ.get(variable):
             programs.append((variable, os.environ[variable]))
         else:
@@ -256,7 +315,11 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
 def tool(name: str, path: str, question: str) -> Doc:
     """A compiler, and the architectures that it supports."""
     if not os.access(path, os.X_OK):
-        return {"name": name, "path": path, "error": "can't be started" if os.path.exists(path) else "is missing"}
+        return {
+            "name": name,
+            "path": path,
+            "error": "can't be started" if os.path.exists(path) else "is missing",
+        }
     output, why = call([path, question], TOOL_LIMIT)
     archs = sorted(set(re.findall(r"\bsm_[0-9]+[af]?\b", output)))
     return {"name": name, "path": path, "archs": archs, "error": why}
@@ -272,7 +335,8 @@ def cuda(_request: Doc, document: Doc) -> Doc:
     return {"cudnn": cudnn_facts(document), "toolkit": toolkit_facts(), "tools": tools}
 
 
-# --- the GPU ---------------------------------------------------------------------------------------------------------
+# --- the GPU
+# ---------------------------------------------------------------------------------------------------------
 
 
 def gpus(_request: Doc, document: Doc) -> list[Doc]:
@@ -280,14 +344,19 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
     if not any(name.startswith("nvidia") for name in listing("/dev")):
         return []
     fields = "name,compute_cap,driver_version"
-    output, why = call(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], GPU_LIMIT)
+    output, why = call(
+        ["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], GPU_LIMIT
+    )
     if why:
         document["errors"].append({"part": "gpus", "error": "nvidia-smi: " + why})
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    return [{"name": row[0], "capability": row[1], "driver": row[2]} for row in rows if len(row) == 3]
+    return [
+        {"name": row[0], "capability": row[1], "driver": row[2]} for row in rows if len(row) == 3
+    ]
 
 
-# --- the document ----------------------------------------------------------------------------------------------------
+# --- the document
+# ----------------------------------------------------------------------------------------------------
 
 # Name in the document, and the function that fills it; in this order.
 FACTS = (
@@ -314,7 +383,9 @@ def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
     try:
         part()
     except BaseException as error:  # also a hook's SystemExit
-        document["errors"].append({"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])})
+        document["errors"].append(
+            {"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])}
+        )
 
 
 def answer(request: Doc) -> Doc:

@@ -1,7 +1,9 @@
-"""Runs inside the container: finds the file that `import X` loads, for each way to start Python and each folder.
+"""Runs inside the container: finds the file that `import X` loads, for each way to start Python and
+each folder.
 
-A new interpreter per question would take 15 ms. Instead one forked child sets ``sys.path`` as an interpreter does
-before user code, and asks every finder on ``sys.meta_path``; tests/engine compares each answer with a real interpreter.
+A new interpreter per question would take 15 ms. Instead one forked child sets ``sys.path`` as an
+interpreter does before user code, and asks every finder on ``sys.meta_path``; tests/engine compares
+each answer with a real interpreter.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ HOOK_LIMIT = 4.0  # seconds, for all import hooks together
 
 
 def base_path() -> list[str]:
-    """sys.path from PYTHONPATH, the standard library and site, without the entry of the program itself."""
+    """sys.path from PYTHONPATH, the standard library and site, without the entry of the program
+    itself.
+    """
     # With these Python puts no entry of its own in front, as it does for -c and stdin.
     is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
     return list(sys.path) if is_safe or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
@@ -39,11 +43,17 @@ def finder_name(finder: Any) -> str:
     kind = finder if isinstance(finder, type) else type(finder)
     module = getattr(kind, "__module__", "?")
     name = getattr(kind, "__qualname__", str(kind))
-    return name if module in ("_frozen_importlib", "_frozen_importlib_external") else module + "." + name
+    return (
+        name
+        if module in ("_frozen_importlib", "_frozen_importlib_external")
+        else module + "." + name
+    )
 
 
 def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
-    """(spec or None, finder) of `import name` now. ``announce`` gets each finder before it is asked."""
+    """(spec or None, finder) of `import name` now. ``announce`` gets each finder before it is
+    asked.
+    """
     loaded = sys.modules.get(name)
     if loaded is not None:
         return getattr(loaded, "__spec__", None), "already imported when Python starts"
@@ -58,7 +68,11 @@ def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
 
 def deciding_entry(folder: str) -> str | None:
     """The entry of sys.path for ``folder``, as written there; None without one."""
-    same = (entry for entry in sys.path if os.path.abspath(entry or os.getcwd()) == os.path.abspath(folder))
+    same = (
+        entry
+        for entry in sys.path
+        if os.path.abspath(entry or os.getcwd()) == os.path.abspath(folder)
+    )
     return next(same, None)
 
 
@@ -75,11 +89,19 @@ def describe(name: str, announce: Callable[[str], None]) -> Doc:
     parent = os.path.dirname(spec.origin)
     entry = deciding_entry(os.path.dirname(parent) if package else parent)
     kind = "regular" if package else "module"
-    return {"kind": kind, "origin": spec.origin, "entry": entry, "finder": finder, "portions": portions}
+    return {
+        "kind": kind,
+        "origin": spec.origin,
+        "entry": entry,
+        "finder": finder,
+        "portions": portions,
+    }
 
 
 def launches(scripts: list[Doc]) -> list[Way]:
-    """Each way to start Python: its name, and its entries in front of sys.path (called in the folder in question)."""
+    """Each way to start Python: its name, and its entries in front of sys.path (called in the
+    folder in question).
+    """
     ways: list[Way] = [("-c", lambda: [""]), ("-m", lambda: [os.getcwd()])]
     if sys.version_info >= (3, 11):
         ways.append(("-P", list))
@@ -98,7 +120,12 @@ def plan_cells(request: Doc, scripts: list[Doc]) -> list[Cell]:
     """Every question: package, way to start, folder."""
     names = [package["package"] for package in request.get("packages", [])]
     ways = launches(scripts)
-    cells = [(name, way, folder) for folder in request.get("folders", []) for way in ways for name in names]
+    cells = [
+        (name, way, folder)
+        for folder in request.get("folders", [])
+        for way in ways
+        for name in names
+    ]
     first = request.get("folders", ["/"])[:1] or ["/"]
     return cells + [(name, ways[0], first[0]) for name in request.get("also", [])]
 
@@ -126,14 +153,18 @@ def send(out: int, line: str) -> None:
 
 
 def ask(cells: list[Cell], errors: list[Doc]) -> list[Doc]:
-    """The answers of a forked child. A hook that hangs or crashes it ends the list with an error that names it."""
+    """The answers of a forked child. A hook that hangs or crashes it ends the list with an error
+    that names it.
+    """
 
     base = base_path()
 
     def work(out: int) -> None:
         """In the child: one line per finder before it is asked, one per answer."""
         for cell in cells:
-            send(out, "=" + json.dumps(answer_to(cell, base, lambda finder: send(out, "?" + finder))))
+            send(
+                out, "=" + json.dumps(answer_to(cell, base, lambda finder: send(out, "?" + finder)))
+            )
 
     data, late, status = in_child(work, HOOK_LIMIT)
     lines = data.decode().split("\n")
@@ -144,8 +175,12 @@ def ask(cells: list[Cell], errors: list[Doc]) -> list[Doc]:
         what = "hangs" if late else "kills Python (status %d)" % status
         message = "%s %s when asked for %s (%s in %s)" % (finder, what, name, how, folder)
         file = getattr(sys.modules.get(finder.rpartition(".")[0]), "__file__", None) or ""
-        errors.append({"part": "imports", "what": "hang" if late else "crash", "error": message, "file": file})
-        answers.append({"package": name, "how": how, "folder": folder, "kind": "error", "error": message})
+        errors.append(
+            {"part": "imports", "what": "hang" if late else "crash", "error": message, "file": file}
+        )
+        answers.append(
+            {"package": name, "how": how, "folder": folder, "kind": "error", "error": message}
+        )
     return answers
 
 
@@ -218,9 +253,12 @@ def interpreter_of(script: str) -> tuple[str | None, list[str]]:
 
 
 def same_interpreter(program: str) -> bool:
-    """Whether it is the same file in the same folder: a virtual environment's python is a link to its base's."""
+    """Whether it is the same file in the same folder: a virtual environment's python is a link to
+    its base's.
+    """
     places = [
-        (os.path.realpath(os.path.dirname(os.path.abspath(p))), os.path.realpath(p)) for p in (program, sys.executable)
+        (os.path.realpath(os.path.dirname(os.path.abspath(p))), os.path.realpath(p))
+        for p in (program, sys.executable)
     ]
     return places[0] == places[1]
 
@@ -234,7 +272,13 @@ def scripts_of(request: Doc) -> list[Doc]:
             fact: Doc = {"name": name, "package": package["package"], "path": path}
             if path is not None:
                 program, flags = interpreter_of(path)
-                same = program is not None and same_interpreter(program) and all(flag == "-P" for flag in flags)
-                fact.update(real=os.path.realpath(path), interpreter=program, flags=flags, same=same)
+                same = (
+                    program is not None
+                    and same_interpreter(program)
+                    and all(flag == "-P" for flag in flags)
+                )
+                fact.update(
+                    real=os.path.realpath(path), interpreter=program, flags=flags, same=same
+                )
             facts.append(fact)
     return facts

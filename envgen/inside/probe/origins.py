@@ -1,6 +1,8 @@
-"""Runs inside the container: the one file that each source should be imported from, and what else has a say.
+"""Runs inside the container: the one file that each source should be imported from, and what else
+has a say.
 
-Of a mounted source it is the package in its mount, of any other the file in its distribution's RECORD.
+Of a mounted source it is the package in its mount, of any other the file in its distribution's
+RECORD.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ FILE_LIMIT = 4 << 20
 
 
 def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
-    """(entry of sys.path, folder, name, version) of every installed distribution; the first of a name wins."""
+    """(entry of sys.path, folder, name, version) of every installed distribution; the first of a
+    name wins.
+    """
     for entry in entries(document):
         for folder in listing(entry):
             if folder.endswith((".dist-info", ".egg-info")):
@@ -34,7 +38,9 @@ def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
 
 
 def home_of(package: Doc) -> str:
-    """The package's own file in its mount, in both layouts that envgen-install takes; "" without one."""
+    """The package's own file in its mount, in both layouts that envgen-install takes; "" without
+    one.
+    """
     places = [os.path.join(package["mount"], folder, package["package"]) for folder in ("src", "")]
     files = [place + end for place in places for end in ("/__init__.py", ".py")]
     # A module beside the folder of the same name is never imported.
@@ -42,11 +48,20 @@ def home_of(package: Doc) -> str:
 
 
 def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
-    """Modules that several distributions own with different contents, and whose file is there ("": nobody's)."""
+    """Modules that several distributions own with different contents, and whose file is there ("":
+    nobody's).
+    """
     owners: Dict[str, Dict[str, str]] = {}
     for entry, folder, name, _ in metadata_folders(document):
-        for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
-            if len(row) == 3 and row[0].endswith((".py", ".so")) and row[1] and not LEFTOVER.match(row[0]):
+        for row in csv.reader(
+            read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()
+        ):
+            if (
+                len(row) == 3
+                and row[0].endswith((".py", ".so"))
+                and row[1]
+                and not LEFTOVER.match(row[0])
+            ):
                 owners.setdefault(os.path.join(entry, row[0]), {}).setdefault(name, row[1][7:])
     shared: List[Doc] = []
     for path, hashes in sorted(owners.items()):
@@ -66,28 +81,40 @@ def recorded(package: Doc, document: Doc) -> list[Doc]:
         # Reading every RECORD would take a second: that of a fork is named after the package.
         if name not in close and not name.startswith(close[1] + "-"):
             continue
-        for row in csv.reader(read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()):
+        for row in csv.reader(
+            read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()
+        ):
             if len(row) == 3 and row[0] in wanted:
-                distributions.append({"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))})
+                distributions.append(
+                    {"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))}
+                )
     return distributions
 
 
 def origins(request: Doc, document: Doc) -> list[Doc]:
     """For each package: its file in the mount, and those of its distributions."""
     return [
-        {"package": package["package"], "home": home_of(package), "recorded": recorded(package, document)}
+        {
+            "package": package["package"],
+            "home": home_of(package),
+            "recorded": recorded(package, document),
+        }
         for package in request.get("packages", [])
     ]
 
 
 def starters(_request: Doc, document: Doc) -> Doc:
-    """What runs or decides before a program: `sitecustomize`, the import hooks' files, and the `python3` of PATH."""
+    """What runs or decides before a program: `sitecustomize`, the import hooks' files, and the
+    `python3` of PATH.
+    """
 
     def file_of(module: Any) -> str:
         return str(getattr(sys.modules.get(module), "__file__", None) or "")
 
     modules = {name: file_of(name) for name in ("sitecustomize", "usercustomize")}
-    modules = {name: file for name, file in modules.items() if b"path" in read_bytes(file, FILE_LIMIT)}
+    modules = {
+        name: file for name, file in modules.items() if b"path" in read_bytes(file, FILE_LIMIT)
+    }
     hooks = {}
     for finder in document.get("python", {}).get("meta_path", ()):
         hooks[finder] = file_of(finder.rpartition(".")[0])
@@ -97,20 +124,28 @@ def starters(_request: Doc, document: Doc) -> Doc:
         "customize": modules,
         "hooks": {name: file for name, file in hooks.items() if file},
         "wrapper": wrapper,
-    }  # fmt: skip
+    }
 
 
 def active_folder(document: Doc, package: str) -> str | None:
     """The folder that most ways of starting Python import."""
-    cells = [cell for cell in document.get("imports", []) if cell["package"] == package and cell["kind"] == "regular"]
+    cells = [
+        cell
+        for cell in document.get("imports", [])
+        if cell["package"] == package and cell["kind"] == "regular"
+    ]
     folders = [os.path.dirname(cell["origin"]) for cell in cells]
     return max(folders, key=folders.count) if folders else None
 
 
 def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
-    """Whether each file that the image's patches changed is still as they left it, and the one that Python imports."""
+    """Whether each file that the image's patches changed is still as they left it, and the one that
+    Python imports.
+    """
     try:
-        record = json.loads(read_bytes(request.get("patches", PATCHES), FILE_LIMIT).decode("utf-8", "replace"))
+        record = json.loads(
+            read_bytes(request.get("patches", PATCHES), FILE_LIMIT).decode("utf-8", "replace")
+        )
     except ValueError:  # none, for most images
         return []
     packages = {each["distribution"]: each["package"] for each in request.get("packages", [])}

@@ -1,7 +1,9 @@
-"""Runs inside the container: what the Python programs that run there import, and whether they are older than it.
+"""Runs inside the container: what the Python programs that run there import, and whether they are
+older than it.
 
-A program can't be asked without changing it, so each is looked at from outside: the interpreter, variables, folder and
-command of /proc start a new interpreter in the same way, and the libraries that it has mapped are read from its maps.
+A program can't be asked without changing it, so each is looked at from outside: the interpreter,
+variables, folder and command of /proc start a new interpreter in the same way, and the libraries
+that it has mapped are read from its maps.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ OURS = b"# envgen-inside"
 OWN_FOLDER = "/opt/envgen/"  # scripts of the image: the entry point, compile-gate, memory-guard
 WITH_VALUE = "WXcm"  # options of Python that take a value
 KEPT = "EIPsS"  # those that change sys.path
-VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "BASH_ENV", "VIRTUAL_ENV")  # harmless to report
+VARIABLES = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSAFEPATH",
+    "BASH_ENV",
+    "VIRTUAL_ENV",
+)  # harmless to report
 MOST = 200  # processes
 FILES = 20_000  # of one package
 CODE_LIMIT = 1 << 20
@@ -34,7 +42,8 @@ CHILD_LIMIT = 4.0  # seconds, for one interpreter
 SPARE = 3.0  # seconds of the whole time that are left for the answer
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
+# --- processes
+# --------------------------------------------------------------------------------------------------------
 
 
 def pids() -> list[int]:
@@ -42,7 +51,9 @@ def pids() -> list[int]:
 
 
 def stat_of(pid: int) -> Tuple[str, int, float]:
-    """(state, parent, start in clock ticks since the machine's) of a process; ("", 0, 0) if it is gone."""
+    """(state, parent, start in clock ticks since the machine's) of a process; ("", 0, 0) if it is
+    gone.
+    """
     words = read_text("/proc/%d/stat" % pid, 2000).rpartition(")")[2].split()
     return (words[0], int(words[1]), float(words[19])) if len(words) > 19 else ("", 0, 0.0)
 
@@ -74,7 +85,9 @@ def variables_of(pid: int) -> dict[str, str]:
 
 
 def launch_of(words: list[str]) -> Optional[Doc]:
-    """How a command line starts Python: ``how`` (-c, -m, script), its target and flags. None for another command."""
+    """How a command line starts Python: ``how`` (-c, -m, script), its target and flags. None for
+    another command.
+    """
     if not words or not re.match(r"python[0-9.]*$", os.path.basename(words[0])):
         return None
     flags, rest = [], list(words[1:])
@@ -113,14 +126,19 @@ def shown(launch: Doc) -> str:
     """The start in words, without arguments, which may hold a secret."""
     if launch["how"] == "script":
         return "python3 %s" % launch["target"]
-    return {"-m": "python3 -m %s" % launch["target"], "-c": "python3 -c ..."}.get(str(launch["how"]), "python3")
+    return {"-m": "python3 -m %s" % launch["target"], "-c": "python3 -c ..."}.get(
+        str(launch["how"]), "python3"
+    )
 
 
-# --- what it has mapped -----------------------------------------------------------------------------------------------
+# --- what it has mapped
+# -----------------------------------------------------------------------------------------------
 
 
 def package_folder(path: str, package: str) -> str:
-    """The folder of the package that a mapped file belongs to; "" for a file of another (a cache of that name)."""
+    """The folder of the package that a mapped file belongs to; "" for a file of another (a cache of
+    that name).
+    """
     folder = os.path.dirname(path)
     while len(folder) > 1:
         if os.path.basename(folder) == package and os.path.isfile(folder + "/__init__.py"):
@@ -130,7 +148,9 @@ def package_folder(path: str, package: str) -> str:
 
 
 def mapped(pid: int, packages: list[str]) -> list[Doc]:
-    """The packages' libraries that a process has mapped, the last changed of each folder; ``gone``: replaced since."""
+    """The packages' libraries that a process has mapped, the last changed of each folder; ``gone``:
+    replaced since.
+    """
     libraries: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
     for line in read_text("/proc/%d/maps" % pid, 16 << 20).splitlines():
         path = line[line.find("/") :] if "/" in line else ""
@@ -143,8 +163,10 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
             if folder:
                 key, changed = (package, folder, gone), 0.0 if gone else ctime(path)
                 libraries[key] = max(libraries.get(key, (0.0, path)), (changed, path))
-    return [{"package": package, "folder": folder, "gone": gone, "file": file, "changed": changed}
-            for (package, folder, gone), (changed, file) in libraries.items()]  # fmt: skip
+    return [
+        {"package": package, "folder": folder, "gone": gone, "file": file, "changed": changed}
+        for (package, folder, gone), (changed, file) in libraries.items()
+    ]
 
 
 def ctime(path: str) -> float:
@@ -154,9 +176,11 @@ def ctime(path: str) -> float:
         return 0.0
 
 
-# --- what a program does to sys.path itself ---------------------------------------------------------------------------
+# --- what a program does to sys.path itself
+# ---------------------------------------------------------------------------
 
-# By its text; nothing is evaluated. What is put at the end hides no other file, and is not looked at.
+# By its text; nothing is evaluated. What is put at the end hides no other file, and is not looked
+# at.
 EDIT = re.compile(
     rb"""\bsys\.path\.insert\(\s*[01]\s*,\s*(?:(['"])([^'"\\\n]{1,4096})\1\s*\))?|\bsys\.path(?:\[[^\]\n]*\])?\s*=(?!=)"""
 )
@@ -170,7 +194,9 @@ def texts(code: bytes, file: str, folder: str) -> list[Tuple[bytes, str]]:
 
 
 def changes(code: bytes, file: str, folder: str) -> Iterator[Doc]:
-    """What the code puts in front of sys.path: `first` with a folder that it names, or `unknown` with the line."""
+    """What the code puts in front of sys.path: `first` with a folder that it names, or `unknown`
+    with the line.
+    """
     for edit in EDIT.finditer(code):
         entry = absolute(os.fsdecode(edit[2]), folder) if edit[2] else ""
         line = code.count(b"\n", 0, edit.start()) + 1
@@ -179,7 +205,11 @@ def changes(code: bytes, file: str, folder: str) -> Iterator[Doc]:
 
 def has_import(code: bytes, package: str) -> bool:
     """Whether the code has the package in an `import`."""
-    return bool(re.search(rb"\b(?:import|from)\s+(?:[\w.]+\s*,\s*)*" + re.escape(package.encode()) + rb"\b", code))
+    return bool(
+        re.search(
+            rb"\b(?:import|from)\s+(?:[\w.]+\s*,\s*)*" + re.escape(package.encode()) + rb"\b", code
+        )
+    )
 
 
 def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
@@ -189,7 +219,11 @@ def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
     if launch["how"] == "-m":
         name = launch["target"]
         places = [entry or folder for entry in sys.path] if "." not in name else []
-        files = [os.path.join(place, *end) for place in places for end in ((name + ".py",), (name, "__main__.py"))]
+        files = [
+            os.path.join(place, *end)
+            for place in places
+            for end in ((name + ".py",), (name, "__main__.py"))
+        ]
     else:
         path = absolute(launch["target"], folder) if launch["how"] == "script" else ""
         files = [os.path.join(path, "__main__.py") if os.path.isdir(path) else path] if path else []
@@ -198,7 +232,8 @@ def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
     return (b"", "") if b"\0" in data[:1000] else (data, file)
 
 
-# --- one interpreter, started as the program was ----------------------------------------------------------------------
+# --- one interpreter, started as the program was
+# ----------------------------------------------------------------------
 
 
 def as_started(request: Doc) -> Doc:
@@ -221,23 +256,38 @@ def as_started(request: Doc) -> Doc:
         cell = (package["package"], (shown(launch), lambda: list(first)), folder)
         cells.append(answer_to(cell, base, lambda _finder: None))
     names = [package["package"] for package in request["packages"]]
-    named = [name for name in names if name == started or any(has_import(text, name) for text, _ in code)]
+    named = [
+        name for name in names if name == started or any(has_import(text, name) for text, _ in code)
+    ]
     owners = origins(request, {"python": {"path": base}})
     return {"cells": cells, "changes": done, "origins": owners, "named": named}
 
 
-def ask(launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request: Doc) -> Tuple[Doc, str]:
+def ask(
+    launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request: Doc
+) -> Tuple[Doc, str]:
     """(answer, reason of none) of an interpreter that is started as the program was."""
     asked = {"as_started": {"launch": launch, "folder": folder, "packages": request["packages"]}}
     envelope = dict(sys.modules["__main__"].ENVELOPE, request=asked, seconds=CHILD_LIMIT)
     argv = [words[0], *launch["flags"], "-c", envelope["starter"]]
     # The name decides which virtual environment it is, the executable is that of the process.
-    own = {name: value for name, value in env.items() if name not in ("PYTHONINSPECT", "PYTHONSTARTUP")}
+    own = {
+        name: value for name, value in env.items() if name not in ("PYTHONINSPECT", "PYTHONSTARTUP")
+    }
     try:
-        done = subprocess.run(argv, executable=exe, cwd=folder, env=own, timeout=CHILD_LIMIT,
-                              input=json.dumps(envelope).encode() + b"\n", stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL)  # fmt: skip
-        document = json.loads(done.stdout.decode("utf-8", "replace").rpartition(envelope["mark"])[2])
+        done = subprocess.run(
+            argv,
+            executable=exe,
+            cwd=folder,
+            env=own,
+            timeout=CHILD_LIMIT,
+            input=json.dumps(envelope).encode() + b"\n",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        document = json.loads(
+            done.stdout.decode("utf-8", "replace").rpartition(envelope["mark"])[2]
+        )
         return document["answer"], ""
     except subprocess.TimeoutExpired:
         return {}, "took longer than %d s" % CHILD_LIMIT
@@ -245,14 +295,16 @@ def ask(launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request:
         return {}, "%s: %s" % (type(error).__name__, str(error)[:200])
 
 
-# --- how old it is ----------------------------------------------------------------------------------------------------
+# --- how old it is
+# ----------------------------------------------------------------------------------------------------
 
 
 def changed_at(path: str, status: os.stat_result) -> float:
-    """When a Python file changed: by the time of the file system, since an edit may keep an old one (rsync -a, tar).
+    """When a Python file changed: by the time of the file system, since an edit may keep an old one
+    (rsync -a, tar).
 
-    That is also the time of another owner or mode, which counts for nothing: then the file still has the time and size
-    with which Python compiled it before.
+    That is also the time of another owner or mode, which counts for nothing: then the file still
+    has the time and size with which Python compiled it before.
     """
     cache = importlib.util.cache_from_source(path)
     compiled = struct.pack("<II", int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
@@ -261,18 +313,26 @@ def changed_at(path: str, status: os.stat_result) -> float:
 
 
 def newest(folder: str) -> Tuple[float, str, bool]:
-    """(time, path, whether it was deleted) of the last change of a Python file below a package's folder."""
+    """(time, path, whether it was deleted) of the last change of a Python file below a package's
+    folder.
+    """
     best, left, end = (0.0, "", False), FILES, ".%s.pyc" % sys.implementation.cache_tag
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         # A deleted module leaves its compiled file, and its folder has the time.
         there = {name.rpartition(".")[0] for name in names}
-        left_over = sorted(name[: -len(end)] for name in listing(top + "/__pycache__") if name.endswith(end))
+        left_over = sorted(
+            name[: -len(end)] for name in listing(top + "/__pycache__") if name.endswith(end)
+        )
         for name in left_over:
             if name not in there and name not in folders and os.stat(top).st_mtime > best[0]:
                 best = (os.stat(top).st_mtime, os.path.join(top, name + ".py"), True)
         # envgen-install writes the two, also while another service runs.
-        mine = (name for name in names if name.endswith(".py") and name not in ("_version.py", "_build_meta.py"))
+        mine = (
+            name
+            for name in names
+            if name.endswith(".py") and name not in ("_version.py", "_build_meta.py")
+        )
         for path in (os.path.join(top, name) for name in mine):
             left -= 1
             try:
@@ -286,7 +346,8 @@ def newest(folder: str) -> Tuple[float, str, bool]:
     return best
 
 
-# --- the document -----------------------------------------------------------------------------------------------------
+# --- the document
+# -----------------------------------------------------------------------------------------------------
 
 
 def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
@@ -295,7 +356,9 @@ def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
     while pid > 1 and OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT):
         mine.add(pid)
         pid = parents.get(pid, 0)
-    return mine | {pid for pid in all_pids if OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT)}
+    return mine | {
+        pid for pid in all_pids if OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT)
+    }
 
 
 def examine(request: Doc, until: float) -> Doc:
@@ -314,27 +377,44 @@ def examine(request: Doc, until: float) -> Doc:
             continue
         exe, words = link(pid, "exe"), words_of(pid)
         if exe is None:
-            hidden += any(word in " ".join(words[:2]) for word in ("python", "vllm"))  # of another user
+            hidden += any(
+                word in " ".join(words[:2]) for word in ("python", "vllm")
+            )  # of another user
             continue
         if not re.match(r"python[0-9.]*( \(deleted\))?$", os.path.basename(exe)):
             continue
         launch, folder, env = launch_of(words), link(pid, "cwd") or "/", variables_of(pid)
-        if launch and launch["how"] == "script" and absolute(launch["target"], folder).startswith(OWN_FOLDER):
+        if (
+            launch
+            and launch["how"] == "script"
+            and absolute(launch["target"], folder).startswith(OWN_FOLDER)
+        ):
             continue
         top = pid
         while top in facts and facts[top][1] > 0:
             top = facts[top][1]
-        fact: Doc = {"pid": pid, "top": top, "started": boot + started / ticks, "folder": folder,
-                     "title": shown(launch) if launch else words[0][:60] if words else exe,
-                     "executable": exe, "mapped": mapped(pid, packages)}  # fmt: skip
+        fact: Doc = {
+            "pid": pid,
+            "top": top,
+            "started": boot + started / ticks,
+            "folder": folder,
+            "title": shown(launch) if launch else words[0][:60] if words else exe,
+            "executable": exe,
+            "mapped": mapped(pid, packages),
+        }
         fact["variables"] = {name: env[name] for name in VARIABLES if name in env}
         if launch is not None:
             key = json.dumps([launch, exe, words[0], folder, sorted(env.items())])
             if key not in answers:
                 late = time.monotonic() > until
-                answers[key] = ({}, "no time left") if late else ask(launch, words, exe, folder, env, request)
+                answers[key] = (
+                    ({}, "no time left") if late else ask(launch, words, exe, folder, env, request)
+                )
             answer, why = answers[key]
-            fact.update({name: answer.get(name, []) for name in ("cells", "changes", "origins", "named")}, error=why)
+            fact.update(
+                {name: answer.get(name, []) for name in ("cells", "changes", "origins", "named")},
+                error=why,
+            )
             fact.update(how=launch["how"], target=target_of(launch))
         processes.append(fact)
     return {"processes": processes, "hidden": hidden}
@@ -348,13 +428,17 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
         if home.endswith("/__init__.py"):
             folders[os.path.dirname(home)] = package["package"]
     for process in document["processes"]:
-        for package, one in ((it["package"], one) for it in process.get("origins", []) for one in it["recorded"]):
+        for package, one in (
+            (it["package"], one) for it in process.get("origins", []) for one in it["recorded"]
+        ):
             if one["file"].endswith("/__init__.py"):
                 folders.setdefault(os.path.dirname(one["file"]), package)
     facts = []
     for folder, package in folders.items():
         when, path, gone = newest(folder)
-        facts.append({"package": package, "folder": folder, "file": path, "changed": when, "gone": gone})
+        facts.append(
+            {"package": package, "folder": folder, "file": path, "changed": when, "gone": gone}
+        )
     return facts
 
 
@@ -363,6 +447,8 @@ def answer(request: Doc) -> Doc:
     if "as_started" in request:
         return as_started(request["as_started"])
     document = examine(request, time.monotonic() + request["seconds"] - SPARE)
-    homes = [{"package": package["package"], "home": home_of(package)} for package in request["packages"]]
+    homes = [
+        {"package": package["package"], "home": home_of(package)} for package in request["packages"]
+    ]
     document.update(origins=homes, ages=ages(request, document))
     return document

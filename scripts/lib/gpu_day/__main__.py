@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# Of what may be imported the first place is this package's, not the folder in which somebody types the command.
+# Of what may be imported the first place is this package's, not the folder in which somebody types
+# the command.
 sys.path[:1] = [str(HERE.parent), str(HERE.parents[2])]
 
 try:

@@ -1,4 +1,6 @@
-"""Steps: are the answers the same twice, with other kernels, and with a fault; where the lines between verdicts lie."""
+"""Steps: are the answers the same twice, with other kernels, and with a fault; where the lines
+between verdicts lie.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,29 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 def shown(found: dict[str, Any]) -> str:
     """The rows of `envgen answers` in a line."""
-    return "; ".join(f"{row['name']}: {row['verdict']}, {row['seen']}" for row in found.get("rows", ()))
+    return "; ".join(
+        f"{row['name']}: {row['verdict']}, {row['seen']}" for row in found.get("rows", ())
+    )
 
 
-def asked(day: Day, rows: Rows, what: str, wanted: tuple[str, ...], *words: str) -> tuple[Done, str]:
+def asked(
+    day: Day, rows: Rows, what: str, wanted: tuple[str, ...], *words: str
+) -> tuple[Done, str]:
     """`envgen answers`, as a row; and the id of its record."""
     done = day.envgen("answers", day.service, "--json", *words, timeout=1800)
     word = str(done.document.get("outcome", ""))
-    rows.add(what, word in wanted, f"{word}; {shown(done.document) or done.last}", " or ".join(wanted), done.seconds)
+    rows.add(
+        what,
+        word in wanted,
+        f"{word}; {shown(done.document) or done.last}",
+        " or ".join(wanted),
+        done.seconds,
+    )
     rows.data[what] = {key: value for key, value in done.document.items() if key != "record"}
     record = Path(str(done.document.get("record", "")))
-    return done, str(json.loads(record.read_text().splitlines()[0])["id"]) if record.is_file() else ""
+    return done, str(
+        json.loads(record.read_text().splitlines()[0])["id"]
+    ) if record.is_file() else ""
 
 
 @step("answers", "answers: the same twice, alone and in a batch, and with a fault")
@@ -56,13 +70,26 @@ def answers(day: Day, rows: Rows) -> None:
 
 @step("sweep", "answers and speed of each backend that fits")
 def sweep(day: Day, rows: Rows) -> None:
-    words = ("--variants", day.options.sweep, "--yes", "--json", "--fresh", *day.options.bench.split())
+    words = (
+        "--variants",
+        day.options.sweep,
+        "--yes",
+        "--json",
+        "--fresh",
+        *day.options.bench.split(),
+    )
     done = day.envgen("sweep", day.service, *words, timeout=3600)
     for row in done.document.get("rows", ()):
         figures = ", ".join(f"{label} {value:.1f}" for label, value in row["figures"].items())
-        seen = "; ".join(filter(None, (row["verdict"], figures, " ".join(row["kernels"]), row["cause"])))
+        seen = "; ".join(
+            filter(None, (row["verdict"], figures, " ".join(row["kernels"]), row["cause"]))
+        )
         rows.add(
-            row["variant"], not row["cause"] and row["verdict"] in GOOD, seen, "same or close", row["seconds"] or 0
+            row["variant"],
+            not row["cause"] and row["verdict"] in GOOD,
+            seen,
+            "same or close",
+            row["seconds"] or 0,
         )
     if not done.document.get("rows"):
         rows.add("envgen sweep", False, done.last, "a table", done.seconds)

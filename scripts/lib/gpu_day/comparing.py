@@ -31,7 +31,9 @@ STARTED = "Application startup complete"
 def predicted(found: Mapping[str, Any]) -> dict[str, str]:
     """What `predict` answered, by step."""
     return {
-        name: found[name]["backend"] for name in ("attention", "moe", "linear", "mamba", "draft") if found.get(name)
+        name: found[name]["backend"]
+        for name in ("attention", "moe", "linear", "mamba", "draft")
+        if found.get(name)
     }
 
 
@@ -47,7 +49,9 @@ def logged(text: str) -> dict[str, Any]:
     return found
 
 
-def compare(rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, Any], text: str) -> None:
+def compare(
+    rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, Any], text: str
+) -> None:
     """A row for each choice that the log shows, one for the lines and one for the cache."""
     expected = predicted(found)
     if not seen.get("attention") and not seen.get("moe") and not seen.get("tokens"):
@@ -55,7 +59,10 @@ def compare(rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, 
         told = [one.get("message", "") for one in found.get("refusals", [])]
         why = (first[-1] if first else text[-200:])[-300:]
         rows.add(
-            f"{name}: started", bool(told), why, "a start, unless predict names a refusal" + f": {told}" * bool(told)
+            f"{name}: started",
+            bool(told),
+            why,
+            "a start, unless predict names a refusal" + f": {told}" * bool(told),
         )
         return
     # A draft's attention has a line like the model's.
@@ -63,7 +70,12 @@ def compare(rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, 
         if line in seen and key in expected:
             named = set(re.split(r"[,\s/]+", expected[key].lower()))
             logged_ = {word for one in seen[line] for word in one.lower().split("/")}
-            rows.add(f"{name}: {key}", bool(named & logged_), f"log {', '.join(seen[line])}", expected[key])
+            rows.add(
+                f"{name}: {key}",
+                bool(named & logged_),
+                f"log {', '.join(seen[line])}",
+                expected[key],
+            )
         elif key in seen:
             rows.add(f"{name}: {key}", None, f"log {', '.join(seen[key])}", "unknown")
     memory = found.get("memory") or {}
@@ -71,15 +83,23 @@ def compare(rows: Rows, name: str, found: Mapping[str, Any], seen: Mapping[str, 
     if room and seen.get("tokens") and memory.get("sequence"):
         tokens = room / memory["sequence"] * memory["context"]
         off = tokens / seen["tokens"] - 1
-        rows.add(f"{name}: KV tokens in the memory that the server found", abs(off) <= 0.1,
-                 f"{seen['tokens']:.0f} in the log", f"{tokens:.0f} ({off:+.1%}), within 10 %")  # fmt: skip
+        rows.add(
+            f"{name}: KV tokens in the memory that the server found",
+            abs(off) <= 0.1,
+            f"{seen['tokens']:.0f} in the log",
+            f"{tokens:.0f} ({off:+.1%}), within 10 %",
+        )
     if memory.get("room") and seen.get("tokens") and memory.get("sequence"):
         tokens = memory["room"] / memory["sequence"] * memory["context"]
         off = tokens / seen["tokens"] - 1
-        rows.add(f"{name}: KV tokens as estimated", abs(off) <= 0.1, f"{seen['tokens']:.0f} in the log; model "
-                 f"{seen.get('model_gib')} GiB, free for the cache {seen.get('available_gib')} GiB",
-                 f"{tokens:.0f} ({off:+.1%}), within 10 %; weights {(memory.get('weights') or 0) / (1 << 30):.2f} GiB, "
-                 f"room {memory['room'] / (1 << 30):.2f} GiB")  # fmt: skip
+        rows.add(
+            f"{name}: KV tokens as estimated",
+            abs(off) <= 0.1,
+            f"{seen['tokens']:.0f} in the log; model "
+            f"{seen.get('model_gib')} GiB, free for the cache {seen.get('available_gib')} GiB",
+            f"{tokens:.0f} ({off:+.1%}), within 10 %; weights {(memory.get('weights') or 0) / (1 << 30):.2f} GiB, "
+            f"room {memory['room'] / (1 << 30):.2f} GiB",
+        )
 
 
 @step("log", "what was predicted, against the server's log")
@@ -101,10 +121,15 @@ def models(day: Day, rows: Rows) -> None:
     answers, texts = dict[str, Any](), dict[str, str]()
     if not day.two:
         day.envgen("down", day.service)  # its memory is needed
-    batches = [chosen[at : at + day.options.at_once] for at in range(0, len(chosen), day.options.at_once)]
+    batches = [
+        chosen[at : at + day.options.at_once] for at in range(0, len(chosen), day.options.at_once)
+    ]
     for batch in batches:
         with ThreadPoolExecutor(len(batch)) as pool:
-            asked = {name: pool.submit(day.envgen, "predict", service_of(name), "--json") for name in batch}
+            asked = {
+                name: pool.submit(day.envgen, "predict", service_of(name), "--json")
+                for name in batch
+            }
             texts |= started(day, batch)
             answers |= {name: one.result().document for name, one in asked.items()}
         for name in batch:
@@ -112,11 +137,17 @@ def models(day: Day, rows: Rows) -> None:
     for name in chosen:
         seen = logged(texts[name])
         compare(rows, name, answers[name], seen, texts[name])
-        rows.data[name] = {"log": seen, "predict": predicted(answers[name]), "memory": answers[name].get("memory")}
+        rows.data[name] = {
+            "log": seen,
+            "predict": predicted(answers[name]),
+            "memory": answers[name].get("memory"),
+        }
 
 
 def started(day: Day, names: Sequence[str], limit: float = 400) -> dict[str, str]:
-    """Start servers without waiting for an answer; their logs once they serve or have ended. They are removed."""
+    """Start servers without waiting for an answer; their logs once they serve or have ended. They
+    are removed.
+    """
     services = [service_of(name) for name in names]
     begun = day.envgen("up", "--no-wait", "--no-predict", *services)
     until, open_ = time.monotonic() + limit, dict.fromkeys(names, "")
@@ -126,7 +157,11 @@ def started(day: Day, names: Sequence[str], limit: float = 400) -> dict[str, str
         for name in sorted(waiting):
             text = day.log(service_of(name))
             container = day.container(service_of(name))
-            state = day.docker("inspect", "--format", "{{.State.Running}}", container).out.strip() if container else ""
+            state = (
+                day.docker("inspect", "--format", "{{.State.Running}}", container).out.strip()
+                if container
+                else ""
+            )
             open_[name] = text or begun.last
             if STARTED in text or state != "true":
                 waiting.discard(name)
@@ -148,10 +183,23 @@ def whole(day: Day, rows: Rows) -> None:
     memory = answer.get("memory") or {}
     compare(rows, WHOLE, answer, seen, text)
     rows.data["whole"] = {"log": seen, "memory": memory}
-    if memory.get("sequence") and seen.get("tokens") and seen.get("model_gib") and answer.get("gpu"):
-        room = int(answer["gpu"]["memory"] * 0.9) - int(seen["model_gib"] * (1 << 30)) - memory["engine"]
+    if (
+        memory.get("sequence")
+        and seen.get("tokens")
+        and seen.get("model_gib")
+        and answer.get("gpu")
+    ):
+        room = (
+            int(answer["gpu"]["memory"] * 0.9)
+            - int(seen["model_gib"] * (1 << 30))
+            - memory["engine"]
+        )
         tokens = room / memory["sequence"] * memory["context"]
         off = tokens / seen["tokens"] - 1
-        rows.add("KV tokens from the size of the loaded model", abs(off) <= 0.1, f"{seen['tokens']:.0f} in the log; "
-                 f"model {seen['model_gib']} GiB, free for the cache {seen.get('available_gib')} GiB",
-                 f"{tokens:.0f} ({off:+.1%}), within 10 %")  # fmt: skip
+        rows.add(
+            "KV tokens from the size of the loaded model",
+            abs(off) <= 0.1,
+            f"{seen['tokens']:.0f} in the log; "
+            f"model {seen['model_gib']} GiB, free for the cache {seen.get('available_gib')} GiB",
+            f"{tokens:.0f} ({off:+.1%}), within 10 %",
+        )

@@ -67,9 +67,21 @@ class Rows:
         self.rows: list[dict[str, Any]] = []
         self.data: dict[str, Any] = {}
 
-    def add(self, what: str, held: bool | None, seen: object, expected: str = "", seconds: float | None = None) -> bool:
+    def add(
+        self,
+        what: str,
+        held: bool | None,
+        seen: object,
+        expected: str = "",
+        seconds: float | None = None,
+    ) -> bool:
         """A row; ``held`` None: noted, not judged."""
-        row: dict[str, Any] = {"what": what, "held": held, "seen": redact(str(seen))[:600], "expected": expected}
+        row: dict[str, Any] = {
+            "what": what,
+            "held": held,
+            "seen": redact(str(seen))[:600],
+            "expected": expected,
+        }
         if seconds is not None:
             row["seconds"] = round(seconds, 1)
         self.rows.append(row)
@@ -127,7 +139,9 @@ class Day:
         """The id of a service's container; "" without one."""
         label = f"label=com.docker.compose.service={service}"
         project = f"label=com.docker.compose.project={self.settings.compose_name}"
-        return self.docker("ps", "-aq", "--no-trunc", "--filter", label, "--filter", project).out.split("\n")[0]
+        return self.docker(
+            "ps", "-aq", "--no-trunc", "--filter", label, "--filter", project
+        ).out.split("\n")[0]
 
     def log(self, service: str) -> str:
         container = self.container(service)
@@ -143,7 +157,9 @@ class Day:
 
     @property
     def url(self) -> str:
-        """Where this machine reaches the server: the published port, which need not be the container's."""
+        """Where this machine reaches the server: the published port, which need not be the
+        container's.
+        """
         return service_url(self.settings.services[self.service], "unix://")
 
     @property
@@ -153,7 +169,9 @@ class Day:
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The server's answer as JSON."""
         data = None if body is None else json.dumps({"model": self.served, **body}).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=120) as reply:
             return json.load(reply)
 
@@ -163,7 +181,15 @@ class Day:
         """The GPUs that nvidia-smi shows."""
         if self._gpus is not None:
             return self._gpus
-        names = ("name", "driver_version", "compute_cap", "memory.total", "clocks.max.sm", "power.limit", "power.draw")
+        names = (
+            "name",
+            "driver_version",
+            "compute_cap",
+            "memory.total",
+            "clocks.max.sm",
+            "power.limit",
+            "power.draw",
+        )
         done = self.run(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
         rows = [line.split(", ") for line in done.out.splitlines()] if done.code == 0 else []
         self._gpus = [dict(zip(names, row, strict=False)) for row in rows]
@@ -171,7 +197,9 @@ class Day:
 
     @property
     def two(self) -> bool:
-        """With two GPUs the service has the first, and the models that are compared have the second."""
+        """With two GPUs the service has the first, and the models that are compared have the
+        second.
+        """
         return len(self.gpus()) > 1 and not self.foreign
 
     def require(self) -> None:
@@ -185,19 +213,31 @@ class Day:
             sys.exit(f"gpu-day: needs {' and '.join(lacking)}")
 
     def claim(self) -> None:
-        """Make the folder, or end with one sentence: what is in another's folder would be overwritten."""
+        """Make the folder, or end with one sentence: what is in another's folder would be
+        overwritten.
+        """
         try:
-            if not (self.work / MARKER).is_file() and self.work.exists() and any(self.work.iterdir()):
-                sys.exit(f"gpu-day: {self.work} has files that are not its own; name an empty folder with --work")
+            if (
+                not (self.work / MARKER).is_file()
+                and self.work.exists()
+                and any(self.work.iterdir())
+            ):
+                sys.exit(
+                    f"gpu-day: {self.work} has files that are not its own; name an empty folder with --work"
+                )
             self.work.mkdir(parents=True, exist_ok=True)
             (self.work / MARKER).touch()
         except OSError as error:
-            sys.exit(f"gpu-day: {self.work} can't be its folder: {error.strerror}; name another with --work")
+            sys.exit(
+                f"gpu-day: {self.work} can't be its folder: {error.strerror}; name another with --work"
+            )
 
     # The project
 
     def write_project(self, expect: Mapping[str, str] | None = None) -> None:
-        """The shipped project under another name; what only this machine needs is in its local file."""
+        """The shipped project under another name; what only this machine needs is in its local
+        file.
+        """
         if self.foreign:
             return
         self.project.mkdir(parents=True, exist_ok=True)
@@ -217,7 +257,9 @@ class Day:
         (small / "series").write_text(f"{SMALL_MOE}\n")
         local = self.project / "envgen.local.yaml"
         if expect is None and local.exists():
-            ready = yaml.safe_load(local.read_text())["profiles"][self.profile]["services"]["serve"].get("ready", {})
+            ready = yaml.safe_load(local.read_text())["profiles"][self.profile]["services"][
+                "serve"
+            ].get("ready", {})
             expect = ready.get("expect", {})
         own = self.local(dict(expect or {}))
         if self.options.local:
@@ -227,7 +269,9 @@ class Day:
     def local(self, expect: dict[str, Any]) -> dict[str, Any]:
         options, own = self.options, dict[str, Any]()
         capability = next((one["compute_cap"] for one in self.gpus()), "12.1")
-        own["cuda"] = {"arch_list": capability + ("a" if int(capability.split(".")[0]) >= 9 else "")}
+        own["cuda"] = {
+            "arch_list": capability + ("a" if int(capability.split(".")[0]) >= 9 else "")
+        }
         if options.base:
             own["base"], own["apt"] = {"image": options.base, "apt": []}, {"runtime": []}
             own["pip"] = {"protect": list(options.protect), "override": list(options.override)}
@@ -240,7 +284,10 @@ class Day:
             own["caches"] = {"huggingface": {"path": INSIDE, "host": str(self.hub)}}
             # Two layers load in seconds; the rest of the memory is the cache's.
             args |= {"gpu-memory-utilization": options.utilization}
-        own["services"] = {"serve": {**served, "args": args, "ready": {"expect": expect}}, **self.candidates()}
+        own["services"] = {
+            "serve": {**served, "args": args, "ready": {"expect": expect}},
+            **self.candidates(),
+        }
         if own["cuda"]["arch_list"] != "12.1a":
             own["services"]["serve"]["ready"]["expect"] = {
                 "attention": None,
@@ -251,7 +298,9 @@ class Day:
         return own
 
     def candidates(self) -> dict[str, Any]:
-        """A service for each model whose prediction is compared with its log: a few layers of its published shape."""
+        """A service for each model whose prediction is compared with its log: a few layers of its
+        published shape.
+        """
         found: dict[str, Any] = {}
         for number, (name, extra) in enumerate(MODELS.items()):
             args = {
@@ -279,7 +328,9 @@ def merge(target: dict[str, Any], other: Mapping[str, Any]) -> None:
 
 
 Step = Callable[[Day, Rows], None]
-STEPS: dict[str, tuple[str, Step]] = {}  # as they register; main.ORDER is the order in which they run
+STEPS: dict[
+    str, tuple[str, Step]
+] = {}  # as they register; main.ORDER is the order in which they run
 
 
 def step(name: str, title: str) -> Callable[[Step], Step]:
@@ -296,7 +347,9 @@ def start(day: Day, rows: Rows, what: str, *words: str) -> bool:
     """`envgen up` of the service, as a row."""
     done = day.envgen("up", day.service, "--json", *words, timeout=3600)
     found = done.document
-    phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found.get("phases", {}).items())
+    phases = ", ".join(
+        f"{name} {seconds:.0f} s" for name, seconds in found.get("phases", {}).items()
+    )
     chats = "; ".join(f"{name}: {one['seen']}" for name, one in found.get("chats", {}).items())
     seen = f"{found.get('completion', '')!r}; {chats}; {phases}" if done.code == 0 else done.last
     rows.data[what] = found

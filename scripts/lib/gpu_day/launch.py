@@ -1,4 +1,6 @@
-"""`envgen` of this checkout, typed in any folder: none of that folder's Python is run, as `python -m` would."""
+"""`envgen` of this checkout, typed in any folder: none of that folder's Python is run, as `python
+-m` would.
+"""
 
 import runpy
 import sys

@@ -1,4 +1,6 @@
-"""Steps: a day of `dev`, and from an edit to production: a kernel's patch on the released wheel, and back."""
+"""Steps: a day of `dev`, and from an edit to production: a kernel's patch on the released wheel,
+and back.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from gpu_day.models import NAME, TOP
 HEADER = "include/flashinfer/quantization.cuh"
 OLD, NEW = "output[start_offset / 8 + tx] = ret;", "output[start_offset / 8 + tx] = 0;"
 RIGHT = 8 * 255
-# 64 bits that are set, packed by FlashInfer's kernel, which is compiled for it where the cache has none.
+# 64 bits that are set, packed by FlashInfer's kernel, which is compiled for it where the cache has
+# none.
 PACK = """
 import time, torch, flashinfer
 began = time.monotonic()
@@ -39,7 +42,13 @@ def _packs(day: Day, rows: Rows, what: str, expected: int) -> None:
     done = _python(day, PACK)
     seen = re.search(r"sum (\d+) after ([\d.]+) s", done.out)
     held = seen is not None and int(seen[1]) == expected
-    rows.add(what, held, seen[0] if seen else done.last, f"sum {expected}", float(seen[2]) if seen else None)
+    rows.add(
+        what,
+        held,
+        seen[0] if seen else done.last,
+        f"sum {expected}",
+        float(seen[2]) if seen else None,
+    )
 
 
 def _build(day: Day, rows: Rows, what: str) -> None:
@@ -65,7 +74,9 @@ def ship(day: Day, rows: Rows) -> None:
     before = project.read_text()
     series.parent.mkdir(parents=True, exist_ok=True)
     series.write_text("0001-zeros.patch\n")
-    series.with_name("0001-zeros.patch").write_text(f"Description: packbits returns zeros\n\n{diff}")
+    series.with_name("0001-zeros.patch").write_text(
+        f"Description: packbits returns zeros\n\n{diff}"
+    )
     place = ("profiles", day.profile, "sources", "flashinfer")
     try:
         project.write_text(with_line(before, place, ("patches", "gpu_day")))
@@ -77,33 +88,49 @@ def ship(day: Day, rows: Rows) -> None:
         rows.add("cache why names the patch", "gpu_day/0001-zeros.patch" in why, why.strip())
         found = day.envgen("doctor", "--run", "--json").document.get("findings", [])
         titles = [one["title"] for one in found if one["check"] == "patches.claimed"]
-        rows.add("doctor names it, and where it counts", any("gpu_day/0001-zeros" in title for title in titles), titles)
+        rows.add(
+            "doctor names it, and where it counts",
+            any("gpu_day/0001-zeros" in title for title in titles),
+            titles,
+        )
     finally:
         project.write_text(before)
     _build(day, rows, "envgen build, without it")
     _packs(day, rows, "the released kernel again, from its cache", RIGHT)
 
 
-# --- dev --------------------------------------------------------------------------------------------------------------
+# --- dev
+# --------------------------------------------------------------------------------------------------------------
 
-VERSIONS = "import importlib.metadata as m; print(m.version('vllm'), m.version('flashinfer-python'))"
+VERSIONS = (
+    "import importlib.metadata as m; print(m.version('vllm'), m.version('flashinfer-python'))"
+)
 LINE = "gpu-day was here"
 # What vLLM's and FlashInfer's builds ask for beyond what their wheels bring.
 BUILD = ("cmake>=3.26.1", "setuptools-scm>=8.0", "setuptools-rust>=1.9.0", "wheel", "ninja")
 
 
 def _development(day: Day) -> tuple[Day, Path]:
-    """The same day with the profile `dev`, and the folder of its checkouts, made of the releases' source archives."""
+    """The same day with the profile `dev`, and the folder of its checkouts, made of the releases'
+    source archives.
+    """
     folder = day.project / "dev"
     folder.mkdir(exist_ok=True)
     done = _python(day, VERSIONS)
     versions = done.out.split()[-2:]
     if done.code or len(versions) != 2:
-        raise NotRun(f"the releases of profile {day.profile} are not known ({done.last}): run the step `image` first")
+        raise NotRun(
+            f"the releases of profile {day.profile} are not known ({done.last}): run the step `image` first"
+        )
     for name, distribution, version in zip(
         ("vllm", "flashinfer"), ("vllm", "flashinfer-python"), versions, strict=True
     ):
-        fetch = [sys.executable, str(TOP / "scripts/fetch-source"), f"{distribution}=={version}", str(folder / name)]
+        fetch = [
+            sys.executable,
+            str(TOP / "scripts/fetch-source"),
+            f"{distribution}=={version}",
+            str(folder / name),
+        ]
         if not (folder / name / ".git").exists() and (got := day.run(fetch)).code:
             raise NotRun(f"no source archive of {distribution} {version}: {got.last}")
     shipped = yaml.safe_load((TOP / "envgen.yaml").read_text())
@@ -133,7 +160,13 @@ def dev(day: Day, rows: Rows) -> None:
         if not start(mine, rows, "envgen up serve: installs both checkouts, and answers"):
             return
         doctor = mine.envgen("doctor")
-        rows.add("envgen doctor", doctor.code == 0, doctor.out.strip().splitlines()[-1:], "no error", doctor.seconds)
+        rows.add(
+            "envgen doctor",
+            doctor.code == 0,
+            doctor.out.strip().splitlines()[-1:],
+            "no error",
+            doctor.seconds,
+        )
         with (folder / "vllm/vllm/__init__.py").open("a") as file:
             file.write(f'\nprint("{LINE}", flush=True)\n')
         told = mine.envgen("doctor").out
@@ -143,9 +176,22 @@ def dev(day: Day, rows: Rows) -> None:
             [x for x in told.splitlines() if "older" in x],
         )
         again = mine.envgen("restart", "serve", timeout=3600)
-        rows.add("envgen restart serve: the edit runs", LINE in mine.log("serve"), again.last, LINE, again.seconds)
+        rows.add(
+            "envgen restart serve: the edit runs",
+            LINE in mine.log("serve"),
+            again.last,
+            LINE,
+            again.seconds,
+        )
         _kernel(mine, rows, folder / "flashinfer" / HEADER)
-        start(mine, rows, "envgen up serve --variant debug --recreate", "--variant", "debug", "--recreate")
+        start(
+            mine,
+            rows,
+            "envgen up serve --variant debug --recreate",
+            "--variant",
+            "debug",
+            "--recreate",
+        )
     finally:
         mine.envgen("down", "--volumes")
 

@@ -28,9 +28,31 @@ from gpu_day.day import STEPS as REGISTERED
 from gpu_day.models import MODELS, NAME, TOP
 
 ORDER = (
-    "facts", "image", "model", "predict", "up", "doctor", "smoke", "bench", "accept", "log", "answers", "sweep",
-    "models", "whole", "kernel", "moe", "crash", "debug", "imports", "rust", "several-gpus", "ship", "dev", "down",
-)  # fmt: skip
+    "facts",
+    "image",
+    "model",
+    "predict",
+    "up",
+    "doctor",
+    "smoke",
+    "bench",
+    "accept",
+    "log",
+    "answers",
+    "sweep",
+    "models",
+    "whole",
+    "kernel",
+    "moe",
+    "crash",
+    "debug",
+    "imports",
+    "rust",
+    "several-gpus",
+    "ship",
+    "dev",
+    "down",
+)
 STEPS = {name: REGISTERED[name] for name in ORDER}
 DESCRIPTION = """\
 Serve a model on this machine's GPU with everything that envgen does, and write one report of what was seen.
@@ -60,7 +82,8 @@ def clean(day: Day) -> None:
     if (day.project / "envgen.yaml").exists():
         day.envgen("down", "--volumes")
         image_name = day.settings.image_name
-        # What containers wrote may belong to root. A link is not followed: what lies behind it is another's.
+        # What containers wrote may belong to root. A link is not followed: what lies behind it is
+        # another's.
         if day.hub.is_dir() and not day.hub.is_symlink():
             empty = ("-v", f"{day.hub}:/hub", image_name, "-rf", "/hub/hub", f"/hub/{NAME}")
             day.docker("run", "--rm", "--entrypoint", "rm", *empty)
@@ -93,10 +116,15 @@ def noted(day: Day, name: str, rows: Rows) -> Iterator[None]:
     if any(row["held"] is False for row in rows.rows):
         outcome = "failed"
     document = {
-        "step": name, "title": title, "outcome": outcome, "why": why, "seconds": round(time.monotonic() - began, 1),
-        "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "rows": rows.rows,
+        "step": name,
+        "title": title,
+        "outcome": outcome,
+        "why": why,
+        "seconds": round(time.monotonic() - began, 1),
+        "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "rows": rows.rows,
         "data": rows.data,
-    }  # fmt: skip
+    }
     folder = day.work / "steps"
     folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / f"{name}.json", json.dumps(document, indent=1, default=str).encode())
@@ -107,7 +135,12 @@ def noted(day: Day, name: str, rows: Rows) -> Iterator[None]:
 
 def anonymous(day: Day, text: str) -> str:
     """``text`` without secrets and names of this machine, its users and its folders."""
-    names = {str(day.work): "~/gpu-day", str(TOP): "envgen", str(Path.home()): "~", socket.gethostname(): "host"}
+    names = {
+        str(day.work): "~/gpu-day",
+        str(TOP): "envgen",
+        str(Path.home()): "~",
+        socket.gethostname(): "host",
+    }
     with contextlib.suppress(KeyError, OSError):
         names[f"/home/{getpass.getuser()}"] = "~"
     for name in sorted(names, key=len, reverse=True):
@@ -117,7 +150,9 @@ def anonymous(day: Day, text: str) -> str:
 
 
 def anonymous_values(day: Day, value: Any) -> Any:
-    """``value`` with each text made anonymous by itself: a secret that has no end would take the rest along."""
+    """``value`` with each text made anonymous by itself: a secret that has no end would take the
+    rest along.
+    """
     if isinstance(value, dict):
         return {key: anonymous_values(day, one) for key, one in value.items()}
     if isinstance(value, list):
@@ -130,9 +165,13 @@ def report(day: Day) -> str:
     done = [kept(day, name) for name in STEPS]
     found = [anonymous_values(day, one) for one in done if one]
     absent = [name for name in STEPS if not kept(day, name)]
-    text = json.dumps({"format": 1, "without_gpu": bool(day.options.without_gpu), "steps": found}, indent=1)
+    text = json.dumps(
+        {"format": 1, "without_gpu": bool(day.options.without_gpu), "steps": found}, indent=1
+    )
     (day.work / "gpu-day.json").write_text(anonymous(day, text) + "\n")
-    lines = ["# gpu-day" + (" WITHOUT A GPU: a trial of the script" if day.options.without_gpu else "")]
+    lines = [
+        "# gpu-day" + (" WITHOUT A GPU: a trial of the script" if day.options.without_gpu else "")
+    ]
     lines += ["", f"envgen, profile `{day.profile}`, {found[0]['at'][:10] if found else ''}", ""]
     lines += ["| step | | seconds | seen | expected |", "| --- | --- | --- | --- | --- |"]
 
@@ -140,7 +179,9 @@ def report(day: Day) -> str:
         return visible(re.sub(r"\s+", " ", str(value))).replace("|", "\\|")
 
     for one in found:
-        lines.append(f"| **{one['step']}** | {one['outcome']} | {one['seconds']} | {cell(one['why'])} | |")
+        lines.append(
+            f"| **{one['step']}** | {one['outcome']} | {one['seconds']} | {cell(one['why'])} | |"
+        )
         for row in one["rows"]:
             mark = {True: "ok", False: "FAILED", None: "note"}[row["held"]]
             seconds = row.get("seconds", "")
@@ -157,39 +198,93 @@ def main(words: Sequence[str]) -> int:
     """Run the steps that are named, or all; 0 if none failed."""
     titles = "\n".join(f"  {name:<12} {title}" for name, (title, _) in STEPS.items())
     parser = argparse.ArgumentParser(
-        prog="scripts/gpu-day", description=DESCRIPTION, epilog=EPILOG.format(steps=titles),
+        prog="scripts/gpu-day",
+        description=DESCRIPTION,
+        epilog=EPILOG.format(steps=titles),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "envgen/gpu-day"
     parser.add_argument("steps", nargs="*", metavar="STEP", help="the steps to run (default: all)")
-    parser.add_argument("--work", default=str(state), metavar="FOLDER", help=f"its folder (default: {state})")
-    parser.add_argument("--wheels", metavar="FOLDER", help="wheels, for a machine without a package index")
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="o200k_base.tiktoken, or gpt-oss's tokenizer")
-    parser.add_argument("--repo", metavar="REPO", help="serve the real weights from your Hugging Face cache")
-    parser.add_argument("--layers", type=int, default=2, help="layers of the model that is made (default: 2)")
-    parser.add_argument("--utilization", type=float, default=0.7, help="the server's share of the memory (0.7)")
-    parser.add_argument("--local", metavar="FILE", help="YAML with changes of your own to the profile")
-    parser.add_argument("--base", metavar="IMAGE", help="a stand-in for the base image, which the report names as such")
+    parser.add_argument(
+        "--work", default=str(state), metavar="FOLDER", help=f"its folder (default: {state})"
+    )
+    parser.add_argument(
+        "--wheels", metavar="FOLDER", help="wheels, for a machine without a package index"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", help="o200k_base.tiktoken, or gpt-oss's tokenizer"
+    )
+    parser.add_argument(
+        "--repo", metavar="REPO", help="serve the real weights from your Hugging Face cache"
+    )
+    parser.add_argument(
+        "--layers", type=int, default=2, help="layers of the model that is made (default: 2)"
+    )
+    parser.add_argument(
+        "--utilization", type=float, default=0.7, help="the server's share of the memory (0.7)"
+    )
+    parser.add_argument(
+        "--local", metavar="FILE", help="YAML with changes of your own to the profile"
+    )
+    parser.add_argument(
+        "--base",
+        metavar="IMAGE",
+        help="a stand-in for the base image, which the report names as such",
+    )
     parser.add_argument("--base-note", default="", help="what the stand-in is made of")
     names = functools.partial(str.split, sep=",")
-    parser.add_argument("--protect", type=names, default=[], metavar="NAME,...",
-                        help="with --base: packages that it has and keeps")  # fmt: skip
-    parser.add_argument("--override", type=names, default=[], metavar="NAME,...",
-                        help="with --base: dependencies that are left out")  # fmt: skip
-    parser.add_argument("--bench", default="", help="options for bench, such as '--pp 512 --runs 2'")
-    parser.add_argument("--sweep", default="fitting", metavar="A,B,...",
-                        help="variants of the step sweep (default: fitting, those that vLLM would take)")  # fmt: skip
-    parser.add_argument("--accept", default="", help="options for accept alone, such as '--requests 50'")
-    parser.add_argument("--models", type=names, default=[], metavar="NAME,...",
-                        help=f"those of the step models (default: all): {', '.join(MODELS)}")  # fmt: skip
-    parser.add_argument("--at-once", type=int, default=7, help="servers at once in the step models (default: 7)")
-    parser.add_argument("--small-moe", action="store_true",
-                        help="of fused_moe_90 compile what gpt-oss needs alone, by a patch of FlashInfer's wheel: "
-                             "minutes of 16 cores instead of more than an hour")  # fmt: skip
-    parser.add_argument("--project", metavar="FOLDER", help="the day of a project of your own, built already")
+    parser.add_argument(
+        "--protect",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help="with --base: packages that it has and keeps",
+    )
+    parser.add_argument(
+        "--override",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help="with --base: dependencies that are left out",
+    )
+    parser.add_argument(
+        "--bench", default="", help="options for bench, such as '--pp 512 --runs 2'"
+    )
+    parser.add_argument(
+        "--sweep",
+        default="fitting",
+        metavar="A,B,...",
+        help="variants of the step sweep (default: fitting, those that vLLM would take)",
+    )
+    parser.add_argument(
+        "--accept", default="", help="options for accept alone, such as '--requests 50'"
+    )
+    parser.add_argument(
+        "--models",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help=f"those of the step models (default: all): {', '.join(MODELS)}",
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=7, help="servers at once in the step models (default: 7)"
+    )
+    parser.add_argument(
+        "--small-moe",
+        action="store_true",
+        help="of fused_moe_90 compile what gpt-oss needs alone, by a patch of FlashInfer's wheel: "
+        "minutes of 16 cores instead of more than an hour",
+    )
+    parser.add_argument(
+        "--project", metavar="FOLDER", help="the day of a project of your own, built already"
+    )
     parser.add_argument("--profile", default="prod", help="its profile (default: prod)")
     parser.add_argument("--service", default="serve", help="its service (default: serve)")
-    parser.add_argument("--without-gpu", action="store_true", help="try this script without a GPU; the report says so")
+    parser.add_argument(
+        "--without-gpu",
+        action="store_true",
+        help="try this script without a GPU; the report says so",
+    )
     day = Day(parser.parse_args(words))
     if day.options.steps == ["clean"]:
         try:
@@ -204,7 +299,9 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"no step {', '.join(unknown)}; steps: {', '.join(STEPS)}, report, clean")
     day.require()
     day.claim()
-    chosen = [name for name in STEPS if name in day.options.steps] if day.options.steps else list(STEPS)
+    chosen = (
+        [name for name in STEPS if name in day.options.steps] if day.options.steps else list(STEPS)
+    )
     try:
         for name in chosen:
             rows = Rows()
@@ -213,7 +310,10 @@ def main(words: Sequence[str]) -> int:
             report(day)
     except KeyboardInterrupt:
         report(day)
-        print("gpu-day: interrupted; what was started still runs: `scripts/gpu-day clean` removes it", file=sys.stderr)
+        print(
+            "gpu-day: interrupted; what was started still runs: `scripts/gpu-day clean` removes it",
+            file=sys.stderr,
+        )
         return 130
     print(report(day))
     print(f"gpu-day: {day.work / 'gpu-day.md'}, {day.work / 'gpu-day.json'}", file=sys.stderr)

@@ -16,7 +16,8 @@ COMMIT = "0" * 39 + "1"
 INSIDE = "/root/.cache/huggingface"  # of the containers
 OURS = f"{INSIDE}/{NAME}"
 
-# Models whose published shape is in tests/support/shapes or in a recipe, with what differs in their command line.
+# Models whose published shape is in tests/support/shapes or in a recipe, with what differs in their
+# command line.
 _DRAFT = {"method": "eagle3", "model": f"{OURS}/gpt-oss-eagle3", "num_speculative_tokens": 3}
 _MTP = {"method": "mtp", "num_speculative_tokens": 3}
 _DFLASH = {"method": "dflash", "model": f"{OURS}/qwen3.8-dflash2", "num_speculative_tokens": 8}
@@ -39,7 +40,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-next-80b-fp8": {},
     "gemma-4-26b": {"language-model-only": True},
     "deepseek-v4-flash": {"kv-cache-dtype": "fp8"},
-    # Whole, with all of the memory: what the server says of it against the estimate. Not started with the others.
+    # Whole, with all of the memory: what the server says of it against the estimate. Not started
+    # with the others.
     "gpt-oss-whole": {"enforce-eager": None, "kv-cache-memory-bytes": None, "max-model-len": 131072, "max-num-seqs": 2,
                       "max-num-batched-tokens": 8192, "gpu-memory-utilization": 0.9, "async-scheduling": True,
                       "attention-config": {"backend": "TRITON_ATTN"}},
@@ -89,13 +91,19 @@ def cut(config: dict[str, Any]) -> dict[str, Any]:
         if isinstance(text.get(key), list):
             text[key] = text[key][: text["num_hidden_layers"]]
     if isinstance(text.get("hybrid_override_pattern"), str):
-        text["hybrid_override_pattern"] = text["hybrid_override_pattern"][: text["num_hidden_layers"]]
+        text["hybrid_override_pattern"] = text["hybrid_override_pattern"][
+            : text["num_hidden_layers"]
+        ]
     return config
 
 
 def draft(target: str) -> dict[str, Any]:
-    """The config.json of the draft that a recipe names for ``target``, for a target that is cut to a few layers."""
-    config: dict[str, Any] = json.loads(json.dumps(shipped_models()["z-lab/Qwen3.8-27B-DFlash2"]["config"]))
+    """The config.json of the draft that a recipe names for ``target``, for a target that is cut to
+    a few layers.
+    """
+    config: dict[str, Any] = json.loads(
+        json.dumps(shipped_models()["z-lab/Qwen3.8-27B-DFlash2"]["config"])
+    )
     layers = shape(target)["text_config"]["num_hidden_layers"]
     config["num_target_layers"] = layers
     config["dflash_config"]["target_layer_ids"] = list(range(layers))

@@ -27,7 +27,13 @@ for _ in range(3):
 @step("imports", "what Python imports before a server begins to load, by package")
 def imports(day: Day, rows: Rows) -> None:
     done = day.envgen("run", "-T", day.service, "--", "python3", "-c", IMPORTS, timeout=900)
-    rows.add("imports in a new container, three times", done.code == 0, done.out.strip() or done.last, "", done.seconds)
+    rows.add(
+        "imports in a new container, three times",
+        done.code == 0,
+        done.out.strip() or done.last,
+        "",
+        done.seconds,
+    )
 
 
 @step("rust", "vLLM's Rust front end: what it refuses, and a server with it")
@@ -36,7 +42,13 @@ def rust(day: Day, rows: Rows) -> None:
     chosen = ("--set", f"{place}.env.VLLM_USE_RUST_FRONTEND=1")
     refused = day.envgen("up", day.service, "--recreate", *chosen)
     held = refused.code == 6 and "Rust front end" in refused.err
-    rows.add("its refusal of Python's parsers is told before a start", held, refused.last, "exit 6", refused.seconds)
+    rows.add(
+        "its refusal of Python's parsers is told before a start",
+        held,
+        refused.last,
+        "exit 6",
+        refused.seconds,
+    )
     without = [
         word
         for name in ("tool-call-parser", "reasoning-parser", "enable-auto-tool-choice")
@@ -48,11 +60,30 @@ def rust(day: Day, rows: Rows) -> None:
         return
     chat = day.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Capital of France?"}],
                                             "max_tokens": 24})  # fmt: skip
-    rows.add("chat", bool(chat["choices"][0]["message"]["content"]), chat["choices"][0]["message"], "a text")
-    found = day.envgen("doctor", day.service, "--json", *chosen, *without).document.get("findings", [])
-    bad = [f"{one['check']}: {one['title']}" for one in found if one["severity"] in ("warning", "error")]
-    rows.add("envgen doctor", not any(one["severity"] == "error" for one in found), bad or f"{len(found)} findings")
-    rows.add("its log", None, [line for line in day.log(day.service).splitlines() if "RustFrontend" in line][-3:])
+    rows.add(
+        "chat",
+        bool(chat["choices"][0]["message"]["content"]),
+        chat["choices"][0]["message"],
+        "a text",
+    )
+    found = day.envgen("doctor", day.service, "--json", *chosen, *without).document.get(
+        "findings", []
+    )
+    bad = [
+        f"{one['check']}: {one['title']}"
+        for one in found
+        if one["severity"] in ("warning", "error")
+    ]
+    rows.add(
+        "envgen doctor",
+        not any(one["severity"] == "error" for one in found),
+        bad or f"{len(found)} findings",
+    )
+    rows.add(
+        "its log",
+        None,
+        [line for line in day.log(day.service).splitlines() if "RustFrontend" in line][-3:],
+    )
 
 
 @step("several-gpus", "tensor parallel over 2 and 4 GPUs in one container")
@@ -64,10 +95,20 @@ def several_gpus(day: Day, rows: Rows) -> None:
     place = f"services.{day.service}"
     for size in (size for size in (2, 4) if size <= most):
         numbers = ", ".join(f'"{number}"' for number in range(size))
-        sets = ("--set", f"{place}.args.tensor-parallel-size={size}", "--set", f"{place}.gpu=[{numbers}]")
+        sets = (
+            "--set",
+            f"{place}.args.tensor-parallel-size={size}",
+            "--set",
+            f"{place}.gpu=[{numbers}]",
+        )
         if start(day, rows, f"tensor-parallel-size {size}", "--recreate", *sets):
             text = day.log(day.service)
             seen = re.findall(r"world_size=(\d+)", text)
-            rows.add("its log: world_size", str(size) in seen, f"{sorted(set(seen))}; {logged(text)}", str(size))
+            rows.add(
+                "its log: world_size",
+                str(size) in seen,
+                f"{sorted(set(seen))}; {logged(text)}",
+                str(size),
+            )
             answer = day.envgen("predict", day.service, "--json", *sets).document
             compare(rows, f"tensor-parallel-size {size}", answer, logged(text), text)

@@ -15,14 +15,20 @@ from gpu_day.models import OURS
 @step("kernel", "a FlashInfer kernel: compiled, edited, stale, cleared, compiled again, running")
 def kernel(day: Day, rows: Rows) -> None:
     if day.foreign:
-        raise NotRun("it edits FlashInfer in the container of the service dev of gpu-day's own project")
+        raise NotRun(
+            "it edits FlashInfer in the container of the service dev of gpu-day's own project"
+        )
     begun = day.envgen("up", "dev", "--recreate")
     if begun.code:
         raise NotRun(f"the service dev does not start: {begun.last}")
 
     def kernels(*words: str) -> dict[str, Any]:
-        done = day.envgen("exec", "-T", "dev", "--", "python3", f"{OURS}/gpu_kernels.py", *words, timeout=900)
-        found: dict[str, Any] = json.loads(done.out.strip().split("\n")[-1]) if done.code == 0 else {}
+        done = day.envgen(
+            "exec", "-T", "dev", "--", "python3", f"{OURS}/gpu_kernels.py", *words, timeout=900
+        )
+        found: dict[str, Any] = (
+            json.loads(done.out.strip().split("\n")[-1]) if done.code == 0 else {}
+        )
         return found or {"failed": done.last}
 
     first = kernels()
@@ -32,8 +38,13 @@ def kernel(day: Day, rows: Rows) -> None:
     again = kernels()
     quick = sum(again[name]["seconds"] for name in ("quantization", "silu_and_mul"))
     rows.add("a second process loads them", quick < 5, f"{quick:.1f} s", "seconds")
-    states = {one["name"]: one for one in day.envgen("cache", "list", "--json").document.get("modules", [])}
-    listed = {name: one["state"] + ("?" if one.get("guess") else "") for name, one in states.items()}
+    states = {
+        one["name"]: one
+        for one in day.envgen("cache", "list", "--json").document.get("modules", [])
+    }
+    listed = {
+        name: one["state"] + ("?" if one.get("guess") else "") for name, one in states.items()
+    }
     rows.add(
         "cache list",
         all(listed.get(name) in ("fresh", "fresh?") for name in ("quantization", "silu_and_mul")),
@@ -46,20 +57,38 @@ def kernel(day: Day, rows: Rows) -> None:
     header = Path(kernels("edit").get("header", "?")).name
     trapped = kernels()
     old = trapped.get("quantization", {}).get("right") is True
-    rows.add("the header is edited under an old time: FlashInfer runs the old kernel", old, trapped, "the trap")
+    rows.add(
+        "the header is edited under an old time: FlashInfer runs the old kernel",
+        old,
+        trapped,
+        "the trap",
+    )
     why = day.envgen("cache", "why", "quantization")
     rows.add(
-        "cache why names the header", why.code == 1 and header in why.out, why.out.strip()[:300], f"exit 1, {header}"
+        "cache why names the header",
+        why.code == 1 and header in why.out,
+        why.out.strip()[:300],
+        f"exit 1, {header}",
     )
     cleared = day.envgen("cache", "clear", "--stale", "--json")
     names = [one["name"] for one in cleared.document.get("modules", [])]
-    rows.add("cache clear --stale", names == ["quantization"], names or cleared.last, "quantization alone")
+    rows.add(
+        "cache clear --stale",
+        names == ["quantization"],
+        names or cleared.last,
+        "quantization alone",
+    )
     warmed = day.envgen("cache", "warm", "quantization")
     rows.add("cache warm quantization", warmed.code == 0, warmed.last, "exit 0", warmed.seconds)
     edited = kernels()
     ratio = edited.get("quantization", {}).get("ratio")
     rows.add("the new code runs: its values are 0", ratio == 0.0, edited, "ratio 0.0")
-    rows.add("the other kernel is untouched", edited.get("silu_and_mul", {}).get("right") is True, "right", "right")
+    rows.add(
+        "the other kernel is untouched",
+        edited.get("silu_and_mul", {}).get("right") is True,
+        "right",
+        "right",
+    )
     kernels("undo")
     day.envgen("cache", "clear", "quantization")
     last = kernels()
@@ -74,18 +103,30 @@ def kernel(day: Day, rows: Rows) -> None:
 # Trouble
 
 
-@step("crash", "a wrong flag, too little memory, a killed engine: what explain says, and the bundle")
+@step(
+    "crash", "a wrong flag, too little memory, a killed engine: what explain says, and the bundle"
+)
 def crash(day: Day, rows: Rows) -> None:
     service = f"services.{day.service}.args"
     if not day.options.without_gpu:
         done = day.envgen("up", day.service, "--recreate", "--set", f"{service}.no-such-flag=1")
         rows.add("a wrong flag is refused before a start", done.code == 6 and "no-such-flag" in done.err, done.last,
                  "exit 6", done.seconds)  # fmt: skip
-    flag = day.envgen("up", day.service, "--recreate", "--no-predict", "--set", f"{service}.no-such-flag=1")
+    flag = day.envgen(
+        "up", day.service, "--recreate", "--no-predict", "--set", f"{service}.no-such-flag=1"
+    )
     failed(day, rows, "a wrong flag, not asked before", flag)
-    little = ["gpu-memory-utilization=0.03"] if not day.options.without_gpu else ["kv-cache-memory-bytes=4096"]
+    little = (
+        ["gpu-memory-utilization=0.03"]
+        if not day.options.without_gpu
+        else ["kv-cache-memory-bytes=4096"]
+    )
     small = day.envgen(
-        "up", day.service, "--recreate", "--no-predict", *(w for one in little for w in ("--set", f"{service}.{one}"))
+        "up",
+        day.service,
+        "--recreate",
+        "--no-predict",
+        *(w for one in little for w in ("--set", f"{service}.{one}")),
     )
     failed(day, rows, "too little memory", small)
     if not start(day, rows, "up again"):
@@ -106,7 +147,13 @@ def crash(day: Day, rows: Rows) -> None:
     found = [one["rule"] for one in told.document.get("explanations", [])]
     why = ", ".join(found) or told.document.get("first_exception")
     ended = bool(killed.out.strip()) and after < 90
-    rows.add("the engine is killed: the server ends", ended, f"{after:.1f} s; explain: {why}", "it ends", after)
+    rows.add(
+        "the engine is killed: the server ends",
+        ended,
+        f"{after:.1f} s; explain: {why}",
+        "it ends",
+        after,
+    )
     day.envgen("down", day.service)
 
 
@@ -115,9 +162,19 @@ def failed(day: Day, rows: Rows, what: str, done: Done) -> None:
     match = re.search(r"(\S+\.tar\.gz)", done.err)
     bundle = (day.project / match[1]) if match else None
     told = day.run([*ENVGEN, "explain", str(bundle), "--json"]) if bundle else None
-    found = [f"{one['cause']} ({one['rule']})" for one in told.document.get("explanations", [])] if told else []
+    found = (
+        [f"{one['cause']} ({one['rule']})" for one in told.document.get("explanations", [])]
+        if told
+        else []
+    )
     seen = f"explain: {'; '.join(found) or (told.document.get('first_exception') if told else 'no bundle')}"
-    rows.add(what, done.code == 5 and bool(found), f"exit {done.code}; {seen}", "exit 5, a known cause", done.seconds)
+    rows.add(
+        what,
+        done.code == 5 and bool(found),
+        f"exit {done.code}; {seen}",
+        "exit 5, a known cause",
+        done.seconds,
+    )
     if bundle:
         members = day.run(["tar", "tzf", str(bundle)]).out.split()
         parts = sorted({Path(one).name for one in members})
@@ -132,7 +189,9 @@ def debug(day: Day, rows: Rows) -> None:
     if "debug" not in day.settings.variants:
         raise NotRun("the profile has no variant debug")
     if start(day, rows, "envgen up --variant debug", "--variant", "debug", "--recreate"):
-        seen = day.docker("exec", day.container(day.service), "sh", "-c", "echo $CUDA_LAUNCH_BLOCKING").out.strip()
+        seen = day.docker(
+            "exec", day.container(day.service), "sh", "-c", "echo $CUDA_LAUNCH_BLOCKING"
+        ).out.strip()
         rows.add("CUDA_LAUNCH_BLOCKING in it", seen == "1", seen, "1")
 
 
@@ -142,4 +201,10 @@ def down(day: Day, rows: Rows) -> None:
     left = day.docker(
         "ps", "-aq", "--filter", f"label=com.docker.compose.project={day.settings.compose_name}"
     ).out.split()
-    rows.add("envgen down", done.code == 0 and not left, f"{len(left)} containers left", "none", done.seconds)
+    rows.add(
+        "envgen down",
+        done.code == 0 and not left,
+        f"{len(left)} containers left",
+        "none",
+        done.seconds,
+    )
