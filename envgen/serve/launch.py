@@ -248,16 +248,8 @@ class Launcher:
         ``already``: it ran before.
         """
         url = reachable_url(self.deployment.effective.services[self.name], self.deployment)
-        python = self.deployment.profile.base.python
-        waiter = Waiter(
-            self.deployment.engine,
-            self.name,
-            self.service,
-            url,
-            self.say,
-            key_of(self.deployment),
-            python,
-        )
+        key = key_of(self.deployment)
+        waiter = Waiter(self.deployment.engine, self.name, self.service, url, self.say, key)
         seconds = timeout if timeout is not None else self._patience()
         return waiter.wait(container_id, time.monotonic() + seconds, already=already)
 

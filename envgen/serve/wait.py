@@ -22,7 +22,6 @@ from envgen.errors import EngineError, EngineTimeout
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.service import Ready, Service
-from envgen.serve import listener
 from envgen.serve.chat import chat_flags
 from envgen.serve.ended import StartFailure, log_text
 from envgen.serve.phases import DOING, Phase, StartProgress
@@ -165,16 +164,11 @@ class Waiter:
         url: str,
         say: Callable[[str], None],
         api_key: str = "",
-        python: str = "python3",
     ) -> None:
-        self._engine, self._name, self._url, self._say, self._python = (
-            engine,
-            name,
-            url,
-            say,
-            python,
-        )
-        self._port = listener.port_on_host(service)
+        self._engine = engine
+        self._name = name
+        self._url = url
+        self._say = say
         self._ready = service.ready or Ready()
         self._policy = service.restart
         self._serves = service.serves
@@ -249,8 +243,6 @@ class Waiter:
                     asking, asked_at = self._ask(), now
                 if asking is not None and wait([asking], POLL).done:
                     answer, asking, ask_at = asking.result(), None, now + ASK_AGAIN
-                    if answer.ready and (stranger := self._stranger(container)):
-                        answer = Readiness(False, stranger)
                     if answer.ready:
                         return self._with_evidence(answer, reader, container)
                     refusals += answer.refused
@@ -283,14 +275,6 @@ class Waiter:
             return in_background(lambda: Readiness(True, unasked=self._unasked))
         return in_background(
             lambda: ask(self._url, question, timeout=3600, on_step=partial(setattr, self, "_step"))
-        )
-
-    def _stranger(self, container: Container) -> str:
-        """Why the answer is not the container's, on the host's network; "" if it is."""
-        return (
-            ""
-            if self._port is None
-            else listener.stranger(self._engine, container, self._python, self._port)
         )
 
     def _look(self, container_id: str, when: str = "") -> Container:

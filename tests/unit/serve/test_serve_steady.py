@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from envgen.engine.values import Container, ProcessState
-from envgen.profile.service import Cluster, Health, Ready, Service
+from envgen.profile.service import Health, Ready, Service
 from envgen.profile.values import PortMapping
-from envgen.serve import listener, wait
+from envgen.serve import wait
 from envgen.serve.ended import StartFailure
-from envgen.serve.listener import Sockets, judge, port_on_host
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Waiter
 from envgen.text import instant
@@ -136,57 +135,3 @@ def test_nothing_to_ask(service: Service, url: str, why: str) -> None:
 )
 def test_the_port_that_answers_http(service: Service, port: int | None) -> None:
     assert service.http_port == port
-
-
-# On the host's network, an answer counts only if the container's own program listens
-
-
-# Rows of /proc/net/tcp and tcp6: 127.0.0.1:18099 (inode 11), [::]:18099 (inode 12), 127.0.0.1:18100 (inode 13).
-LOOPBACK = "   0: 0100007F:46B3 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100 0"
-EVERY = "   1: 00000000000000000000000000000000:46B3 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 12 1 0"
-OTHER = LOOPBACK.replace("46B3", "46B4").replace(" 11 ", " 13 ")
-
-
-@pytest.mark.parametrize(
-    ("found", "is_stranger"),
-    [
-        (Sockets((LOOPBACK, OTHER), ("11", "13")), False),
-        (Sockets((LOOPBACK, OTHER), ("13",)), True),
-        (Sockets((LOOPBACK,), ()), True),
-        (Sockets((EVERY,), ()), True),
-        (Sockets((EVERY,), ("12",)), False),
-        (Sockets((LOOPBACK, EVERY), ("12",)), False),
-        (Sockets((LOOPBACK,), (), hidden=1), False),  # one of another user may have it
-        (Sockets((OTHER,), ()), False),  # it has just ended
-        (Sockets(("rubbish", ""), ()), False),
-    ],
-)
-def test_who_listens(found: Sockets, is_stranger: bool) -> None:
-    words = judge(found, 18099)
-    expected = "port 18099 answers, but a program outside of the container listens there, not the container"
-    assert words == (expected if is_stranger else "")
-
-
-@pytest.mark.parametrize(
-    ("service", "port"),
-    [
-        (Service(("x",), network="host", ready=Ready(port=1)), 1),
-        (Service(("x",), network="host", health=Health("/health")), 8000),
-        (Service(("x",), network="host"), None),
-        (Service(("x",), ports=(PortMapping(1, 1),), ready=Ready(port=1)), None),  # Docker forwards no other's
-        (Service(("x",), cluster=Cluster(("a", "b")), ready=Ready(port=1)), 1),
-    ],
-)
-def test_whose_port_is_the_machines(service: Service, port: int | None) -> None:
-    assert port_on_host(service) == port
-
-
-def test_it_waits_until_its_own_program_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = waiter(Waiter, Service(("web",), network="host", ready=Ready(port=1)), "")
-    found = iter(["port 1 answers, but process 7 (other) listens there, not the container", ""])
-    monkeypatch.setattr(listener, "stranger", lambda *_: next(found))
-    assert waits.wait("1", NOW + 60).answer.ready and next(found, None) is None
-    monkeypatch.setattr(listener, "stranger", lambda *words: f"process 7 listens on {words[3]}")
-    with pytest.raises(StartFailure) as raised:
-        waits.wait("1", NOW + 120)
-    assert raised.value.reason.endswith(": process 7 listens on 1")
