@@ -40,7 +40,6 @@ GROUPS: Groups = {
         "build",
         {
             "build": "Build the image of a profile.",
-            "verify": "Build twice and compare the content of the images.",
             "inspect, diff": "Show the inputs of an image, or compare two.",
         },
     ),

@@ -11,8 +11,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from envgen.engine import api, log, process, values
@@ -36,7 +35,6 @@ _STARTS = (
 IMAGE = (
     6 * 3600
 )  # seconds to read or load an image; the engine may store all of it before it answers
-EXPORTING = 1800  # seconds to write the files of an image
 FILE = 64 << 10  # bytes read of a container's file
 LOG_TIME = 30  # seconds to read a log; the rest is left out
 
@@ -73,27 +71,6 @@ class Engine:
         with self._wrap_errors(f"image {name}"), self._absent:
             return values.image_of(self._api.inspect_image(name))
         return None
-
-    def image_config(self, name: str) -> Mapping[str, Any]:
-        """The configuration of an image, as Docker has it: variables, labels, command, ..."""
-        with self._wrap_errors(f"image {name}"):
-            return cast(Mapping[str, Any], self._api.inspect_image(name)["Config"])
-
-    def export_image(self, name: str, path: Path) -> None:
-        """Write the files of an image into an archive, as `docker export` does; the container for
-        it never runs.
-        """
-        deadline = time.monotonic() + EXPORTING
-        body, what = self._temporary(name, ["none"], False), f"image {name}"
-        with (
-            self._created(body, what) as container_id,
-            path.open("wb") as file,
-            self._wrap_errors(what),
-        ):
-            for chunk in self._work.export(container_id):
-                file.write(chunk)
-                if time.monotonic() > deadline:
-                    raise EngineError(f"the files of {name} were not written within {EXPORTING} s")
 
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""

@@ -103,15 +103,6 @@ def interrupt(child: subprocess.Popen[str], timeout: float = 30) -> Finished:
     return Finished(child.returncode, out, err)
 
 
-def same_image(first: str, second: str) -> None:
-    """Fail where two images have not the same content, with every field of every file in which they differ."""
-    from envgen.engine.client import connect
-    from envgen.lock.image import differences
-
-    found = "" if first == second else "\n".join(map(str, differences(connect(), first, second)[:100]))
-    assert not found, f"{first} is not {second}:\n{found}"
-
-
 def forget(name: str) -> None:
     """Remove what a run that was killed left under a test's fixed name: from another folder it would be refused."""
     for container in docker("ps", "-a", "--filter", f"name={name}-", "--format", "{{.Names}}").split():
