@@ -40,7 +40,7 @@ GROUPS: Groups = {
         "build",
         {
             "build": "Build the image of a profile.",
-            "inspect, diff": "Show the inputs of an image, or compare two.",
+            "diff": "List the inputs of an image, or compare two.",
         },
     ),
     "Run": (

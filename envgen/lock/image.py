@@ -16,12 +16,12 @@ PREFIX = "dev.envgen."
 
 @dataclass(frozen=True)
 class Manifest:
-    """``inputs`` is empty for an image that was built without a lock."""
+    """``label``: what the image is built from, by the names that users know. ``inputs`` is empty
+    for an image that was built without a lock.
+    """
 
-    image: str
-    id: str
-    labels: Mapping[str, str]
     profile: str
+    label: str
     inputs: Mapping[str, str]
     open: tuple[str, ...]
 
@@ -35,32 +35,15 @@ def read(engine: Engine, name: str) -> Manifest:
         raise NotFoundError(
             f"the engine has no image {name}", hint="`docker image ls` lists its images"
         )
-    labels = {
-        key: value
-        for key, value in image.labels.items()
-        if key.startswith((PREFIX, "org.opencontainers."))
-    }
-    if f"{PREFIX}render" not in labels:
+    if f"{PREFIX}render" not in image.labels:
         raise NotFoundError(f"the image {name} was not built by envgen")
     document: dict[str, Any] = {"inputs": {}, "open": []}
     try:
-        if labels.get(f"{PREFIX}lock"):
+        if image.labels.get(f"{PREFIX}lock"):
             document = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
-        own = {
-            "image": name,
-            "id": image.id,
-            "labels": labels,
-            "profile": labels.get(f"{PREFIX}profile", ""),
-        }
-        return bind(Manifest, {**document, **own})
+        profile = image.labels.get(f"{PREFIX}profile", "")
+        label = image.labels.get(f"{PREFIX}inputs", "")
+        return bind(Manifest, {**document, "profile": profile, "label": label})
     except (TypeError, ValueError):
         message = f"the image {name} has no readable manifest ({PATH})"
         raise NotFoundError(message) from None
-
-
-def debian_packages(engine: Engine, image: str) -> list[str]:
-    """name=version of each Debian package in an image; [] where it has none. No lock pins them."""
-    listed = engine.run_once(
-        image, ["dpkg-query", "-W", "-f", "${Package}=${Version}\\n"], timeout=60
-    )
-    return [] if listed.code else listed.stdout.decode("utf-8", "replace").split()
