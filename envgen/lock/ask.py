@@ -7,13 +7,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
-from envgen.lock.model import Lock, ProfileLock, PythonLock, git_key, model_key
+from envgen.lock.model import Lock, Pinned, ProfileLock, PythonLock, git_key, model_key
 from envgen.profile.model import Profile
 from envgen.profile.service import ModelRef, draft_of
 from envgen.profile.tree import near
@@ -192,17 +194,41 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
         python={
             p: v
             for p, v in pythons.items()
-            if wanted in ("", p) and v.asks == asks and pins_all(v, profile)
+            if wanted in ("", p) and v.asks == asks and fits(v, profile)
         },
     )
 
 
-def pins_all(python: PythonLock, profile: Profile) -> bool:
-    """Whether each step that the profile asks for is pinned with hashes, or named as open with the
-    reason.
+def fits(python: PythonLock, profile: Profile) -> bool:
+    """Whether the lock has what the profile asks for: no step less, none more, and each step only
+    packages that it may have.
     """
-    pinned = all(pin.hashes for pins in python.sets.values() for pin in pins)
-    return pinned and all({*python.sets, *python.open} & {one.name} for one in python_sets(profile))
+    steps = {step.name: step for step in python_sets(profile)}
+    unresolved = {name for name in python.open if name in steps and steps[name].needs_metadata}
+    if {*python.open} != unresolved or {*python.sets} != {*steps} - unresolved:
+        return False
+    off = {canonicalize_name(name) for name in (*profile.pip.override, *profile.pip.remove)}
+    try:
+        return all(_fits(pins, steps[name], off) for name, pins in python.sets.items())
+    except InvalidRequirement:  # no resolver takes it either
+        return False
+
+
+def _fits(pins: Sequence[Pinned], step: PythonSet, off: Collection[str]) -> bool:
+    """Whether these can be the packages of a step. A package of the base image has no pin."""
+    versions = {pin.name: pin.version for pin in pins}
+    own, wanted = canonicalize_name(step.own), list(map(Requirement, step.words))
+    never = {*off, *map(canonicalize_name, step.never)} - {own}
+    named: dict[str, SpecifierSet] = {canonicalize_name(one.name): one.specifier for one in wanted}
+    if len(versions) != len(pins) or (step.name == "uv" and {*versions} != {"uv"}):
+        return False
+    if never & {*versions} or not (step.dependencies or {*versions} <= {*named}):
+        return False
+    return all(
+        named[name].contains(version, prereleases=True)
+        for name, version in versions.items()
+        if name in named
+    )
 
 
 def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale]:

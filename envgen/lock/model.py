@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from packaging.utils import canonicalize_name
+from packaging.version import VERSION_PATTERN
 
 from envgen import files
 from envgen.binding import ShapeError, bind, digest_of
-from envgen.errors import Place, Problem, ProjectError
+from envgen.errors import LockError, Place, Problem, ProjectError
 from envgen.profile.service import ModelRef
 from envgen.profile.tree import LIST, MAP, NULL, YamlNode, label_of, read
 from envgen.profile.values import Pin
@@ -174,15 +176,33 @@ def _written(value: Any) -> Any:
     """As written in the file."""
     if isinstance(value, tuple):
         return sorted(map(str, value))
-    if isinstance(value, (ImageLock, GitLock, PythonLock)):
+    if isinstance(value, PythonLock):
+        entry = {key: _written(one) for key, one in vars(value).items()}
+        return {**entry, "sum": _sum(entry)}
+    if isinstance(value, (ImageLock, GitLock)):
         return {key: _written(one) for key, one in vars(value).items() if key not in _APART}
     return (
         {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
     )
 
 
+def _sum(entry: Mapping[str, Any]) -> str:
+    """A digest of the packages of one platform. They were resolved together: whatever a merge or a
+    hand changes in one of them needs a new resolution.
+    """
+    parts = {key: entry.get(key) or {} for key in ("python", "sets", "open")}
+    return digest_of(1, {**parts, "sets": {k: sorted(v) for k, v in parts["sets"].items()}})[:16]
+
+
 def save(path: Path, lock: Lock) -> bool:
-    """Put the whole file in place, or leave the old one. False when nothing changed."""
+    """Put the whole file in place, or leave the old one. False when nothing changed.
+
+    LockError where an answer is none that the file may hold.
+    """
+    try:
+        _checked(lock)
+    except ShapeError as error:
+        raise LockError(f"an answer is not what a lock holds: {error}") from None
     content = text_of(lock).encode()
     with contextlib.suppress(OSError):
         if files.read(path) == content:
@@ -214,12 +234,16 @@ def _shaped(document: Any) -> dict[str, Any]:
         for key, one in document.get("git", {}).items()
     }
     python = {
-        profile: {
-            name: {**one, "sets": _pinned(one.get("sets", {}))} for name, one in platforms.items()
-        }
+        profile: {name: _resolved(one) for name, one in platforms.items()}
         for profile, platforms in document.get("python", {}).items()
     }
     return {**document, "images": images, "git": git, "python": python}
+
+
+def _resolved(entry: Any) -> dict[str, Any]:
+    """The packages of one platform; out of date where they are not those that were written."""
+    fields = {**entry, "sets": _pinned(entry.get("sets", {}))}
+    return fields if entry.get("sum") == _sum(entry) else {**fields, "asks": ""}
 
 
 def _pinned(sets: Any) -> dict[str, Any]:
@@ -233,6 +257,65 @@ def _pinned(sets: Any) -> dict[str, Any]:
 
 
 _PIN = ("name", "version", "hashes")
+
+
+# What a text of the file is -> its form. They go into Dockerfiles and lists of requirements as they
+# are, and whoever reviews a change seldom reads a lock.
+_FORMS = {
+    "the name of a package": r"[a-z0-9]+(-[a-z0-9]+)*",  # PEP 503
+    "a version": VERSION_PATTERN,  # PEP 440
+    "a SHA-256": r"[0-9a-f]{64}",
+    "a digest": r"sha256:[0-9a-f]{64}",
+    "a commit": r"[0-9a-f]{40}|[0-9a-f]{64}",
+    "a platform": r"linux/[a-z0-9]+",
+    "a kind of ref": r"tag|branch|commit|pull",
+    "a way to resolve": rf"{REGISTRY}|{LOCAL}",
+}
+_FORM = {what: re.compile(form, re.A | re.I | re.X) for what, form in _FORMS.items()}
+_LATEST = 1 << 32  # of time stamps, in seconds: formats of archives have 32 bits
+
+
+def _texts(lock: Lock) -> Iterator[tuple[str, str, str]]:
+    """(where, what it must be, text) of each text with a form."""
+    for name, image in lock.images.items():
+        where = f"images.{name}"
+        yield where, "a digest", image.digest
+        yield where, "a way to resolve", image.resolved
+        for platform, digest in image.platforms.items():
+            yield where, "a platform", platform
+            yield where, "a digest", digest
+    for key, git in lock.git.items():
+        yield f"git.{key}", "a commit", git.commit
+        yield f"git.{key}", "a kind of ref", git.kind
+    for key, commit in lock.models.items():
+        yield f"models.{key}", "a commit", commit
+    for profile, platforms in lock.python.items():
+        for platform, python in platforms.items():
+            where = f"python.{profile}.{platform}"
+            yield where, "a platform", platform
+            yield where, "a version", python.python
+            for step, pins in python.sets.items():
+                yield from _texts_of_pins(f"{where}.{step}", pins)
+
+
+def _texts_of_pins(where: str, pins: tuple[Pinned, ...]) -> Iterator[tuple[str, str, str]]:
+    for pin in pins:
+        yield where, "the name of a package", pin.name
+        yield where, "a version", pin.version
+        # Without a hash, pip would take any file.
+        for digest in pin.hashes or ("",):
+            yield where, "a SHA-256", digest
+
+
+def _checked(lock: Lock) -> Lock:
+    """The lock, if each of its texts has its form. Raises ShapeError."""
+    for where, what, text in _texts(lock):
+        if text != text.lower() or not _FORM[what].fullmatch(text):
+            raise ShapeError(f"{where}: {visible(text[:80])!r} is not {what}")
+    for name, image in lock.images.items():
+        if not image.platforms or not 0 <= image.created < _LATEST:
+            raise ShapeError(f"images.{name} has no platforms, or no time that a build can have")
+    return lock
 
 
 def load(root: Path) -> Lock | None:
@@ -266,7 +349,7 @@ def read_lock(path: Path) -> Lock:
         hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
         raise ProjectError([Problem(message, place, hint)])
     try:
-        return bind(Lock, _shaped(_plain(top)))
+        return _checked(bind(Lock, _shaped(_plain(top))))
     except _MISFIT as error:
         why = str(error) if isinstance(error, ShapeError) else "an entry does not have its form"
         raise ProjectError(

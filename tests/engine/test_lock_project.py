@@ -15,6 +15,7 @@ from lock_servers import git_daemon
 from patch_sources import committed, read
 from projects import BASE, LEAN, Project, docker
 
+from envgen.lock.model import _sum
 from envgen.patches.source import put
 
 NAME = "envgentestlock"
@@ -147,8 +148,10 @@ def test_the_image_tells_its_inputs(project: Project) -> None:
 def test_a_hash_that_does_not_match_ends_the_build(project: Project) -> None:
     lock = project.root / "envgen.lock"
     before = lock.read_text()
-    line = next(line for line in before.splitlines() if "sniffio==" in line)
-    lock.write_text(before.replace(line, line[:-9] + "0" * 9))
+    document = yaml.load(before, yaml.BaseLoader)
+    entry = document["python"]["prod"]["linux/amd64"]
+    entry["sets"]["deps"] = [pin[:-9] + "0" * 9 if "sniffio==" in pin else pin for pin in entry["sets"]["deps"]]
+    lock.write_text(yaml.safe_dump({**document, "python": {"prod": {"linux/amd64": {**entry, "sum": _sum(entry)}}}}))
     try:
         done = project.envgen("build", code=4)
         assert "sniffio" in done.err

@@ -53,6 +53,7 @@ profiles:
         mount: /w/v
 """
 DIGEST = "sha256:" + "a" * 64
+UV = (Pinned("uv", "0.9.0", ("b" * 64,)),)
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def whole(profile: Profile) -> Lock:
     pins = (Pinned("numpy", "2.0", ("c" * 64,)), Pinned("flashinfer-cubin", "0.5.3", ("d" * 64,)))
     sets = {one.name: () for one in ask.python_sets(profile) if one.words}
     opened = {"install.moving": "no release has metadata"}
-    python = PythonLock(ask.python_asks(profile, DIGEST), "3.12.3", {**sets, "deps": pins}, opened)
+    python = PythonLock(ask.python_asks(profile, DIGEST), "3.12.3", {**sets, "deps": pins, "uv": UV}, opened)
     return Lock(
         images={"h:5000/base:1": ImageLock("h:5000/base:1", DIGEST)},
         git={
@@ -141,9 +142,10 @@ def test_the_digest_changes_with_what_concerns_the_profile_alone(profile: Profil
 def test_upgrade_moves_what_is_named(profile: Profile) -> None:
     lock = whole(profile)
     have = lock.python["prod"]
-    assert keep(have, Upgrade(), profile) == {"deps": {"numpy": "2.0", "flashinfer-cubin": "0.5.3"}}
-    assert keep(have, Upgrade(("numpy",)), profile) == {"deps": {"flashinfer-cubin": "0.5.3"}}
-    assert keep(have, Upgrade(("flashinfer-jit-cache",)), profile) == {"deps": {"numpy": "2.0"}}  # all of them move
+    uv = {"uv": {"uv": "0.9.0"}}
+    assert keep(have, Upgrade(), profile) == {"deps": {"numpy": "2.0", "flashinfer-cubin": "0.5.3"}, **uv}
+    assert keep(have, Upgrade(("numpy",)), profile) == {"deps": {"flashinfer-cubin": "0.5.3"}, **uv}
+    assert keep(have, Upgrade(("flashinfer-jit-cache",)), profile) == {"deps": {"numpy": "2.0"}, **uv}  # all move
     assert keep(have, Upgrade(("pip",)), profile) == {}
     assert keep(have, Upgrade((), True), profile) == {}
     assert not Upgrade(("fi",)).wants_python(profile, lock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +33,7 @@ profiles:
 """
 
 
+DIGEST = "sha256:" + "a" * 64
 SETS = {"uv": (Pinned("uv", "0.8.0", ("c" * 64,)),)}
 
 
@@ -48,9 +48,8 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("envgen.lock.resolve.connect", no_engine)
     (tmp_path / "envgen.yaml").write_text(PROJECT)
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
-    digest = "sha256:" + "a" * 64
-    image = ImageLock("example.org/base:1", digest, {"linux/arm64": digest})
-    python = {"prod": {"linux/arm64": PythonLock(python_asks(profile, digest), "3.12", SETS)}}
+    image = ImageLock("example.org/base:1", DIGEST, {"linux/arm64": DIGEST})
+    python = {"prod": {"linux/arm64": PythonLock(python_asks(profile, DIGEST), "3.12", SETS)}}
     git = {"https://h/fi.git v1": GitLock("https://h/fi.git", "v1", "b" * 40, "tag")}
     model.save(tmp_path / "envgen.lock", Lock({image.name: image}, git, python))
     return tmp_path
@@ -83,7 +82,7 @@ def test_without_the_hub_all_else_is_pinned(
         raise requests.ConnectionError("Connection refused")
 
     profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
-    image = ImageLock("example.org/base:1", "sha256:" + "a" * 64)
+    image = ImageLock("example.org/base:1", DIGEST, {"linux/arm64": DIGEST})
     python = PythonLock(python_asks(profile, image.digest), "3.12", SETS)
     there = Lock(images={image.name: image}, python={"prod": {"linux/arm64": python}})
     model.save(tmp_path / "envgen.lock", there)
@@ -101,14 +100,3 @@ def test_without_the_hub_all_else_is_pinned(
     assert main(["lock", "--check"]) == 1
     assert "main of the model a/m is not in the lock" in capsys.readouterr().out
     assert ask.stale(profile, ask.locked(profile, found)) == []
-
-
-def test_a_step_that_nothing_locks_is_stale(offline: Path) -> None:
-    """Whatever wrote the file: a set that the profile asks for is pinned, or named as open."""
-    profile = load_project(file=offline / "envgen.yaml", local=False).project.profiles["prod"]
-    lock = model.load(offline)
-    assert lock is not None
-    for sets in ({}, {"uv": (Pinned("uv", "0.8.0", ()),)}):
-        python = replace(lock.python["prod"]["linux/arm64"], sets=sets)
-        found = ask.locked(profile, replace(lock, python={"prod": {"linux/arm64": python}}))
-        assert [one.name for one in ask.stale(profile, found)] == ["pip"]
