@@ -1,8 +1,8 @@
-"""`smoke` and `accept`: criteria for a serving environment, with verdicts."""
+"""`smoke`: criteria for a serving environment, with verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -131,10 +131,11 @@ def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -
     return rows
 
 
-def of_answers(name: str, verdict: str, seen: str) -> Criterion:
+def of_answers(row: Mapping[str, Any]) -> Criterion:
     """A row of `envgen answers` as a criterion."""
+    verdict = row["verdict"]
     good = None if verdict == answers.UNKNOWN else verdict in (answers.SAME, answers.CLOSE)
-    return criterion(name, good, f"{verdict}: {seen}", "same or close")
+    return criterion(row["name"], good, f"{verdict}: {row['seen']}", "same or close")
 
 
 def log_shows(ready: Ready | None, log: str, flags: Sequence[str], *, gpu: bool) -> list[Criterion]:

@@ -68,7 +68,7 @@ GROUPS: Groups = {
     "Measure": (
         "measure",
         {
-            "smoke, accept": "Run quick checks, or the full acceptance test.",
+            "smoke": "Check a server: quickly, or under load.",
             "answers, sweep": "Compare answers: with a reference, or by variant.",
             "bench": "Benchmark a server.",
             "results": "List and compare recorded runs.",

@@ -84,15 +84,6 @@ def test_the_same_server_twice(cpu_server: CpuServer) -> None:
 
 
 @pytest.mark.nightly
-def test_accept_compares_with_the_latest_answers(cpu_server: CpuServer) -> None:
-    envgen = cpu_server.project.envgen
-    envgen("answers", "serve", *CPU, *QUICK)
-    accepted = envgen("accept", "serve", *CPU, "-n", "8", "--reference", "latest", "--json", code=1).json
-    found = {one["name"]: one["verdict"] for one in accepted["criteria"] if one["part"] == "answers"}
-    assert set(found.values()) == {"passed"} and "writing" in found
-
-
-@pytest.mark.nightly
 def test_faults_in_a_running_server(wide: Wide) -> None:
     good = wide.record(wide.answers())
     assert wide.answers("--against", good)["outcome"] == "same"

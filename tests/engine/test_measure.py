@@ -1,4 +1,4 @@
-"""smoke, bench and accept against the real vLLM on CPU with the real tools."""
+"""smoke and bench against the real vLLM on CPU with the real tools."""
 
 from __future__ import annotations
 
@@ -87,20 +87,20 @@ def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
     assert cpu_server.answers()
 
 
-def test_accept(cpu_server: CpuServer) -> None:
+def test_smoke_under_load(cpu_server: CpuServer) -> None:
     """One green run; what fails is judged in tests/unit/bench/test_checks.py, and printed as a smoke's failure is."""
-    words = ("accept", *CPU, "-n", "7", "-c", "4", "--max-ttft", "60000", "--set", EXPECT)
+    words = ("smoke", *CPU, "--full", "--max-ttft", "60000", "--set", EXPECT)
     green = cpu_server.project.envgen(*words).out
     for line in (
-        "load: requests: 0 of 8 failed", "load: zombie processes: 0", "latency: first token of pp64 tg32",
-        "log: log shows eager",
+        "load: requests: 0 of 200 failed", "load: zombie processes: 0", "latency: first token of pp64 tg32",
+        "answers: in a batch against alone", "log: log shows eager",
     ):  # fmt: skip
         assert f"ok    {line}" in green
 
 
 @pytest.mark.last
 def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
-    child = cpu_server.project.start("accept", *CPU, "-n", "400")
+    child = cpu_server.project.start("smoke", *CPU, "--full")
     assert child.stderr
     while "(1 of 1)" not in child.stderr.readline():
         pass

@@ -52,7 +52,7 @@ def test_it_is_asked_for_its_task(project: Project, name: str) -> None:
     project.envgen("doctor", name, "-p", "cpu")
     (shown,) = [line for line in project.envgen("status", "-p", "cpu").out.splitlines() if line.startswith(f"{name} ")]
     assert shown.split()[1:3] == ["running", "healthy"]
-    for command in ("answers", "bench", "accept"):  # they send prompts
+    for command in ("answers", "bench"):  # they send prompts
         assert f"hint: `envgen smoke {name}`" in project.envgen(command, name, "-p", "cpu", code=2).err
 
 

@@ -209,7 +209,7 @@ def test_verbs(trap: Trap) -> None:
         ("patch", "new", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "list", "-p", "prod"),
         ("patch", "refresh", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
-        *((verb, "web") for verb in ("up", "bench", "accept", "logs")),
+        *((verb, "web") for verb in ("up", "bench", "logs")),
         *(("cache", verb) for verb in ("list", "why", "warm")),
         *(("lock", *more) for more in ((), ("--check",))),
         ("doctor", "--bundle", "b.tgz"),

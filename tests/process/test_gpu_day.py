@@ -201,7 +201,7 @@ def test_only_the_model_that_is_made_need_not_call_a_tool(
     day = Day(options)
     monkeypatch.setattr(day, "run", lambda *_, **__: Done(1, found, "", 15.0))
     rows = Rows()
-    serving.measured(day, rows, "accept", "serve")
+    serving.measured(day, rows, "smoke", "serve", "--full")
     assert [row["held"] for row in rows.rows] == [held] and "tool call " + verdict in rows.rows[0]["seen"]
 
 

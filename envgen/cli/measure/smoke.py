@@ -1,17 +1,36 @@
-"""`envgen smoke`: quick checks of a server."""
+"""`envgen smoke`: quick checks of a server; with --full under load, too."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
-from envgen.app.measure import Asked
+from envgen.app import answers
+from envgen.app.measure import Asked, Trial, cells_document, run_tool
 from envgen.bench import checks
+from envgen.bench.record import Run
+from envgen.bench.tools import Matrix
+from envgen.cli.common import Count
 from envgen.cli.measure.common import ANYWHERE, measuring, report
+from envgen.errors import UsageError
+from envgen.text import progress
+
+REQUESTS, AT_ONCE = 200, 8
+LOAD = Matrix(pp=(64,), tg=(32,), concurrency=(AT_ONCE,), runs=REQUESTS // AT_ONCE)
+ALONE = replace(LOAD, concurrency=(1,), runs=5)
 
 
 @click.command()
 @measuring(*ANYWHERE)
-def command(asked: Asked) -> int:
+@click.option("--full", is_flag=True, help="Check it under load as well; takes minutes.")
+@click.option(
+    "--max-ttft", type=Count(1), metavar="MS", help="With --full: limit for the first token."
+)
+@click.option(
+    "--max-per-token", type=Count(1), metavar="MS", help="With --full: limit for each token."
+)
+def command(asked: Asked, full: bool, max_ttft: int | None, max_per_token: int | None) -> int:
     """Run quick checks against the model server SERVICE (default: the only one), or the server at
     --url.
 
@@ -19,14 +38,44 @@ def command(asked: Asked) -> int:
     if the server supports them), and a prompt of 4096 tokens (or what the model takes). Exits with
     1 if one fails.
 
+    With --full, sends 200 requests, 8 at once, and the questions of `envgen answers --quick`, alone
+    and together: no request may fail, no process may restart or be left as a zombie, memory may
+    grow by less than 5 GB, the same question must get the same answer, the log must match
+    `ready.expect` and `ready.forbid` and, on a GPU, show CUDA graphs, and the medians of five
+    requests, one by one, must be within the limits. What can't be checked counts as failed.
+
     \b
     Examples:
       envgen smoke
       envgen smoke --url http://127.0.0.1:8080
+      envgen smoke --full --max-ttft 100 --max-per-token 20
     """
-    return report(
-        asked,
-        "smoke",
-        {},
-        lambda trial, _run: checks.outcome(checks.smoke(trial.target, trial.flags)),
-    )
+    if full and asked.url:
+        raise UsageError("--full reads the memory and log of a service, which --url has none of")
+    if not full and (max_ttft or max_per_token):
+        raise UsageError("a limit needs --full")
+
+    def quick(trial: Trial, _run: Run) -> checks.Outcome:
+        return checks.outcome(checks.smoke(trial.target, trial.flags))
+
+    def thorough(trial: Trial, run: Run) -> checks.Outcome:
+        service = trial.service
+        assert service is not None  # there is no --url
+        progress("smoke")
+        parts = {"smoke": checks.smoke(trial.target, trial.flags)}
+        progress(f"load: {REQUESTS} requests, {AT_ONCE} at once")
+        before = service.vitals()
+        tool, cells = run_tool(trial, run, LOAD)
+        parts["load"] = checks.load(cells[0], before, service.vitals(), REQUESTS)
+        if max_ttft or max_per_token:
+            cells += run_tool(trial, run, replace(ALONE, tool=tool))[1]
+            parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
+        progress("answers")
+        _, answered = answers.ask(trial, run, None, quick=True)
+        parts["answers"] = [checks.of_answers(row) for row in answered["rows"]]
+        log, has_gpu = service.log(), "gpu" in trial.environment
+        parts["log"] = checks.log_shows(service.service.ready, log, trial.flags, gpu=has_gpu)
+        criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
+        return checks.outcome(criteria, strict=True, **cells_document(tool, cells))
+
+    return report(asked, "smoke", {"full": full}, thorough if full else quick)

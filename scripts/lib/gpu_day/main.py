@@ -36,7 +36,7 @@ ORDER = (
     "doctor",
     "smoke",
     "bench",
-    "accept",
+    "load",
     "log",
     "answers",
     "sweep",
@@ -255,9 +255,6 @@ def main(words: Sequence[str]) -> int:
         default="fitting",
         metavar="A,B,...",
         help="variants of the step sweep (default: fitting, those that vLLM would take)",
-    )
-    parser.add_argument(
-        "--accept", default="", help="options for accept alone, such as '--requests 50'"
     )
     parser.add_argument(
         "--models",

@@ -18,7 +18,7 @@ from gpu_day.comparing import predicted
 from gpu_day.day import Day, Done, NotRun, Rows, start, step
 from gpu_day.models import COMMIT, EAGLE, INSIDE, MODEL, MODELS, NAME, OURS, TOP, draft, shape
 
-# Figures of a cell of `bench` and `accept`.
+# Figures of a cell of `bench` and `smoke --full`.
 SPEEDS = {
     "prefill_tps": ("prefill", "t/s"),
     "decode_tps": ("decode", "t/s"),
@@ -240,7 +240,7 @@ def measured(day: Day, rows: Rows, *words: str) -> Done:
         ]
         cells.append(f"{cell['test']}: {', '.join(figures)}")
     seen = "; ".join([str(found.get("outcome", "")), *cells, *told]).strip("; ") or done.last
-    # The model that is made here calls no tool, which accept does not let pass.
+    # The model that is made here calls no tool, which `smoke --full` does not let pass.
     made = not (day.foreign or day.options.repo)
     good = done.code == 0 or (
         made
@@ -270,7 +270,7 @@ def bench(day: Day, rows: Rows) -> None:
         measured(day, rows, "bench", day.service, "--tool", "vllm", *shorter)
 
 
-@step("accept", "the acceptance test: 200 requests, 8 at once")
-def accept(day: Day, rows: Rows) -> None:
+@step("load", "smoke --full: 200 requests, 8 at once")
+def load(day: Day, rows: Rows) -> None:
     limits = ["--max-ttft", "10000", "--max-per-token", "2000"]
-    measured(day, rows, "accept", day.service, *limits, *day.options.accept.split())
+    measured(day, rows, "smoke", day.service, "--full", *limits)
