@@ -5,7 +5,6 @@ looked up once.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 import os
@@ -49,7 +48,7 @@ from envgen.render.inputs import changed
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.render.locking import applied, built_version, left_out, namespace, places_of, series_of
 from envgen.render.outputs import RENDER_LABEL, Rendered, Workspace, lay_out, render_profile
-from envgen.text import first_of
+from envgen.text import did_you_mean, first_of
 
 if TYPE_CHECKING:
     from envgen.patches.series import Series
@@ -557,10 +556,11 @@ class Deployment:
 def known_service(profile: Profile, name: str) -> None:
     """UsageError with a similar name unless the profile has a service ``name``."""
     if name not in profile.services:
-        near = difflib.get_close_matches(name, profile.services, 1)
+        services = ", ".join(profile.services) or "none"
+        similar = did_you_mean(profile.services, name)
         raise UsageError(
-            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
-            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
+            f"profile {profile.name} has no service {name!r}; it has: {services}",
+            hint=similar or "another profile? add --profile NAME",
         )
 
 

@@ -6,6 +6,7 @@ control a terminal, hide text or reorder it become escapes (``\\x1b``, ``\\u202e
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -327,3 +328,15 @@ def progress(line: str) -> None:
     """One line of progress, on stderr."""
     sys.stderr.write(line + "\n")  # `print` would make plain text of Styled
     sys.stderr.flush()
+
+
+def did_you_mean(known: Iterable[str], *words: str, most: int = 1, cutoff: float = 0.6) -> str:
+    """``did you mean `x`?`` for the known names that resemble ``words``, at most ``most`` for
+    each; "" if none does.
+    """
+    plain = {name.lower().replace("-", "_"): name for name in known}
+    similar = list[str]()
+    for word in words:
+        matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, most, cutoff)
+        similar += [f"`{visible(plain[match])}`" for match in matches]
+    return f"did you mean {', '.join(dict.fromkeys(similar))}?" if similar else ""

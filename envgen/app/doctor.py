@@ -12,7 +12,7 @@ from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.doctor import report, scripts
 from envgen.doctor.checks import BOX
-from envgen.doctor.collect import choose_service, gather, or_none
+from envgen.doctor.collect import gather, or_none
 from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Severity, Subject, Where
 from envgen.doctor.nodes import completed, finding
@@ -64,7 +64,7 @@ def this_machine(session: Session) -> Report:
         profile = session.profile()
     except UsageError:  # no project here
         profile = Profile("", "", Mode.PRODUCTION, Base(ImageRef.parse("none:1")))
-    context = Context(profile, choose_service(profile, None), box=box.look())
+    context = Context(profile, profile.default_service or "dev", box=box.look())
     return report.examine(context, checks=BOX)
 
 

@@ -21,12 +21,11 @@ from envgen.serve.preflight import PreflightError
 
 
 def main_service(profile: Profile) -> str:
-    """The default service: `dev`, else the first. UsageError if there is none."""
+    """The default service. UsageError if there is none."""
     if not profile.services:
-        raise UsageError(
-            f"profile {profile.name} has no services", hint="another profile? add --profile NAME"
-        )
-    return "dev" if "dev" in profile.services else next(iter(profile.services))
+        hint = "another profile? add --profile NAME"
+        raise UsageError(f"profile {profile.name} has no services", hint=hint)
+    return profile.default_service
 
 
 def check_all(

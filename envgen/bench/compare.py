@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from envgen.bench.record import METRICS, Metric, RunRecord
+from envgen.profile.flags import parsed
 
 SIDES = ("A", "B")
 
@@ -179,15 +180,15 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def flags(words: Sequence[str]) -> dict[str, str]:
-    """Arguments as flag -> value: ``--a b``, ``--a=b``, ``--a`` (yes); several words of an option
-    are joined.
-    """
+    """Arguments as flag -> value; "yes" for a flag without one. The last of equal flags counts."""
     values: dict[str, str] = {}
-    name = "(other words)"
-    for word in words:
-        if word.startswith("--"):
-            name, _, value = word.partition("=")
-            values[name] = value
-        else:
-            values[name] = f"{values.get(name, '')} {word}".strip()
-    return {name: value or "yes" for name, value in values.items()}
+    others = list[str]()
+    for flag in parsed(words):
+        if not flag.word:
+            others += flag.values
+            continue
+        name = f"--{flag.name}" if flag.name else flag.word
+        values[name] = " ".join(flag.values) or "yes"
+    if others:
+        values["(other words)"] = " ".join(others)
+    return values

@@ -5,7 +5,6 @@ A command's module is imported when the command is used, so `envgen --help` cost
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from envgen import __version__
 from envgen.errors import OutputMode
-from envgen.text import Verbosity
+from envgen.text import Verbosity, did_you_mean
 
 Groups = dict[str, tuple[str, dict[str, str]]]
 # Heading -> folder, and lines of help with their commands: a file each, with the function
@@ -141,9 +140,8 @@ class LazyGroup(FullGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._commands() and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], self._commands(), 1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"no such command {args[0]!r}.{meant}", ctx)
+            similar = did_you_mean(self._commands(), args[0])
+            raise click.UsageError(f"no such command {args[0]!r}. {similar}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

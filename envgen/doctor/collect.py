@@ -94,13 +94,6 @@ def request(
     }
 
 
-def choose_service(profile: Profile, wanted: str | None) -> str:
-    """The service for remedies when none runs: the wanted one, `dev`, or the first."""
-    if wanted:
-        return wanted
-    return "dev" if "dev" in profile.services else next(iter(profile.services), "dev")
-
-
 def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
     """The container to examine: a running one of the wanted service (else `dev`, else any), or an
     ended one, rather one
@@ -125,7 +118,9 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     except EngineError as problem:
         return _without_engine(subject, problem)
     container = choose_container(containers, subject.service)
-    service = container.service if container else choose_service(profile, subject.service)
+    service = (
+        container.service if container else subject.service or profile.default_service or "dev"
+    )
     python, probing = run.shell_python(profile), None
     probe, trouble, importing = None, None, dict[str, Future[Tried]]()
     listing: Future[tuple[Module, ...] | None] | None = None
@@ -223,7 +218,7 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
     finding = error(
         "no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent"
     )
-    service = choose_service(profile, subject.service)
+    service = subject.service or profile.default_service or "dev"
     context = Context(profile, service, project_file=subject.project_file, box=or_none(box.look))
     return context, [replace(finding, check="host.docker")]
 

@@ -4,7 +4,6 @@ be restarted.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -39,7 +38,7 @@ from envgen.jitcache.place import (
     root_in,
 )
 from envgen.render.environment import service_env
-from envgen.text import reason_of, visible
+from envgen.text import did_you_mean, reason_of, visible
 
 TIMEOUT = 900.0  # seconds; a million files take three minutes
 ROOT_USER = "0:0"
@@ -274,12 +273,7 @@ def _in(where: str, holders: Sequence[Holder]) -> list[Holder]:
 
 def not_found(data: AgentRefusal) -> NotFoundError:
     """The error for names and globs that match nothing, with near matches."""
-    near = [
-        match
-        for name in data.missing
-        for match in difflib.get_close_matches(name, data.names, 3, 0.5)
-    ]
-    hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?" if near else ""
+    hint = did_you_mean(data.names, *data.missing, most=3)
     message = (
         f"no module matches {', '.join(map(visible, data.missing))}"
         if data.missing

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from envgen.profile.flags import SHORT, plain_name
+from envgen.profile.flags import long_name, plain_name
 from envgen.profile.service import Service
 from envgen.profile.tree import join_path
 
@@ -20,19 +20,17 @@ def key_of(message: str, service: Service) -> str:
     named = re.search(
         r"(?:argument|unrecognized arguments:) (-[\w.-]+)|^invalid ([\w-]+):", message
     )
-    flag = (named[1] or "").lstrip("-") or named[2] if named else ""
-    wanted = plain_name(SHORT.get(flag, flag))
+    flag = ""
+    if named:
+        flag = long_name(named[1]) if named[1] else plain_name(named[2])
     for key, value in service.args.items():
         name = plain_name(key)
-        if wanted and wanted in (name, name.partition(".")[0], f"no-{name}"):
+        if flag and flag in (name, name.partition(".")[0], f"no-{name}"):
             return join_path(("args", key))
-        if not wanted and isinstance(value, str) and message == f"unrecognized arguments: {value}":
+        if not flag and isinstance(value, str) and message == f"unrecognized arguments: {value}":
             return join_path(("args", key))  # the flag takes no value
-    return (
-        "command"
-        if any(word.lstrip("-").partition("=")[0] == flag for word in service.command if flag)
-        else ""
-    )
+    in_command = flag and any(long_name(word) == flag for word in service.command)
+    return "command" if in_command else ""
 
 
 def in_short(message: str) -> str:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
+from dataclasses import dataclass, replace
 
 from envgen.text import whole_number
 
@@ -92,18 +92,59 @@ def _one(flag: str, value: str) -> list[str]:
     return [f"{flag}={value}"] if value.startswith("-") and flag.startswith("--") else [flag, value]
 
 
+@dataclass(frozen=True)
+class GivenFlag:
+    """A flag in the words of a command."""
+
+    word: str  # as it was typed; "" for a word that belongs to no flag
+    name: str = ""  # the long name; "" where it is not known
+    values: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> ArgValue:
+        """Its one value, its values, or True."""
+        if len(self.values) == 1:
+            return self.values[0]
+        return self.values or True
+
+
+def long_name(word: str) -> str:
+    """The name of the flag that a word begins; "" if it begins none."""
+    flag = word.partition("=")[0]
+    if flag.startswith("--"):
+        return plain_name(flag[2:])
+    if not flag.startswith("-"):
+        return ""
+    first, dot, below = flag[1:].partition(".")
+    return SHORT[first] + dot + below if first in SHORT else ""
+
+
+def parsed(words: Sequence[str]) -> list[GivenFlag]:
+    """The flags of a command in their order, each with the words up to the next one."""
+    flags = list[GivenFlag]()
+    for word in words:
+        level = re.fullmatch(r"-O([0-3])", word)  # -O2
+        if level:
+            flags.append(GivenFlag(word, long_name("-O"), (level[1],)))
+        elif re.match(r"-{1,2}[A-Za-z]", word):
+            _, equals, value = word.partition("=")
+            flags.append(GivenFlag(word, long_name(word), (value,) if equals else ()))
+        elif flags and flags[-1].word and "=" not in flags[-1].word:
+            flags[-1] = replace(flags[-1], values=(*flags[-1].values, word))
+        else:
+            flags.append(GivenFlag("", values=(word,)))
+    return flags
+
+
 def in_words(words: Sequence[str], name: str) -> ArgValue | None:
-    """The value of a flag in the words of a command; None where it is not there."""
-    for number, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if (plain_name(flag[2:]) if flag.startswith("--") else SHORT.get(flag[1:])) == name:
-            values = (
-                (value,)
-                if equals
-                else tuple(takewhile(lambda arg: not arg.startswith("-"), words[number + 1 :]))
-            )
-            return values if len(values) > 1 else values[0] if values else True
-    return None
+    """The value of a flag in the words of a command, where the last one counts, as in argparse;
+    None where it is not there.
+    """
+    given = None
+    for flag in parsed(words):
+        if flag.name == name:
+            given = flag.value
+    return given
 
 
 def whole_ranks(flags: Mapping[str, object]) -> int:

@@ -510,6 +510,11 @@ class Profile:
         return self.options[:2] if self.options[:1] == ("--file",) else ()
 
     @property
+    def default_service(self) -> str:
+        """The service that is meant without a name: `dev`, else the first; "" if there is none."""
+        return "dev" if "dev" in self.services else next(iter(self.services), "")
+
+    @property
     def chosen_variant(self) -> str:
         """The same for commands that take a variant."""
         return f"{self.chosen} --variant {self.variant}" if self.variant else self.chosen

@@ -7,7 +7,6 @@ A scalar keeps its source text; its kind follows YAML 1.2's core schema, as in e
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ import yaml
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
 from envgen.redact import redact_secrets
-from envgen.text import masked, reason_of, visible
+from envgen.text import did_you_mean, masked, reason_of, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
 
@@ -161,21 +160,17 @@ def scalar(
 
 
 def near(word: str, known: list[str]) -> str:
-    """``did you mean `x`?`` for a name similar to ``word``; else the known names, unless there are
-    many.
-    """
-    if not known:
-        return ""
-    if similar := difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6):
-        return f"did you mean `{similar[0]}`?"
-    return "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""
+    """A similar name, else the known ones, unless there are many."""
+    return did_you_mean(known, word) or _known(known)
 
 
 def which(profile: str, known: list[str]) -> str:
     """A hint for a profile that isn't there: a similar name, and the profiles that there are."""
-    similar = near(profile, known)
-    every = "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""
-    return "; ".join(filter(None, (similar if similar.startswith("did") else "", every)))
+    return "; ".join(filter(None, (did_you_mean(known, profile), _known(known))))
+
+
+def _known(known: list[str]) -> str:
+    return "known: " + ", ".join(map(visible, known)) if 0 < len(known) <= 40 else ""
 
 
 def written(

@@ -7,7 +7,6 @@ shares.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -31,6 +30,7 @@ from envgen.profile.tree import (
     YamlNode,
     join_path,
 )
+from envgen.text import did_you_mean
 
 Path_ = tuple[str, ...]
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -81,12 +81,8 @@ def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
             or ELSEWHERE.fullmatch(variable)
         ):
             continue
-        similar = difflib.get_close_matches(variable.upper(), sorted(names), 1, 0.8)
-        hint = (
-            f"did you mean {similar[0]}?"
-            if similar
-            else "two underscores separate the parts of a key"
-        )
+        similar = did_you_mean(names, variable, cutoff=0.8)
+        hint = similar or "two underscores separate the parts of a key"
         yield Problem("nothing reads this variable", Place(variable), hint)
 
 

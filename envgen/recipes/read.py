@@ -14,7 +14,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from envgen.errors import Place, Problem, ProjectError
-from envgen.profile.flags import SHORT, plain_name, whole_ranks
+from envgen.profile.flags import parsed, whole_ranks
 from envgen.profile.model import REPOSITORIES
 from envgen.profile.shape import ENV_NAME, FLAG, matches
 from envgen.profile.tree import LIST, MAP, NULL, PROJECT, ValueText, YamlNode, parse
@@ -488,29 +488,16 @@ class _Reader:
         overrides.
         """
         flags: dict[str, Any] = {}
-        at = 0
-        while at < len(words):
-            word = words[at]
-            at += 1
-            if not word.startswith("-") or word in ("-", "--"):
-                raise _problem(f"two models, or a word that belongs to no flag: {word!r}", place)
-            name, equals, value = word.lstrip("-").partition("=")
-            if not word.startswith("--"):
-                level = re.fullmatch(r"O([0-3])", name)  # -O2
-                name, equals, value = ("O", "=", level[1]) if level else (name, equals, value)
-                first, dot, below = name.partition(".")
-                name = SHORT.get(first, "") + dot + below
-            name = plain_name(name)
-            if not name or not matches(FLAG, name):
-                raise _problem(f"{word!r} is not a flag that envgen knows", place)
-            values = [value] if equals else []
-            while not equals and at < len(words) and not re.match(r"-{1,2}[A-Za-z]", words[at]):
-                values.append(words[at])
-                at += 1
-            if name in flags and not again:
-                raise _problem(f"the flag --{name} is there twice", place)
-            if name not in _OURS:
-                flags[name] = _typed(values, place)
+        for flag in parsed(words):
+            if not flag.word:
+                message = f"two models, or a word that belongs to no flag: {flag.values[0]!r}"
+                raise _problem(message, place)
+            if not matches(FLAG, flag.name):
+                raise _problem(f"{flag.word!r} is not a flag that envgen knows", place)
+            if flag.name in flags and not again:
+                raise _problem(f"the flag --{flag.name} is there twice", place)
+            if flag.name not in _OURS:
+                flags[flag.name] = _typed(flag.values, place)
         return flags
 
 

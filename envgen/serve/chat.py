@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from envgen.engine.values import MISSHAPEN, read_json
+from envgen.profile.flags import parsed
 from envgen.serve.events import LARGEST_COUNT, Completion
 from envgen.text import shorten, visible
 
@@ -62,19 +62,18 @@ class ChatFlags:
 
 
 def chat_flags(words: Sequence[str]) -> ChatFlags:
-    """Read a server's command: vLLM's flags as ``--a b`` and ``--a=b``, with dashes or underscores."""
-    given = dict[str, str]()
-    for word, following in pairwise([*words, ""]):
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            given[name[2:].replace("_", "-")] = (
-                value if equals else "" if following.startswith("--") else following
-            )
+    """Read a server's command."""
+    given = {flag.name: flag for flag in parsed(words)}
+
+    def text(name: str) -> str:
+        values = given[name].values if name in given else ()
+        return values[0] if values else ""
+
     # SGLang needs no second flag.
     takes_calls = "enable-auto-tool-choice" in given or any("sglang" in word for word in words)
-    tools = given.get("tool-call-parser", "") if takes_calls else ""
+    tools = text("tool-call-parser") if takes_calls else ""
     gpt_oss = any("gpt-oss" in word.lower() or "gptoss" in word.lower() for word in words)
-    return ChatFlags("chat-template" in given, given.get("reasoning-parser", ""), tools, gpt_oss)
+    return ChatFlags("chat-template" in given, text("reasoning-parser"), tools, gpt_oss)
 
 
 def context_length(entry: Mapping[str, Any]) -> int | None:

@@ -62,9 +62,7 @@ def plan(service: str, floor: str, root: Path = ROOT) -> list[str]:
     size, share = meminfo(root).get("MemTotal"), re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
     if not size or not share:
         return []
-    kept = min(
-        6 << 30, size // 20, int(size * float(share[1] or 1) / 4)
-    )  # as docker/runtime/libexec/memory-guard
+    kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))
     return [
         f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available"
     ]

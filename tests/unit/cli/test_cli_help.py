@@ -25,7 +25,7 @@ def test_every_command_stands_in_the_help() -> None:
 
 
 def test_a_near_miss_is_suggested() -> None:
-    with pytest.raises(click.UsageError, match=r"no such command 'biuld'\. Did you mean 'build'\?"):
+    with pytest.raises(click.UsageError, match=r"no such command 'biuld'\. did you mean `build`\?"):
         cli.main.main(["biuld"], standalone_mode=False)
 
 

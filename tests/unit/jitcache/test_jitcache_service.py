@@ -88,10 +88,10 @@ def test_a_profile_without_a_cache(tmp_path: Path) -> None:
 def test_unknown_names_come_with_near_matches(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     jit = cache(tmp_path, LocalEngine(tmp_path / "cache"))
-    with pytest.raises(NotFoundError, match="did you mean fused_moe_120") as error:
+    with pytest.raises(NotFoundError, match="did you mean `fused_moe_120`") as error:
         jit.clear(make_query(("fused_moe_121",)))
     assert error.value.exit_code == 1
-    with pytest.raises(NotFoundError, match="did you mean fused_moe_90, fused_moe_120"):
+    with pytest.raises(NotFoundError, match="did you mean `fused_moe_90`, `fused_moe_120`"):
         jit.clear(make_query(("fused_moe",)))
 
 

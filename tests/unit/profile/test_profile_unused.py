@@ -102,7 +102,7 @@ def test_a_checkout_that_hides_its_package(tmp_path: Path, mount: str, more: str
     ("name", "hint"),
     [
         ("ENVGEN_BUILD_MAX_JOBS", "ENVGEN_BUILD__MAX_JOBS"),
-        ("ENVGEN_PROFIL", "did you mean ENVGEN_PROFILE?"),
+        ("ENVGEN_PROFIL", "did you mean `ENVGEN_PROFILE`?"),
         ("ENVGEN_CACHES_FLASHINFER_HOST", "two underscores separate the parts of a key"),
     ],
 )

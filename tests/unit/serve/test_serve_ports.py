@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import guard_program
 import pytest
 
 from envgen.deployment import Deployment
@@ -170,12 +171,13 @@ def test_a_machine_that_does_not_tell(tmp_path: Path) -> None:
     assert "is unknown" in in_page_cache(1, unified=True, root=tmp_path)[0]
 
 
-@pytest.mark.parametrize(
-    ("floor", "kept"), [("auto", "6.0 GiB"), ("auto:0.30", "6.0 GiB"), ("auto:0.10", "3.0 GiB"), ("9GiB", ""), ("", "")]
-)
-def test_up_says_what_the_guard_keeps_free(tmp_path: Path, floor: str, kept: str) -> None:
-    """As the guard itself computes it (tests/process/test_memory_guard.py), for the 121.7 GiB of a GB10."""
+@pytest.mark.parametrize("floor", ["auto", "auto:0.30", "auto:0.10", "9GiB", ""])
+@pytest.mark.parametrize("total", [127611904, 16 << 20])
+def test_up_says_what_the_guard_keeps_free(tmp_path: Path, floor: str, total: int) -> None:
+    """As the guard itself computes it."""
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 127611904 kB\n")
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {total} kB\n")
     notes = plan("serve", floor, root=tmp_path)
-    assert notes == ([f"memory-guard ends serve when less than {kept} of the machine are available"] if kept else [])
+    kept = guard_program.load().floor_of(floor, total << 10) / (1 << 30)
+    line = f"memory-guard ends serve when less than {kept:.1f} GiB of the machine are available"
+    assert notes == ([line] if floor.startswith("auto") else [])
