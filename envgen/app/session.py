@@ -14,6 +14,7 @@ from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, Problem, RefusedError, UsageError
 from envgen.profile import unused
+from envgen.profile.layers import OF_COMPOSE
 from envgen.profile.load import Loaded, called, load_project, select
 from envgen.profile.model import Profile
 from envgen.redact import hidden_values, secret_in
@@ -106,10 +107,10 @@ class Session:
         """The ENVGEN_... variables of this shell that change the profile or a start, for a program
         without them.
         """
-        given = {one.node.source.label for one in self.loaded().overrides if one.from_environment}
         return {
-            name: os.environ[name]
-            for name in sorted((given | {FLOOR_VARIABLE}) & os.environ.keys())
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name == FLOOR_VARIABLE or OF_COMPOSE.fullmatch(name)
         }
 
     def deployment(self) -> Deployment:

@@ -14,17 +14,18 @@ from dataclasses import dataclass, replace
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.flags import in_words, plain_name
-from envgen.profile.model import ORIGIN_KINDS, Profile
+from envgen.profile.model import ORIGIN_KINDS
 from envgen.profile.service import Mount
-from envgen.profile.shape import HUB_REPO, NAME, fields_of, matches
+from envgen.profile.shape import HUB_REPO, NAME, matches
 from envgen.profile.tree import ValueText, YamlNode, parse_value, scalar, which
 from envgen.profile.values import plain_text
 from envgen.text import shorten
 
-PREFIX = "ENVGEN_"
-# Variables of envgen itself and of plain `docker compose`, not keys of a profile.
-RESERVED = frozenset(
-    ("ENVGEN_FILE", "ENVGEN_MEMORY_FLOOR", "ENVGEN_PROFILE", "ENVGEN_UID", "ENVGEN_GID")
+# The keys whose values the rendered Compose files take from variables: places of one machine.
+OF_COMPOSE = re.compile(
+    r"ENVGEN_(SOURCES__[A-Z0-9_]+__ORIGIN__CHECKOUT|CACHES__[A-Z0-9_]+__HOST"
+    r"|SERVICES__[A-Z0-9_]+__MOUNTS__[A-Z0-9_]+__HOST"
+    r"|BUILD__(MAX_JOBS|WHEELHOUSE)|PIP__NETRC|NETWORK__CA_CERTIFICATES)"
 )
 
 
@@ -34,10 +35,6 @@ class Override:
 
     path: tuple[str, ...]
     node: YamlNode
-
-    @property
-    def from_environment(self) -> bool:
-        return self.node.source.layer == nodes.ENVIRONMENT
 
 
 _PART = r'"(?:[^"]|"")*"|[^."]+'
@@ -104,20 +101,13 @@ def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
 
 
 def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Override]:
-    """The overrides of ``ENVGEN_...`` variables, sorted by name."""
+    """The overrides of the variables that Compose files name, sorted by name."""
     overrides: list[Override] = []
     for name, text in sorted(environ.items()):
-        parts = tuple(name[len(PREFIX) :].split("__"))
-        is_key = len(parts) > 1 or parts[0].lower() in fields_of(Profile)
         # An empty variable counts as unset, as in Compose's ${NAME:-default}.
-        if not name.startswith(PREFIX) or name in RESERVED or not is_key or not text.strip():
-            continue
-        if all(parts):
-            overrides += _override(parts, text, ValueText(name, nodes.ENVIRONMENT), problems)
-        else:
-            problems.append(
-                Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS")
-            )
+        if OF_COMPOSE.fullmatch(name) and text.strip():
+            path = tuple(name.removeprefix("ENVGEN_").lower().split("__"))
+            overrides += _override(path, text, ValueText(name, nodes.ENVIRONMENT), problems)
     return overrides
 
 
@@ -311,32 +301,6 @@ def with_binaries(
     return completed
 
 
-def spell(tree: YamlNode, override: Override) -> tuple[str, ...]:
-    """The path of an override in the file's spelling; a variable's name lacks case and dashes."""
-    if not override.from_environment:
-        return override.path
-    path: list[str] = []
-    node: YamlNode | None = tree
-    for part in override.path:
-        names = node.items if node is not None and node.kind == nodes.MAP else {}
-        spelled = next((name for name in names if _folded(name) == _folded(part)), None)
-        if spelled is None and len(path) == 3 and path[0] == "services" and path[2] == "args":
-            spelled = part.lower().replace("_", "-")
-        path.append(spelled or (part if _keeps_case(path) else part.lower()))
-        node = names.get(path[-1])
-    return tuple(path)
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("-", "_").replace(".", "_")
-
-
-def _keeps_case(path: Sequence[str]) -> bool:
-    """True where the next part is the name of a variable."""
-    where = (path[0], *path[2:]) if path else ()
-    return len(path) > 1 and where in (("env",), ("services", "env"), ("sources", "install", "env"))
-
-
 def filled(tree: YamlNode) -> YamlNode:
     """``tree`` with the folders of sources that name none, and what follows from `services.X.model`
     for `vllm serve`:
@@ -405,7 +369,7 @@ def overridden(tree: YamlNode, overrides: Iterable[Override]) -> YamlNode:
     makes none.
     """
     for override in overrides:
-        path = spell(tree, override)
+        path = override.path
         if override.node.kind != nodes.NULL or tree.at(path[:-1]) is not None:
             tree = merge(tree, spelled_out(as_tree(path, override.node)))
     return tree

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeVar
@@ -17,7 +17,7 @@ from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
-from envgen.profile.layers import Override, from_environ, from_sets
+from envgen.profile.layers import from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
 from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import (
@@ -41,33 +41,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A project, and the trees that its profiles were bound from.
-
-    ``overrides``: those of the profile in use; ``before``: its tree without them and without its
-    variant.
-    """
+    """A project, and the trees that its profiles were bound from."""
 
     project: Project
     trees: Mapping[str, YamlNode]  # profile name -> merged tree; see schema.values
-    overrides: tuple[Override, ...] = ()
-    before: YamlNode | None = None
     chosen: str = ""  # the profile in use
-    chains: Mapping[str, list[str]] = field(default_factory=dict)  # see layers.chains
     personal: bool = False  # the local file or a variable may have changed it
 
     def place_of(self, profile: str, key: str) -> Place | None:
         """The place of a key of a profile in the project file; None for a default."""
         node = self.trees[profile].at(key.split(".")) if key and profile in self.trees else None
         return node.place() if node is not None and node.place().line else None
-
-    def bound(self, tree: YamlNode) -> Profile:
-        """The profile in use, if its tree were ``tree``, a valid one."""
-        trees = layers.with_binaries({**self.trees, self.chosen: tree}, self.chains)
-        given = {"name": self.chosen, "project": self.project.name}
-        given["variant"] = self.project.profiles[self.chosen].variant
-        binding = Binding(partial=True)
-        profile: Profile = binding.record(Profile, layers.filled(trees[self.chosen]), "", **given)
-        return profile
 
 
 def find(start: Path) -> Path:
@@ -125,7 +109,8 @@ def load_project(
     problems: list[Problem] = []
     written = _read_files(path, text, problems, local=local, searched=file is None)
     profiles = written.sections[0][1]
-    overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
+    of_machine = from_environ(environ, problems) if local else []
+    overrides = [*of_machine, *from_sets(sets, problems)]
     known = len(problems)
     chains = layers.chains(profiles, problems)
     partial = (
@@ -160,8 +145,8 @@ def load_project(
     if problems:
         _raise(problems)
     project = Project(written.name, written.default, bound, file=path, root=path.parent)
-    personal = len(written.sections) > 1 or any(one.from_environment for one in overrides)
-    return Loaded(project, trees, tuple(overrides), before, chosen, chains, personal)
+    personal = len(written.sections) > 1 or bool(of_machine)
+    return Loaded(project, trees, chosen, personal)
 
 
 @dataclass(frozen=True)

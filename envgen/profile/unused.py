@@ -15,10 +15,9 @@ from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.flags import RANKS, plain_name, takes_no_prompt
-from envgen.profile.load import Loaded, with_variant
+from envgen.profile.load import Loaded
 from envgen.profile.model import GpuMode, Profile, Source
 from envgen.profile.service import Service
-from envgen.profile.shape import fields_of
 from envgen.profile.tree import (
     DEFAULT,
     ENVIRONMENT,
@@ -30,14 +29,14 @@ from envgen.profile.tree import (
     YamlNode,
     join_path,
 )
-from envgen.text import did_you_mean
 
 Path_ = tuple[str, ...]
 NONE: Mapping[str, str] = MappingProxyType({})
-# Variables of plain `docker compose`, and of scripts/ and tests/ of this repository, besides
-# `layers.RESERVED`.
-ELSEWHERE = re.compile(
-    r"ENVGEN_(HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
+# Variables of envgen, of plain `docker compose`, and of scripts/ and tests/ of this repository,
+# besides `layers.OF_COMPOSE`.
+KNOWN = re.compile(
+    r"ENVGEN_(FILE|PROFILE|MEMORY_FLOOR|UID|GID|HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD"
+    r"|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
 # Variables that vLLM no longer reads: the first release without each, and what replaces it.
 DEAD = {
@@ -58,50 +57,16 @@ def warnings(loaded: Loaded, environ: Mapping[str, str] = NONE) -> tuple[Problem
     """A warning for each setting of the profile in use without effect. ``environ``: the variables
     laid over it.
     """
-    problems = [*unread(environ), *_unused(loaded)]
-    problems += _idle(loaded, {problem.place.file for problem in problems if problem.place})
-    return tuple(dict.fromkeys(problems))
+    return tuple(dict.fromkeys([*unread(environ), *_unused(loaded)]))
 
 
 def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
-    """A warning for each ENVGEN_... variable that is neither a key nor a variable of envgen's own."""
-    keys = {
-        f"{layers.PREFIX}{key}".upper(): fields_of(field.shape.type)
-        for key, field in fields_of(Profile).items()
-    }
-    inner = (f"{key}__{name}".upper() for key, record in keys.items() for name in record)
-    names = {*layers.RESERVED, *keys, *inner}
-    for variable in sorted(
-        name for name in environ if name.startswith(layers.PREFIX) and environ[name].strip()
-    ):
-        if (
-            "__" in variable
-            or variable.upper() in keys
-            or variable in names
-            or ELSEWHERE.fullmatch(variable)
-        ):
-            continue
-        similar = did_you_mean(names, variable, cutoff=0.8)
-        hint = similar or "two underscores separate the parts of a key"
-        yield Problem("nothing reads this variable", Place(variable), hint)
-
-
-def _idle(loaded: Loaded, warned: set[str]) -> Iterator[Problem]:
-    """Each --set without which the profile in use is the same."""
-    profile, before = loaded.project.profiles[loaded.chosen], loaded.before
-    if before is None:
-        return
-    below = (with_variant(before, profile.variant) if profile.variant else None) or before
-    for override in loaded.overrides:
-        others = [other for other in loaded.overrides if other is not override]
-        label = override.node.source.label
-        if (
-            override.from_environment
-            or label in warned
-            or loaded.bound(layers.overridden(below, others)) != profile
-        ):
-            continue
-        yield Problem("changes nothing: the profile is the same without it", Place(label))
+    """A warning for each ENVGEN_... variable that nothing reads."""
+    for name in sorted(environ):
+        is_known = layers.OF_COMPOSE.fullmatch(name) or KNOWN.fullmatch(name)
+        if name.startswith("ENVGEN_") and environ[name].strip() and not is_known:
+            hint = "--set KEY=VALUE or envgen.local.yaml changes a key of the profile"
+            yield Problem("nothing reads this variable", Place(name), hint)
 
 
 # --- values without effect

@@ -36,8 +36,8 @@ A profile is merged from these layers. Later ones are stronger:
    add a profile. Keep it out of git. Its key `name` renames this copy of the
    project ([engines.md](engines.md#two-copies-of-a-project)).
 4. the variant of `--variant`
-5. variables: `ENVGEN_BUILD__MAX_JOBS=4` sets `build.max_jobs`. Two underscores stand for a dot; case and dashes don't
-   matter. An empty variable counts as unset.
+5. the variables that rendered Compose files name, such as `ENVGEN_CACHES__HUGGINGFACE__HOST` for
+   `caches.huggingface.host`: folders of one machine, and `build.max_jobs`. An empty variable counts as unset.
 6. options: `--set build.max_jobs=4`. Put a part that contains dots into double quotes:
    `--set 'services.serve.args."speculative-config.method"=ngram'`
 
@@ -52,8 +52,8 @@ Committed files are rendered from layers 1 and 2 only. The shared file may not h
 places on one machine. `envgen config --explain` shows each value and where it comes from.
 
 `config`, `render`, `build` and `up` warn about each setting of the profile in use that has no effect, with its
-place and the reason: a key that nothing of the profile reads, a `--set` that changes nothing,
-an `ENVGEN_` variable that names no key. What contradicts itself is an error.
+place and the reason: a key that nothing of the profile reads,
+an `ENVGEN_` variable that nothing reads. What contradicts itself is an error.
 
 ## Allowed values
 

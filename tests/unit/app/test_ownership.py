@@ -14,7 +14,7 @@ from envgen.engine.owner import WORKING_DIR
 from envgen.engine.values import Container, EngineInfo
 from envgen.errors import ProjectError, RefusedError
 from envgen.profile.load import as_name, load_project
-from envgen.profile.model import GpuMode, Profile
+from envgen.profile.model import Profile
 
 FILE = """\
 version: 1
@@ -101,10 +101,10 @@ def test_committed_files_have_neither_the_local_name_nor_variables(root: Path, m
     on(Containers(container(root.with_name("there"))), own, root).require_name()
     assert session.loaded(local=False).project.profiles["dev"].compose_name == "lab-dev"
     (root / "envgen.local.yaml").unlink()
-    monkeypatch.setenv("ENVGEN_GPU", "all")
+    monkeypatch.setenv("ENVGEN_BUILD__MAX_JOBS", "7")
     session = Session(root / "envgen.yaml")
-    mine, committed = (session.loaded(local=local).project.profiles["dev"].gpu for local in (True, False))
-    assert (mine, committed) == (GpuMode.ALL, GpuMode.NONE)
+    jobs = [session.loaded(local=local).project.profiles["dev"].build.max_jobs.count for local in (True, False)]
+    assert jobs == [7, None]
 
 
 @pytest.mark.parametrize("text", ["Bob", "a--b", "-a", "[a]", "a/b", '""'])

@@ -32,16 +32,16 @@ def test_every_layer_is_named_and_what_it_replaced(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envgen.yaml").write_text(HEAD + "    env: {g: {X: 0.70}}\n    python_path: [/a, /b]\n")
     (tmp_path / "envgen.local.yaml").write_text("defaults:\n  gpu: none\nprofiles: {dev: {env: {g: {X: 0.80}}}}\n")
-    monkeypatch.setenv("ENVGEN_BUILD__CCACHE", "false")
-    assert main(["config", option, "--set", "build.max_jobs=3", "--set", "python_path=[/c]"]) == 0
+    monkeypatch.setenv("ENVGEN_BUILD__MAX_JOBS", "2")
+    assert main(["config", option, "--set", "build.ccache=false", "--set", "python_path=[/c]"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for line in (
         'mode = "development"  # envgen.yaml:8:11',
         'cuda.arch_list = "12.1a"  # envgen.yaml:5:21',
         'env.g.X = "0.80"  # envgen.local.yaml:3:31; over 0.70, envgen.yaml:9:18',
         'gpu = "none"  # envgen.local.yaml:2:8',
-        "build.ccache = false  # ENVGEN_BUILD__CCACHE",
-        'build.max_jobs = "3"  # --set build.max_jobs',
+        'build.max_jobs = "2"  # ENVGEN_BUILD__MAX_JOBS',
+        "build.ccache = false  # --set build.ccache",
         'python_path = ["/c"]  # --set python_path; over envgen.yaml:10:18',
     ):
         assert line in lines, lines

@@ -71,16 +71,6 @@ def test_what_another_profile_shares_is_no_mistake_of_this_one(tmp_path: Path) -
     assert told(tmp_path, HEAD + "  q: {extends: p, ipc: host, shm_size: 1GiB}\n", profile="q") == message
 
 
-def test_an_option_that_changes_nothing(tmp_path: Path) -> None:
-    same = "changes nothing: the profile is the same without it"
-    assert told(tmp_path, HEAD, "gpu=none") == [f"--set gpu: {same}"]
-    assert told(tmp_path, HEAD, "services.web.restart=no") == [f"--set services.web.restart: {same}"]
-    assert told(tmp_path, HEAD, "ipc=shareable", "ipc=host") == [f"--set ipc: {same}"]
-    inherited = "  dev:\n    extends: p\n    mode: development\n    sources: {v: {origin: {checkout: ../v}}}\n"
-    text = HEAD + "    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, mount: /x/v}}\n" + inherited
-    assert told(tmp_path, text, "ipc=private", profile="dev") == [f"--set ipc: {same}"]
-
-
 @pytest.mark.parametrize(
     ("mount", "more", "told_of"),
     [
@@ -98,22 +88,15 @@ def test_a_checkout_that_hides_its_package(tmp_path: Path, mount: str, more: str
     assert [line.startswith(where) for line in found] == [True] * told_of
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("ENVGEN_BUILD_MAX_JOBS", "ENVGEN_BUILD__MAX_JOBS"),
-        ("ENVGEN_PROFIL", "did you mean `ENVGEN_PROFILE`?"),
-        ("ENVGEN_CACHES_FLASHINFER_HOST", "two underscores separate the parts of a key"),
-    ],
-)
-def test_a_variable_that_nothing_reads(tmp_path: Path, name: str, hint: str) -> None:
+@pytest.mark.parametrize("name", ["ENVGEN_BUILD__CCACHE", "ENVGEN_GPU", "ENVGEN_PROFIL", "ENVGEN_CACHES__VLLM__PATH"])
+def test_a_variable_that_nothing_reads(tmp_path: Path, name: str) -> None:
     (tmp_path / "envgen.yaml").write_text(HEAD)
     loaded = load_project(file=tmp_path / "envgen.yaml")
-    known = dict.fromkeys(("ENVGEN_BUILD__MAX_JOBS", "ENVGEN_GPU", "ENVGEN_MEMORY_FLOOR", "ENVGEN_HF_OFFLINE"), "1")
-    (one,) = warnings(loaded, {name: "1", "ENVGEN_EMPTY": "", **known})
+    names = ("ENVGEN_BUILD__MAX_JOBS", "ENVGEN_CACHES__VLLM__HOST", "ENVGEN_MEMORY_FLOOR", "ENVGEN_HF_OFFLINE")
+    (one,) = warnings(loaded, {name: "1", "ENVGEN_EMPTY": "", **dict.fromkeys(names, "1")})
     assert one.place is not None
     assert (one.place.file, one.message) == (name, "nothing reads this variable")
-    assert hint in one.hint
+    assert "--set KEY=VALUE" in one.hint
 
 
 @pytest.mark.parametrize("words", [["config"], ["config", "--explain"], ["render"], ["render", "--check"]])
