@@ -11,14 +11,12 @@ from pathlib import Path
 import click
 
 from envgen import files
-from envgen.app.agents import BEGIN, END, agents, renewed
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import project_options, variant_option
 from envgen.deployment import known_service
 from envgen.engine.owner import caller
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.lock.ask import locked
 from envgen.lock.model import load
 from envgen.profile.model import Profile
 from envgen.render import exports
@@ -31,8 +29,7 @@ DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Write a service as a file for Kubernetes, systemd or an editor, and AGENTS.md for an
-    assistant.
+    """Write a service as a file for Kubernetes, systemd or an editor.
 
     Files that `envgen export` did not write are not overwritten.
 
@@ -61,10 +58,6 @@ def _deliver(text: str, output: Path | None) -> int:
         raise RefusedError(
             f"{output} was not written by `envgen export` and is not overwritten", hint=hint
         )
-    return _write(text, output)
-
-
-def _write(text: str, output: Path) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, text.encode())
     progress(f"wrote {output}")
@@ -176,55 +169,3 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
         options=options,
     )
     return _deliver(text, output)
-
-
-@command.command("agents")
-@project_options
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if FILE is not up to date.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to this file (default: stdout).",
-)
-def agents_file(session: Session, output: Path | None, check: bool) -> int:
-    """Write AGENTS.md from the profile, for an assistant who works in this project.
-
-    It has the stack and its versions, where code is mounted, the commands of the day, the caches,
-    red flags in logs, and what not to touch. In a file that exists, only its own part is replaced:
-    your text before and after it stays.
-
-    \b
-    Examples:
-      envgen export agents -o AGENTS.md
-      envgen export agents -o AGENTS.md --check
-    """
-    profile, loaded = session.profile(local=False), session.loaded(local=False)
-    lock = load(loaded.project.root)
-    pins = locked(profile, lock) if lock else None
-    names = [source.distribution for source in profile.sources.values()]
-    versions = {name: pins.version(name) for name in names} if pins else {}
-    text = agents(profile, loaded.project.file.name, versions)
-    if output is None:
-        click.echo(text, nl=False)
-        return ExitCode.OK
-    before = files.read(output).decode("utf-8") if output.exists() else ""
-    try:
-        text = renewed(before, text)
-    except ValueError:
-        hint = (
-            f"write these two lines where its part shall stand, and run this again:\n{BEGIN}\n{END}"
-        )
-        raise RefusedError(
-            f"{output} has no part that `envgen export agents` writes", hint=hint
-        ) from None
-    if check:
-        state = (
-            "up to date"
-            if text == before
-            else f"out of date; update it with: envgen export agents -o {output}"
-        )
-        progress(f"{output} is {state}")
-        return ExitCode.OK if text == before else ExitCode.FINDINGS
-    return _write(text, output)

@@ -15,7 +15,7 @@ from envgen.profile import schema
 from envgen.profile.load import as_name
 from envgen.profile.shape import PROJECT_NAME, matches
 
-_FILES = ("envgen.yaml", ".gitignore")
+_FILES = ("envgen.yaml", ".gitignore", "AGENTS.md")
 _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 
 
@@ -27,7 +27,8 @@ def command(folder: Path, name: str | None) -> int:
     """Write a commented starter project into DIR: one profile serves a model, another mounts your
     checkouts.
 
-    Existing files are kept. Missing lines are appended to an existing .gitignore.
+    Existing files are kept. Missing lines are appended to an existing .gitignore. AGENTS.md tells
+    an assistant how to work here.
 
     \b
     Example:

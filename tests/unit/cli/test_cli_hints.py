@@ -30,6 +30,7 @@ PAGES = sorted(
     [
         ROOT / "README.md",
         ROOT / "AGENTS.md",
+        ROOT / "templates/init/AGENTS.md",
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("envgen/**/*.yaml"),
         *ROOT.glob("examples/**/*.md"),
