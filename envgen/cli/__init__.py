@@ -32,7 +32,6 @@ GROUPS: Groups = {
             "recipe": "List model recipes, or add one to the project.",
             "patch": "Test, create and apply patches.",
             "export": "Write files for Kubernetes, systemd or an editor.",
-            "schema": "Print the JSON Schema of the project file.",
         },
     ),
     "Build": (

@@ -11,7 +11,7 @@ def test_a_reader_that_left_is_no_failure() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        argv = [sys.executable, "-m", "envgen", "schema"]
+        argv = [sys.executable, "-m", "envgen", "recipe", "list"]
         done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, timeout=120)
     finally:
         os.close(writer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import yaml
 from bad_project_files import HEAD
 
-from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile import schema
 from envgen.profile.load import load_project
@@ -125,8 +123,3 @@ def test_schema_and_binding_agree(place: str, good: list[str], bad: list[str], t
         except ProjectError:
             bound = False
         assert (bound, accepts(text)) == ((value in good),) * 2, value
-
-
-def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == schema.project_schema()
