@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="eda1957adb1257b2583d8a697984ec8f620b4277463078090c2c221441102a44"
+    dev.envgen.render="0c50852be1c30145636f93413446736b2898bddd665358eac71b5aef086d5ff9"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -123,6 +123,7 @@ class Image:
 
 # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
 BY_ITSELF = 75
+WEDGED = 76  # envgen-health found that it generated nothing, and end-wedged ended it
 
 
 @dataclass(frozen=True)

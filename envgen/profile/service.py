@@ -29,6 +29,13 @@ class Health:
         "With ready.model: a server idle for this long must generate one token; 0s: never.",
         Duration(60),
     )
+    wedged: str = key(
+        "A server that answered before and then generates nothing for three minutes while it is asked: restart ends it"
+        " with exit code 76 and its stacks in the log, and what starts an ended server again (`restart`, `up --stay`,"
+        " systemd) does so; tell: it is unhealthy, no more; off: it is never asked for a token.",
+        "restart",
+        item=p.WEDGED,
+    )
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: U
 RESTART = Pattern(
     r"no|always|unless-stopped|on-failure:[1-9][0-9]?", "no, on-failure:N, unless-stopped or always"
 )
+WEDGED = Pattern(r"restart|tell|off", "restart, tell or off")
 IPC = Pattern(r"private|host|shareable", "private, host or shareable")
 CONTEXT = Pattern(
     r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "the name of a Docker context, as `docker context ls` lists it"

@@ -154,15 +154,15 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
         case ("services", name, "args", flag) if _lacks_gpus(profile, services[name], flag):
             why = f"{services[name].ranks} ranks need as many GPUs, and one machine has fewer for this service"
             return why, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
-        case ("services", name, "health", "complete") if (
+        case ("services", name, "health", "complete" | "wedged") if (
             getattr(services[name].ready, "model", None) is None
         ):
             return (
                 "no token is asked for without ready.model",
                 "add ready.model: the name that /v1/models lists",
             )
-        case ("services", name, "health" | "ready", "complete" | "expect_text") if takes_no_prompt(
-            services[name].flag
+        case ("services", name, "health" | "ready", "complete" | "wedged" | "expect_text") if (
+            takes_no_prompt(services[name].flag)
         ):
             return "a model that embeds, ranks or classifies completes no text", ""
         case ("services", name, "ready", "prompt") if services[name].http_port is None:

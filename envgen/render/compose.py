@@ -394,7 +394,8 @@ def _user(profile: Profile, service: str) -> str | None:
     return "0:0" if user == "root" else user or None
 
 
-def _health(service: Service, health: Health) -> Block:
+def health_words(service: Service, health: Health) -> list[str]:
+    """The command that checks the health of a service, in its container."""
     words = [
         f"{names.HOME}/bin/envgen-health",
         "--port",
@@ -402,20 +403,19 @@ def _health(service: Service, health: Health) -> Block:
         "--path",
         health.http,
     ]
-    if (
-        service.ready and service.ready.model and health.complete.seconds
-    ):  # shorter than Docker's timeout
-        limit = str(max(1, health.timeout.seconds - 2))
-        words += [
-            "--model",
-            service.ready.model,
-            "--idle",
-            str(health.complete.seconds),
-            "--limit",
-            limit,
-        ]
+    asks = health.complete.seconds and health.wedged != "off"
+    if service.ready and service.ready.model and asks:
+        limit = str(max(1, health.timeout.seconds - 2))  # shorter than Docker's timeout
+        words += ["--model", service.ready.model]
+        words += ["--idle", str(health.complete.seconds), "--limit", limit]
+        if health.wedged == "restart":
+            words += ["--wedged", "restart"]
+    return words
+
+
+def _health(service: Service, health: Health) -> Block:
     return {
-        "test": ["CMD", *words],
+        "test": ["CMD", *health_words(service, health)],
         "interval": str(health.interval),
         "timeout": str(health.timeout),
         "retries": health.retries,

@@ -16,7 +16,7 @@ from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Health, Service
 from envgen.profile.values import own_path
 from envgen.render import environment as names
-from envgen.render.compose import OFFLINE, cluster_flags
+from envgen.render.compose import OFFLINE, cluster_flags, health_words
 from envgen.render.environment import OVERLAY
 from envgen.render.quote import Quoting
 
@@ -255,6 +255,13 @@ def _probes(service: Service, health: Health) -> Doc:
     return {
         "startupProbe": {**common, "failureThreshold": starting},
         "readinessProbe": {**common, "failureThreshold": health.retries},
+        # It ends a wedged server by itself; Kubernetes waits longer than that takes.
+        "livenessProbe": {
+            "exec": {"command": health_words(service, health)},
+            "periodSeconds": period,
+            "timeoutSeconds": timeout,
+            "failureThreshold": max(60, -(-900 // period)),
+        },
     }
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -356,10 +357,10 @@ def test_healthy_is_200_only(server: Server, status: int, code: int) -> None:
 class Engine(Quiet):
     """A STAND-IN for vLLM's API server: healthy whatever its engine does. ``answer``: of a completion."""
 
-    answer, tokens, asked = 200, 0, 0
+    answer, tokens, asked, more = 200, 0, 0, b""
 
     def do_GET(self) -> None:
-        self.reply(b'vllm:generation_tokens_total{engine="0"} %d.0\n' % Engine.tokens)
+        self.reply(b'vllm:generation_tokens_total{engine="0"} %d.0\n' % Engine.tokens + Engine.more)
 
     def do_POST(self) -> None:
         Engine.asked += 1
@@ -389,6 +390,80 @@ def test_an_idle_server_is_asked_for_a_token_and_a_busy_one_is_not(check: Any) -
     assert check(0) == (1, "envgen-health: m completes no token: answered 500\n")
     Engine.answer = 200
     assert check(0)[0] == 0
+
+
+SERVER = """
+import os, sys, time
+def stuck_here():
+    sys.stderr.write("worker %d\\n" % os.getpid()); sys.stderr.flush()
+    time.sleep(600)
+stuck_here()
+"""
+
+
+@pytest.mark.parametrize("sign", [None, signal.SIGSTOP])
+def test_a_wedged_server_is_ended_with_its_stacks_and_a_code_of_its_own(
+    tmp_path: Path, sign: signal.Signals | None
+) -> None:
+    """The engine answered once, then generates nothing: after three failures over three minutes its processes end."""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    libexec = tmp_path / "opt/libexec"
+    shutil.copytree(DOCKER / "runtime", tmp_path / "opt")
+    health = (tmp_path / "opt/bin/envgen-health").read_text().replace("QUIET = 180.0", "QUIET = 0.0")
+    (tmp_path / "opt/bin/envgen-health").write_text(health)
+    server = subprocess.Popen(
+        [sys.executable, str(libexec / "server"), sys.executable, "-c", SERVER],
+        env=env, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stderr is not None
+    read = [server.stderr.readline(), server.stderr.readline()]
+    worker = int(read[1].split()[1])
+    if sign is not None:
+        os.kill(worker, sign)
+    Engine.answer, Engine.tokens, Engine.asked = 200, 0, 0
+    with serving(Engine) as url:
+        words = [sys.executable, str(tmp_path / "opt/bin/envgen-health"), "--port", url.rpartition(":")[2],
+                 "--path", "/health", "--model", "m", "--limit", "2", "--idle", "0", "--wedged", "restart"]  # fmt: skip
+
+        def check() -> int:
+            return subprocess.run(words, env=env, capture_output=True, check=False).returncode
+
+        assert check() == 0  # it answers
+        Engine.answer = 500
+        assert [check(), check()] == [1, 1] and server.poll() is None
+        Engine.tokens += 1  # progress: the count begins again
+        assert check() == 0
+        assert [check(), check(), check()] == [1, 1, 1]
+        rest = server.stderr.read()
+    assert server.wait(60) == 76
+    assert "in stuck_here" in rest and "the server was wedged and was ended" in rest
+    assert "the server is ended: m completes no token: answered 500" in rest and f"wedged: process {worker} " in rest
+
+
+def test_a_server_that_sleeps_or_has_never_answered_is_not_ended(check: Any, tmp_path: Path) -> None:
+    Engine.answer = 500
+    assert [check(0)[0] for _ in range(5)] == [0] * 5  # the first token may take half an hour
+    Engine.answer = 200
+    assert check(0)[0] == 0
+    Engine.answer, Engine.more = 500, b'vllm:engine_sleep_state{engine="0",sleep_state="awake"} 0.0\n'
+    asked = Engine.asked
+    try:
+        assert [check(0)[0] for _ in range(4)] == [0] * 4 and Engine.asked == asked
+    finally:
+        Engine.more = b""
+    assert check(0)[0] == 1
+    assert not (tmp_path / "envgen-wedged").exists()  # `tell`: without --wedged nothing is ended
+
+
+def test_a_long_prompt_that_fills_the_cache_is_progress(check: Any) -> None:
+    assert check(0)[0] == 0
+    Engine.answer = 500
+    try:
+        for used in range(1, 6):
+            Engine.more = b'vllm:kv_cache_usage_perc{engine="0"} 0.%d\n' % used
+            assert check(0)[0] == 0
+    finally:
+        Engine.more = b""
 
 
 def test_nobody_listening_is_unhealthy() -> None:

@@ -113,6 +113,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "services.serve.health.retries": (3, 4),
     "services.serve.health.start_period": ("5s", "6s"),
     "services.serve.health.complete": ("50s", "60s"),
+    "services.serve.health.wedged": ("restart", "tell"),
     "services.serve.ready.timeout": ("20m", "30m"),
     "services.serve.ready.model": ("one", "two"),
     "services.serve.ready.port": (8000, None),
