@@ -139,11 +139,6 @@ def create(path: Path, *, within: Path) -> TextIO:
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
 
 
-def _lock_file(path: Path, within: Path) -> int:
-    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.open(folder(path.parent, within) / path.name, flags, 0o644)
-
-
 @contextlib.contextmanager
 def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """One process at a time, by a lock of a file. ``on_wait`` is called before waiting, and may
@@ -151,7 +146,8 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator
 
     The lock of a killed process ends with it.
     """
-    descriptor = _lock_file(path, within)
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(folder(path.parent, within) / path.name, flags, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,33 +157,6 @@ def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator
         yield
     finally:
         os.close(descriptor)
-
-
-_used: dict[
-    Path, int
-] = {}  # of this process: lock files, and their descriptors, which close with it
-
-
-@contextlib.contextmanager
-def used(path: Path, *, within: Path) -> Iterator[bool]:
-    """Use what the lock file ``path`` stands for until the end of this process.
-
-    The value: whether no other process uses it, so that this block may change it.
-    """
-    if path not in _used:
-        _used[path] = _lock_file(path, within)
-    try:
-        yield _flocked(_used[path], fcntl.LOCK_EX)
-    finally:
-        _flocked(_used[path], fcntl.LOCK_SH)
-
-
-def _flocked(descriptor: int, how: int) -> bool:
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def inside(path: Path, root: Path) -> Path:

@@ -8,8 +8,9 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
-import threading
+import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -366,29 +367,30 @@ class Workspace:
     temporary: file_io.Scratch | None = None
 
 
-def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
-    """Write the rendered files into the profile's folder; unchanged files keep their times.
+# Seconds after which a folder of rendered files that no command has asked for is removed; a
+# service that `up --stay` watches may run for weeks.
+KEPT = 30 * 24 * 3600.0
 
-    Into a temporary folder where the project can't be written, for a service must be looked at
-    there, too; and where another command uses the folder with other content: `up --set` must not
-    start what a `ps` beside it has rendered.
+
+def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
+    """Write the rendered files into a folder that their digest names, so that no command changes
+    what another one uses.
+
+    Into a temporary folder where the project can't be written: a service must be looked at there,
+    too.
     """
-    folder, made = state_dir(root, "render", profile.name), _context(rendered, root)
-    programs = {
-        path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100
-    }
+    made = _context(rendered, root)
+    own = [path for path in made if path not in rendered.files]
+    programs = {path for path in own if (root / path).stat().st_mode & 0o100}
+    contents = {path: hashlib.sha256(content).hexdigest() for path, content in made.items()}
+    name = digest_of(1, {"files": contents, "programs": sorted(programs)})[:16]
+    folder = state_dir(root, "render", profile.name, name)
     try:
         file_io.folder(folder, root)
-        with (
-            _laying_out,
-            file_io.used(folder.with_name(f"{profile.name}.lock"), within=root) as alone,
-        ):
-            if alone:
-                write(folder, made, programs)
-                for path in _others(folder, made, profile):
-                    path.unlink()
-        if alone or _holds(folder, made, profile):
-            return Workspace(folder, rendered)
+        write(folder, made, programs)
+        os.utime(folder)
+        _remove_old(folder)
+        return Workspace(folder, rendered)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT):
             raise
@@ -397,7 +399,11 @@ def lay_out(rendered: Rendered, profile: Profile, root: Path) -> Workspace:
     return Workspace(Path(temporary.name), rendered, temporary)
 
 
-_laying_out = threading.Lock()  # the threads of this process share its lock of the folder
+def _remove_old(folder: Path) -> None:
+    """Remove the folders beside ``folder`` that nobody has used for long."""
+    for place in folder.parent.iterdir():
+        if place.is_dir() and time.time() - place.lstat().st_mtime > KEPT:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _context(rendered: Rendered, root: Path) -> dict[str, bytes]:
@@ -407,19 +413,3 @@ def _context(rendered: Rendered, root: Path) -> dict[str, bytes]:
         with contextlib.suppress(FileNotFoundError):
             made[path] = file_io.read(root / path)
     return made
-
-
-def _others(folder: Path, made: Mapping[str, bytes], profile: Profile) -> list[Path]:
-    """Files that no longer exist in the project, in folders that the image gets whole."""
-    files = (
-        file for path in paths_of(profile) for file in (folder / path).rglob("*") if file.is_file()
-    )
-    return [file for file in files if file.relative_to(folder).as_posix() not in made]
-
-
-def _holds(folder: Path, made: Mapping[str, bytes], profile: Profile) -> bool:
-    """Whether the folder has this content."""
-    with contextlib.suppress(OSError, RefusedError):
-        same = all(file_io.read(folder / path, follow=False) == data for path, data in made.items())
-        return same and not _others(folder, made, profile)
-    return False

@@ -157,3 +157,11 @@ def test_a_folder_that_takes_no_files_is_replaced_by_a_temporary_one(
     monkeypatch.setattr(files, "folder", full)
     found = lay_out(render_profile(profile()), profile(), tmp_path)
     assert found.temporary is not None and (found.folder / "Dockerfile").is_file()
+
+
+def test_no_command_changes_the_files_that_another_one_uses(tmp_path: Path) -> None:
+    one, two = (profile(ipc=ipc) for ipc in ("private", "host"))
+    first, second, again = (lay_out(render_profile(used), used, tmp_path).folder for used in (one, two, one))
+    assert first == again != second
+    text, other = ((folder / one.compose_file).read_text() for folder in (first, second))
+    assert ("ipc: host" in text, "ipc: host" in other) == (False, True)

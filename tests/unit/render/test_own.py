@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,9 @@ def test_the_workspace_follows_the_folder(root: Path) -> None:
     assert (folder / "own/say").stat().st_mode & 0o111 and not (folder / "own/deep/a").stat().st_mode & 0o111
     (root / "own/deep/a").unlink()
     (root / "src/new.py").write_text("")
-    lay_out(rendered(root), profile(root), root)
+    os.utime(folder, (0, 0))
+    before, folder = folder, lay_out(rendered(root), profile(root), root).folder
+    assert not before.exists()  # nobody has used it for weeks
     assert not (folder / "own/deep/a").exists() and (folder / "src/new.py").exists()
     assert not (folder / "own/b.pyc").exists()
 
