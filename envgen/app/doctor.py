@@ -10,7 +10,7 @@ from envgen.app.cluster import nodes
 from envgen.app.cluster.machines import all_machines
 from envgen.app.session import Session
 from envgen.deployment import Deployment
-from envgen.doctor import report, scripts
+from envgen.doctor import report
 from envgen.doctor.checks import BOX
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.deep import examine
@@ -74,9 +74,7 @@ def joined(diagnoses: Sequence[Diagnosis]) -> Report:
 
 
 def _diagnose(subject: Subject, deep: bool) -> Report:
-    """Collect, judge, and add the findings of the project's scripts and, with ``deep``, of the
-    packages.
-    """
+    """Collect and judge; with ``deep``, ask the packages as well."""
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
@@ -94,17 +92,11 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     )
     context = replace(context, ended=ended or {}, notices=told or {})
     judged = report.examine(context, extra)
-    judged = report.with_more(
-        judged, Where.INSIDE, scripts.from_folder(context, deployment.root, deployment.engine)
-    )
     if deep:
         progress(
             f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}"
         )
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        answers += scripts.from_folder(
-            context, deployment.root, deployment.engine, scripts.DEEP, progress
-        )
         judged = report.with_more(judged, Where.INSIDE, answers)
     return judged
 

@@ -119,6 +119,7 @@ def test_lock_then_nothing_changes(project: Project) -> None:
 def test_two_builds_have_the_same_content(project: Project, tmp_path: Path) -> None:
     """From two folders, without cache. The times of both differ, and so do their IDs."""
     project.envgen("build", "--no-cache")
+    project.envgen("render")
     shutil.copytree(project.root, tmp_path / "copy")
     words = ("--no-cache", "-t", f"{NAME}:again", "-f", str(tmp_path / "copy/Dockerfile"), str(tmp_path / "copy"))
     docker("build", "-q", *words, timeout=600)

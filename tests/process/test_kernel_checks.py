@@ -12,7 +12,7 @@ import pytest
 from releases import PROFILES, TOP, environment
 
 pytestmark = pytest.mark.nightly
-CHECK = TOP / "checks" / "deep" / "gpt_oss.py"
+CHECK = TOP / "checks" / "gpt_oss.py"
 SLOW = TOP / "tests" / "support" / "kernels_on_cpu.py"
 
 

@@ -33,7 +33,7 @@ from envgen.text import wants_colour
 @click.option(
     "--deep",
     is_flag=True,
-    help="Also import the packages, run a kernel, and run the checks in checks/deep/ (takes minutes).",
+    help="Also import the packages, and run a kernel (takes minutes).",
 )
 @click.option(
     "--bundle",

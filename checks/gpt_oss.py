@@ -1,11 +1,11 @@
 """gpt-oss's kernels alone, without a server: FlashInfer's attention with sinks and its fused MoE,
-against torch in double precision. `envgen doctor --deep` runs it in the container of a service, and
-takes its findings. What it prints has a row for each kernel and number of tokens, too: `envgen exec
-dev python3 - < checks/deep/gpt_oss.py`. Without a GPU it compiles for FLASHINFER_CUDA_ARCH_LIST.
+against torch in double precision: `envgen exec dev python3 - < checks/gpt_oss.py`. It prints findings,
+and a row for each kernel and number of tokens; a wrong kernel is exit code 1. Without a GPU it
+compiles for FLASHINFER_CUDA_ARCH_LIST.
 
 ENVGEN_CHECK_KERNEL (a part of kernels' names), ENVGEN_CHECK_TOKENS (such as 1,16) and
 ENVGEN_CHECK_QUICK (1) choose what runs: `envgen exec -e ENVGEN_CHECK_KERNEL=decode dev python3 - <
-checks/deep/gpt_oss.py`.
+checks/gpt_oss.py`.
 
 FlashInfer compiles what is not in its cache: `envgen cache warm` before shows the compiler's first
 error.
@@ -462,7 +462,7 @@ def compile_only(torch: Any, found: Found) -> None:
 
 
 def main() -> Doc:
-    """The document that envgen reads."""
+    """The document that is printed."""
     if sys.path and sys.path[0] == "":
         del sys.path[0]  # a folder called flashinfer in the current one is not a package
     found = Found()
@@ -496,4 +496,6 @@ if __name__ == "__main__":
     # What packages print while they compile is progress; the document has stdout for itself.
     with os.fdopen(os.dup(1), "w") as printed:
         os.dup2(2, 1)
-        json.dump(main(), printed)
+        report = main()
+        json.dump(report, printed)
+    sys.exit(any(finding["severity"] == "error" for finding in report["findings"]))
