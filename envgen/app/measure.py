@@ -19,6 +19,7 @@ from envgen.bench.client import BenchTarget, ServerGone, find
 from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
 from envgen.bench.tools import BenchTool, CellResult, Matrix, find_tool, measure_all
+from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
@@ -99,7 +100,7 @@ def service_of(asked: Asked) -> RunningService | None:
     hint = "add one to its `ports`, or name a server: --url URL"
     name = the_service(profile, asked.service, publishing, "publishes no port", hint)
     head = head_of(deployment, name)
-    return RunningService(head, name, head.running(name))
+    return RunningService(head, name, LiveService(head, name).running())
 
 
 Work = Callable[[Trial, Run], Outcome]

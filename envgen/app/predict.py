@@ -9,6 +9,7 @@ from typing import Any
 
 from envgen.app.session import the_service
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.host import meminfo
@@ -121,31 +122,31 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
     )
 
 
-def release_in_engine(deployment: Deployment, service: str, *, fresh: bool = False) -> AskedRelease:
+def release_in_engine(service: LiveService, *, fresh: bool = False) -> AskedRelease:
     """The running container of the service, else a temporary container of the image. ``fresh``:
     always the latter.
     """
-    profile, python = deployment.profile, run.shell_python(deployment.profile)
-    for container in () if fresh else deployment.containers(all=False):
-        if container.state == "running" and container.service == service:
-            execute = run.in_container(
-                deployment.engine, container.id, workdir=str(profile.working_dir)
-            )
-            return AskedRelease(
-                execute, python, f"container {container.name}", profile.gpu is not GpuMode.NONE
-            )
-    if deployment.image is None:
-        raise NotFoundError(
-            f"the image {profile.image_name} is not built, so vLLM can't be asked",
-            hint=f"envgen build {profile.chosen}",
-        )
-    without, _ = deployment.temporary_container(service)
-    if not deployment.gpus_of(service):
-        return AskedRelease(without, python, f"image {profile.image_name}")
-    gpu, _ = deployment.temporary_container(service, gpu=True)
-    return AskedRelease(
-        run.first_of(gpu, without), python, f"image {profile.image_name}", has_gpu=True
+    deployment, profile, python = (
+        service.deployment,
+        service.profile,
+        run.shell_python(service.profile),
     )
+    running = [] if fresh else deployment.containers((service.name,), all=False)
+    for container in running:
+        if container.state == "running":
+            folder = str(profile.working_dir)
+            execute = run.in_container(deployment.engine, container.id, workdir=folder)
+            has_gpu = profile.gpu is not GpuMode.NONE
+            return AskedRelease(execute, python, f"container {container.name}", has_gpu)
+    if deployment.image is None:
+        message = f"the image {profile.image_name} is not built, so vLLM can't be asked"
+        raise NotFoundError(message, hint=profile.hint("build"))
+    where = f"image {profile.image_name}"
+    without, _ = service.temporary_container()
+    if not service.gpus:
+        return AskedRelease(without, python, where)
+    gpu, _ = service.temporary_container(gpu=True)
+    return AskedRelease(run.first_of(gpu, without), python, where, has_gpu=True)
 
 
 def release_on_host(profile: Profile, service: str, python: Path) -> AskedRelease:
@@ -203,7 +204,7 @@ def ask_release(deployment: Deployment, service: str, *, replaced: bool = False)
     if without_gpu and not replaced:
         return []  # the server itself says what it does not accept, as soon
     try:
-        release = release_in_engine(deployment, service, fresh=True)
+        release = release_in_engine(LiveService(deployment, service), fresh=True)
         prediction = predict(
             profile, service, release, None if without_gpu else target(profile), pretend=False
         )
@@ -278,7 +279,7 @@ def examine(deployment: Deployment, context: Context) -> list[Finding]:
     names = servers(profile)
     for name in [context.service] if context.service in names else names:
         try:
-            release = release_in_engine(deployment, name)
+            release = release_in_engine(LiveService(deployment, name))
             reported += findings(
                 predict(profile, name, release, target(profile), pretend=False), context
             )

@@ -11,6 +11,7 @@ from functools import partial
 from envgen.app import failed, weights
 from envgen.app.stay import Stay
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.engine.values import Container
 from envgen.errors import EngineError
@@ -67,7 +68,9 @@ class Checked:
         progress(
             f"up {self.service}: profile {chosen}, image {profile.image_name}, gpu {self.deployment.gpu.value}"
         )
-        changes = self.deployment.own_changes(self.service) if self.starts(options) else []
+        changes = (
+            LiveService(self.deployment, self.service).own_changes() if self.starts(options) else []
+        )
         for note in (
             *self.notes,
             *([f"{profile.compose} changes {', '.join(changes)}"] if changes else []),

@@ -20,6 +20,7 @@ from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.record import RunRecord, plain
 from envgen.bench.tools import Matrix
+from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
 from envgen.inside.run import NoAnswer
@@ -57,7 +58,11 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     deployment = session.deployment()
     profile = deployment.profile
     asked = predict(
-        profile, service, release_in_engine(deployment, service), target(profile), pretend=False
+        profile,
+        service,
+        release_in_engine(LiveService(deployment, service)),
+        target(profile),
+        pretend=False,
     )
     if isinstance(asked.answer, NoAnswer):
         raise NotFoundError(f"the release could not be asked what fits: {asked.answer}")

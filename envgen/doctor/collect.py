@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from envgen import files
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error
 from envgen.doctor.probed import TIMEOUT, Facts, ask
 from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared
@@ -153,7 +154,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     if probing is not None and container is not None:
         probe, trouble = probing.result()
     elif is_alone:  # not in a thread: a temporary container needs signal handlers
-        inside, mounted = deployment.temporary_container(service)
+        inside, mounted = LiveService(deployment, service).temporary_container()
         probe, trouble = ask(
             inside, python, _request(subject, service, [mount.target for mount in mounted])
         )
@@ -267,7 +268,8 @@ def _own_compose(deployment: Deployment) -> dict[str, Any]:
         return {}
     try:
         changes = {
-            name: tuple(deployment.own_changes(name)) for name in deployment.profile.services
+            name: tuple(LiveService(deployment, name).own_changes())
+            for name in deployment.profile.services
         }
         return {"effective": deployment.effective, "own_changes": changes}
     except (EnvgenError, OSError) as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from envgen.deployment.service import LiveService
 from envgen.doctor.model import Context, Finding, Subject, error, info, ok, warning
 from envgen.doctor.remedies import envgen
 from envgen.engine.values import MISSHAPEN, ExecResult
@@ -30,8 +31,8 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
             subject.deployment.engine, container.id, workdir=str(profile.working_dir)
         )
     elif subject.may_start and context.image is not None:
-        execute, _ = subject.deployment.temporary_container(
-            context.service, memory=32 << 30, gpu=True
+        execute, _ = LiveService(subject.deployment, context.service).temporary_container(
+            memory=32 << 30, gpu=True
         )
     else:
         title, start = "no container for the deep checks", envgen(context, "up", context.service)

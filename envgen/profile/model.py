@@ -216,6 +216,8 @@ class Tiktoken:
     )
 
 
+# Commands that take --variant.
+WITH_VARIANT = ("answers", "model pull", "predict", "run", "up")
 ORIGIN_KINDS = ("git", "wheel", "checkout")
 
 
@@ -518,6 +520,11 @@ class Profile:
     def chosen_variant(self) -> str:
         """The same for commands that take a variant."""
         return f"{self.chosen} --variant {self.variant}" if self.variant else self.chosen
+
+    def hint(self, verb: str, *words: str) -> str:
+        """A command about this profile, to be typed."""
+        options = self.chosen_variant if verb in WITH_VARIANT else self.chosen
+        return " ".join(("envgen", verb, *words, options))
 
     @property
     def opens_folders(self) -> bool:

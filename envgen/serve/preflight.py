@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.values import Container
@@ -80,7 +81,9 @@ def check(
     told = list[str]()
     if deployment.is_local and not mine:
         needed, unified = profile.services[name].needs_memory, profile.gpu is not GpuMode.NONE
-        told += memory.notes(name, needed, deployment.memory_floor(name), unified=unified)
+        told += memory.notes(
+            name, needed, LiveService(deployment, name).memory_floor, unified=unified
+        )
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         told.append(
             f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)"
@@ -149,7 +152,9 @@ def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Probl
         problems += _own_mounts(deployment, name)
         problems += deployment.missing_files
         needed = deployment.profile.services[name].needs_memory
-        problems += [] if running else memory.problems(needed, deployment.memory_floor(name))
+        problems += (
+            [] if running else memory.problems(needed, LiveService(deployment, name).memory_floor)
+        )
     return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
 
 

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "envgen"
 
 # From the top floor down. A package imports from the floors below it, and from its own floor where that makes no
-# circle. The files at the top (errors, text, files, redact, ...) are the ground floor, but deployment.py.
+# circle. The files at the top (errors, text, files, redact, ...) are the ground floor.
 FLOORS: tuple[set[str], ...] = (
     {"cli"},
     {"app"},

@@ -18,6 +18,7 @@ from envgen.app import failed
 from envgen.app.cluster.machines import cleanup_hint
 from envgen.app.cluster.watch import Watch
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.service import Ready
@@ -109,7 +110,7 @@ class Group:
         watch = Watch(progress)
         try:
             for deployment in self.ranks:
-                watch.add(deployment, deployment.running(self.service))
+                watch.add(deployment, LiveService(deployment, self.service).running())
             nodes = ", ".join(one.node for one in self.ranks)
             progress(f"watching {self.service} on {nodes}; Ctrl-C ends only the watching")
             progress("  if one ends, all are stopped; only a systemd unit starts them again")

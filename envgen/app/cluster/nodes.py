@@ -11,7 +11,8 @@ from typing import Any
 
 from envgen import files
 from envgen.app.session import the_service
-from envgen.deployment import Deployment, rank_environment, require_described
+from envgen.deployment.project import Deployment, rank_environment, require_described
+from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
     LINK_BYTES,
@@ -106,7 +107,9 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.gpus = tuple(
             one for one in running if one.gpu and not (one in mine and one.service == name)
         )
-        mounts = [replace(mount, read_only=True) for mount in deployment.mounts(name)]
+        mounts = [
+            replace(mount, read_only=True) for mount in LiveService(deployment, name).mounts()
+        ]
         node.model = _folder_of_model(profile, service, mounts)
         if certificates := deployment.own_files.get("network.ca_certificates"):
             mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any
 
-from envgen.deployment import Deployment, docker_environment
+from envgen.deployment import Deployment
+from envgen.deployment.host import docker_environment
 from envgen.engine.client import Engine, connect
 from envgen.engine.process import in_background
 from envgen.engine.values import Container

@@ -15,6 +15,7 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, variant_option
+from envgen.deployment.service import LiveService
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import STEPS, Verdict
@@ -62,7 +63,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     if python is not None:
         place = app.release_on_host(profile, name, python)
     else:
-        place = app.release_in_engine(head_of(session.deployment(), name), name)
+        place = app.release_in_engine(LiveService(head_of(session.deployment(), name), name))
     progress(f"asking {place.shown} what it would choose for {name}")
     prediction = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     code = ExitCode.OK if prediction.ends_well else ExitCode.FINDINGS

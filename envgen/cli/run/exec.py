@@ -8,6 +8,7 @@ from envgen.app.cluster.machines import machine_of
 from envgen.app.session import Session
 from envgen.cli.common import project_options
 from envgen.cli.run.common import command_of, inside_options, node_option
+from envgen.deployment.service import LiveService
 from envgen.engine.compose import attach
 from envgen.render.environment import with_start_up
 
@@ -38,5 +39,5 @@ def command(
     """
     words = with_start_up(command_of(argv))
     deployment = machine_of(session.deployment(), service, node)
-    container = deployment.running(service)
+    container = LiveService(deployment, service).running()
     return attach(deployment.endpoint, container.id, words, options=inside, tty=tty)

@@ -129,7 +129,7 @@ def test_without_an_engine(deployment: Deployment, tmp_path: Path, monkeypatch: 
     def connect(_environ: object) -> Engine:
         raise EngineError("no engine here")
 
-    monkeypatch.setattr("envgen.deployment.connect", connect)
+    monkeypatch.setattr("envgen.deployment.host.connect", connect)
     (tmp_path / "secret").write_text("of somebody else")
     (tmp_path / "envgen.lock").symlink_to(tmp_path / "secret")
     (tmp_path / ".envgen/logs").mkdir(parents=True)

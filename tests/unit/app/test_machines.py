@@ -79,7 +79,7 @@ def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monk
         if len(asked) > 2:
             raise EngineError("no route to host", hint="ssh one")
 
-    monkeypatch.setattr("envgen.deployment.connect", connect)
+    monkeypatch.setattr("envgen.deployment.host.connect", connect)
     head, worker = all_machines(Deployment(found, tmp_path), "serve")
     assert (head.node, worker.node) == ("one", "two")
     assert head.engine is head.engine  # looked up once

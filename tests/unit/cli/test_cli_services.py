@@ -76,7 +76,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubEngine:
     (tmp_path / "envgen.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     found = StubEngine()
-    monkeypatch.setattr("envgen.deployment.connect", lambda *_: found)
+    monkeypatch.setattr("envgen.deployment.host.connect", lambda *_: found)
     return found
 
 

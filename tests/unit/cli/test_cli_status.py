@@ -55,7 +55,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str)
             raise EngineError("the Docker Engine is not running")
         return engine
 
-    monkeypatch.setattr("envgen.deployment.connect", connect)
+    monkeypatch.setattr("envgen.deployment.host.connect", connect)
     done = CliRunner().invoke(cli.main, ["status", *words], standalone_mode=False)
     assert done.exception is None and done.return_value == (0 if engine else ExitCode.ENGINE), done.exception
     return done.output

@@ -170,7 +170,7 @@ def test_gather_without_an_engine(make: Make, tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(box, "look", lambda: None)  # it starts nvidia-smi
 
-    monkeypatch.setattr("envgen.deployment.connect", connect)
+    monkeypatch.setattr("envgen.deployment.host.connect", connect)
     context, (found,) = gather(Subject(Deployment(make().profile, tmp_path)))
     assert context.engine is None
     assert found.seen == "Docker is stopped"

@@ -198,7 +198,7 @@ def test_from_the_command_line(lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys
     (lab.folder / "volume").mkdir()
     (lab.folder / "volume/compile").symlink_to(lab.folder / "b12x")
     engine.folders[volume] = lab.folder / "volume"
-    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.host.connect", lambda *_: engine)
     monkeypatch.chdir(lab.folder / "project")
     assert main(["cache", "list", MERGE]) == 1  # no start has made its volume
     engine.volumes_.add(volume)

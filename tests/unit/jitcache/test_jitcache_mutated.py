@@ -35,7 +35,7 @@ def test_any_document_of_the_agent(
         caches = f"flashinfer: {{path: {ROOT}, namespace: false}}"
         put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
     engine = LocalEngine(root)
-    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.host.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     request, words = ASKED[name]
     document = mutated(answer({**request, "root": str(root)}), changes)

@@ -178,7 +178,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
     monkeypatch.chdir(tmp_path / "project")
     engine = LocalEngine(tmp_path / "cache")
-    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.host.connect", lambda *_: engine)
     return engine
 
 

@@ -135,7 +135,7 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     kept += "humming: {path: /m}, quack: {path: /q}, huggingface: {path: /h}"
     jit = cache(tmp_path, engine, kept)
     engine.volumes_ |= {deployment(jit).source, "demo-dev-cache-tilelang"}
-    monkeypatch.setattr("envgen.deployment.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.deployment.host.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list", "--json"]) == 0
     printed = capsys.readouterr()

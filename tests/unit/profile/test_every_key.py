@@ -18,7 +18,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgen.deployment import docker_environment, rank_environment
+from envgen.deployment.host import docker_environment
+from envgen.deployment.project import rank_environment
 from envgen.errors import ProjectError
 from envgen.profile import shape
 from envgen.profile.load import Loaded, load_project

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.deployment import Deployment, engine_file
+from envgen.deployment.project import Deployment, engine_file
 from envgen.engine.values import EngineInfo
 from envgen.profile.load import load_project
 from envgen.profile.model import GpuMode, Profile

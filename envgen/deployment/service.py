@@ -1,0 +1,197 @@
+"""One service of a profile on a host: what is described, and what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgen.deployment.project import Deployment, known_service
+from envgen.engine.client import Engine
+from envgen.engine.endpoint import forward
+from envgen.engine.owner import run_as
+from envgen.engine.values import Container, ContainerMount
+from envgen.errors import (
+    NotFoundError,
+)
+from envgen.inside import run
+from envgen.profile.compose_file import changes
+from envgen.profile.exposure import API_KEY
+from envgen.profile.model import GpuMode, Profile
+from envgen.profile.service import Service
+from envgen.profile.values import PortMapping
+from envgen.render import environment as names
+from envgen.render.compose import gpu_devices
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class LiveService:
+    """The service ``name`` of a profile, on the host of ``deployment``."""
+
+    deployment: Deployment
+    name: str
+
+    @property
+    def profile(self) -> Profile:
+        return self.deployment.profile
+
+    @property
+    def engine(self) -> Engine:
+        return self.deployment.engine
+
+    @property
+    def described(self) -> Service:
+        """What the profile says of it."""
+        return self.profile.services[self.name]
+
+    @property
+    def effective(self) -> Service:
+        """The same as Compose understands it, with the profile's own Compose file."""
+        return self.deployment.effective.services[self.name]
+
+    def hint(self, verb: str, *words: str) -> str:
+        """A command about this service, to be typed."""
+        return self.profile.hint(verb, self.name, *words)
+
+    def on(self, deployment: Deployment) -> LiveService:
+        """The same service on another host, or with other settings."""
+        return LiveService(deployment, self.name)
+
+    def to_start(self) -> LiveService:
+        """The same with Compose files for a start of this service alone."""
+        return self.on(self.deployment.to_start(self.name))
+
+    # What runs
+
+    def containers(self, *, all: bool = False) -> tuple[Container, ...]:
+        """Its containers; only running ones unless ``all``."""
+        return self.engine.containers(self.profile.compose_name, self.name, all)
+
+    def running(self) -> Container:
+        """Its running container. NotFoundError with the command that starts it."""
+        known_service(self.profile, self.name)
+        self.deployment.require_name()
+        containers = self.containers()
+        if containers:
+            return containers[0]
+        node = self.deployment.node
+        what = f"{self.name} is not running on {node}" if node else f"{self.name} is not running"
+        raise NotFoundError(what, hint=self.hint("up"))
+
+    @property
+    def url(self) -> str:
+        """Its address on the engine's machine; "" if it publishes no port."""
+        port = self._published
+        if port is None:
+            return ""
+        any_address = port.address in ("", "0.0.0.0")
+        return f"http://{self.deployment.address if any_address else port.address}:{port.host}"
+
+    def reachable_url(self) -> str:
+        """The address at which this process reaches it; for an ssh:// engine, through a forwarded
+        port.
+        """
+        port, host = self._published, self.deployment.endpoint.host
+        if port is None or not host.startswith("ssh://"):
+            return self.url
+        address = port.address
+        if address in ("", "0.0.0.0", "::"):
+            address = "127.0.0.1"
+        if ":" in address:
+            address = f"[{address}]"
+        return f"http://127.0.0.1:{forward(host, f'{address}:{port.host}').port}"
+
+    @property
+    def _published(self) -> PortMapping | None:
+        """The published port that answers HTTP."""
+        service = self.effective
+        for port in service.host_ports:
+            if not service.http_port or service.http_port == port.container:
+                return port
+        return None
+
+    @property
+    def api_key(self) -> str:
+        """The API key of its server, from this terminal or `.env`; "" if it needs none."""
+        return self.deployment.shell.get(API_KEY, "") if API_KEY in self.profile.secrets else ""
+
+    # What it gets
+
+    def own_changes(self) -> list[str]:
+        """What the profile's own Compose file changes of it."""
+        deployment = self.deployment
+        if self.profile.compose is None:
+            return []
+        document = deployment.document.get("services") or {}
+        rendered = deployment.rendered_compose.service(self.name)
+        return changes(rendered, document.get(self.name) or {})
+
+    @property
+    def memory_floor(self) -> str:
+        """What memory-guard keeps free, as it gets it: the profile's, unless this terminal or
+        `.env` sets another.
+        """
+        floor = names.memory_floor(self.profile, self.name)
+        return floor and (self.deployment.shell.get(names.FLOOR_VARIABLE) or floor)
+
+    @property
+    def gpus(self) -> Sequence[Mapping[str, Any]]:
+        """The GPUs that `envgen up` would give it, as Compose writes them; none if the engine has
+        none.
+        """
+        deployment = self.deployment
+        if self.profile.gpu is GpuMode.NONE or self.name not in self.profile.services:
+            return ()
+        if deployment.lacks_gpu is not None:
+            return ()
+        return gpu_devices(self.described, deployment.gpu)
+
+    def mounts(self) -> list[ContainerMount]:
+        """What Compose would mount, without volumes that do not exist: a temporary container must
+        not create them.
+        """
+        profile, engine = self.profile, self.engine
+        machine = names.compose_environment(profile, self.deployment.root)
+        mounts = list[ContainerMount]()
+        for name, source in profile.mounted_sources.items():
+            place = machine[names.checkout_variable(name)]
+            mounts.append(ContainerMount(place, str(source.mount)))
+        if self.name in profile.services:
+            for name, mount in self.described.mounts.items():
+                place = machine[names.mount_variable(self.name, name)]
+                mounts.append(ContainerMount(place, str(mount.path), read_only=mount.read_only))
+        mounts += self.deployment.caches.values()
+        if profile.mounted_sources:
+            mounts.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
+        return [
+            mount
+            for mount in mounts
+            if mount.kind != "volume" or engine.volume(mount.source) is not None
+        ]
+
+    def temporary_container(
+        self, memory: int = run.MEMORY, *, gpu: bool = False
+    ) -> tuple[run.Execute, list[ContainerMount]]:
+        """A temporary container with the mounts and variables of the service. Returns its runner
+        and the mounts.
+
+        Mounts that do not exist are left out. ``gpu``: with the service's GPUs, too.
+        """
+        mounts = self.mounts()
+        if self.deployment.is_local:
+            mounts = [one for one in mounts if one.kind == "volume" or Path(one.source).exists()]
+        inside = run.in_image(
+            self.engine,
+            self.profile.image_name,
+            mounts=mounts,
+            env=names.compose_env(self.profile, self.name),
+            user=run_as(self.engine, self.profile, self.name),
+            memory=memory,
+            absent=[],
+            gpus=self.gpus if gpu else (),
+        )
+        return inside, mounts
