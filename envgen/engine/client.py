@@ -202,18 +202,6 @@ class Engine:
             document = self._api.volumes(filters=label or {"name": text})
             return tuple(sorted(str(volume["Name"]) for volume in document["Volumes"] or ()))
 
-    def volume_sizes(self) -> Mapping[str, int]:
-        """The bytes in each volume. Slow: the engine reads the size of every file."""
-        with self._wrap_errors("volumes"):
-            answer = self._work.get(
-                self._url("system", "df"), params={"type": "volume"}, timeout=api.WORK
-            )
-            volumes = answer.json().get("Volumes") or ()
-            return {
-                str(v["Name"]): max(0, int((v.get("UsageData") or {}).get("Size") or 0))
-                for v in volumes
-            }
-
     def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
         with self._wrap_errors("images"):

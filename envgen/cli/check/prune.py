@@ -10,7 +10,6 @@ from envgen.app.prune import Item, find, held_elsewhere, remove
 from envgen.app.session import Session
 from envgen.cli.common import answer, confirm, reporting
 from envgen.engine.client import connect
-from envgen.profile.model import Profile
 from envgen.text import counted, progress, size, table, visible
 
 
@@ -21,9 +20,8 @@ from envgen.text import counted, progress, size, table, visible
 def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove leftovers of earlier and killed runs from the engine and the project folder.
 
-    Leftovers are temporary containers, untagged images, overlays and cache namespaces that no
-    profile uses, and all but the newest logs and crash bundles. Shows the list and asks first.
-    Exits with 1 if something could not be removed.
+    Leftovers are temporary containers, untagged images, and all but the newest logs and crash
+    bundles. Shows the list and asks first. Exits with 1 if something could not be removed.
 
     \b
     Examples:
@@ -31,7 +29,7 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
       envgen prune --yes
     """
     project, engine = session.loaded().project, connect()
-    items = list(find(engine, project, _variants(session)))
+    items = list(find(engine, project))
     for name, other in held_elsewhere(engine, project).items():
         progress(
             f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched"
@@ -41,15 +39,6 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
     if items and not yes:
         confirm("prune", "Remove all of this?", _table(items))
     return _show(items, remove(items))
-
-
-def _variants(session: Session) -> list[Profile]:
-    """The profiles with each of their variants."""
-    return [
-        session.with_(profile_name=profile.name, variant=name).profile()
-        for profile in session.loaded().project.profiles.values()
-        for name in profile.variants
-    ]
 
 
 def _show(items: Sequence[Item], failures: Sequence[str] | None) -> int:

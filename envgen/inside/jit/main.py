@@ -6,33 +6,23 @@ from typing import Any, Callable, Dict
 
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
-from envgen.inside.jit.layout import check_name
-from envgen.inside.jit.locks import discard, run_look
+from envgen.inside.jit.locks import run_look
 from envgen.inside.jit.tree import Fault, Measure, measure, opened
 
 Doc = Dict[str, Any]
 
 
-def run_spaces(request: Doc) -> Doc:
-    """Operation ``spaces``: the size and the last use of the namespaces ``roots``.
+def run_uses(request: Doc) -> Doc:
+    """Operation ``uses``: the last use of each cache in ``roots``.
 
-    ``remove``: names below ``parent`` to remove. The last use is the newest time of any file:
-    FlashInfer opens the lock of each module that it loads, and writes its log, so a use without a
-    compilation counts, too.
+    It is the newest time of any file: FlashInfer opens the lock of each module that it loads, and
+    writes its log, so a use without a compilation counts, too.
     """
-    uses = []
+    times = []
     for root in request.get("roots") or ():
         with opened(root) as fd:
-            total = measure(fd, Measure())
-        uses.append({"bytes": total.bytes, "used": total.newest})
-    errors: list[str] = []
-    names = list(request.get("remove") or ())
-    for name in names:
-        check_name(name, "namespace")
-    if names:
-        with opened(request["parent"]) as parent:
-            discard(names, parent, errors)
-    return {"spaces": uses, "errors": errors}
+            times.append(measure(fd, Measure()).newest)
+    return {"times": times}
 
 
 OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
@@ -40,7 +30,7 @@ OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "clear": run_clear,
     "look": run_look,
     "baseline": run_baseline,
-    "spaces": run_spaces,
+    "uses": run_uses,
 }
 
 

@@ -53,7 +53,6 @@ QUESTIONS: dict[str, tuple[Callable[[Engine], Any], list[Any]]] = {
     "volume": (lambda engine: engine.volume("v"), [VOLUME]),
     "volumes": (lambda engine: engine.volumes("v"), [{"Volumes": [VOLUME]}]),
     "volumes of a project": (lambda engine: engine.volumes(project="v"), [{"Volumes": [VOLUME]}]),
-    "volume_sizes": (lambda engine: engine.volume_sizes(), [{"Volumes": [VOLUME]}]),
 }
 
 

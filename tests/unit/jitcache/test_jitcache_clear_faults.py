@@ -164,15 +164,6 @@ def test_what_can_not_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pyte
     assert cleared["errors"] == [".envgen-work-5cac0360feddb388/0.5.3/x: Operation not permitted"]
 
 
-def test_a_namespace_goes_with_what_a_killed_run_left(tmp_path: Path) -> None:
-    put(tmp_path / "envgen-0123456789ab/x/y/z")
-    put(tmp_path / ".envgen-work-0123/x")
-    put(tmp_path / "envgen-ba9876543210/x")
-    request = {"operation": "spaces", "parent": str(tmp_path), "remove": ["envgen-0123456789ab"]}
-    assert answer(request) == {"ok": True, "result": {"spaces": [], "errors": []}}
-    assert [path.name for path in tmp_path.iterdir()] == ["envgen-ba9876543210"]
-
-
 def test_removal_never_leaves_the_folder(tmp_path: Path) -> None:
     outside = put(tmp_path / "outside/precious")
     put(tmp_path / "top/a1/b/c/x")
