@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from envgen.deployment import Deployment
-from envgen.engine.api import time_budget
 from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
@@ -26,9 +25,6 @@ from envgen.files import NotAFile, state_dir
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
 
-PATIENCE = (
-    20.0  # seconds for all questions to the engine: a frozen one must not hide what the files say
-)
 LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
 _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
@@ -71,8 +67,7 @@ def newest(
     """
     failures = [*starts(root, service), *(builds(root) if service is None else ())]
     if deployment is not None:
-        with time_budget(PATIENCE):
-            failures += ended(deployment, service)
+        failures += ended(deployment, service)
     return max(failures, key=lambda failure: failure.when, default=None)
 
 

@@ -4,70 +4,28 @@ in ``sdk.py``.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shutil
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import wait
-from typing import TypeVar
 
-from envgen.engine.endpoint import Endpoint, forwards, ssh_timeout
-from envgen.engine.process import in_background
+from envgen.engine.endpoint import Endpoint, forwards
 from envgen.errors import EngineError, EngineTimeout
 from envgen.text import reason_of
 
-T = TypeVar("T")
-
 GREETING = 5  # seconds for the first answer of an engine
 QUESTION = 8  # for what an engine answers at once; a busy one took two
-START = 60  # to start a container, or a program in one
 WORK = 300  # for slow requests: removing a volume of many files, starting a container
-PATIENT = 30  # a request with a longer limit is work, not a question
-DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
-
-
-# The time limits of ``time_budget`` blocks, the innermost last, and what each engine (by its
-# address, for a command may connect more than once) has used of it.
-budgets: list[tuple[float, defaultdict[str, float]]] = []
-counting = threading.Lock()  # several threads ask several engines
-
-
-@contextlib.contextmanager
-def time_budget(seconds: float) -> Iterator[None]:
-    """Inside, all questions to one engine together take at most ``seconds``."""
-    budgets.append((seconds, defaultdict(float)))
-    try:
-        with ssh_timeout(seconds):
-            yield
-    finally:
-        budgets.pop()
-
-
-def within(seconds: float, ask: Callable[[], T]) -> T:
-    """``ask()``, or TimeoutError after ``seconds`` in all; a socket's own time-out is only between
-    two bytes.
-
-    It runs in a thread, which a late answer leaves behind until its connection, or envgen, ends.
-    """
-    answer = in_background(ask)
-    if not wait([answer], seconds).done:
-        raise TimeoutError
-    return answer.result()
+AGAIN = 5.0  # seconds after which an engine that did not answer is asked again
 
 
 def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
     """The error for an engine that can't be reached, or ends in the middle of an answer."""
-    if connection := forwards.get((endpoint.host, "")):
-        return connection.error()
     cause = _innermost(error)
     where = f"{endpoint.host} (from {endpoint.chosen_by})"
     if isinstance(cause, TimeoutError):
-        return EngineTimeout(
-            f"the Docker Engine at {where} stopped answering",
-            hint="it may be overloaded: try `docker version`",
-        )
+        message = f"the Docker Engine at {where} does not answer in time"
+        return EngineTimeout(message, hint="it may be overloaded: try `docker version`")
+    if connection := forwards.get((endpoint.host, "")):
+        return connection.error()
     if isinstance(cause, PermissionError):
         return EngineError(
             f"no permission to use the Docker Engine at {where}",

@@ -129,7 +129,7 @@ class Engine:
         query |= {"timestamps": "1"} if timestamps else {}
         with self._wrap_errors(f"log of {container_id[:12]}"):
             url = self._url("containers", container_id, "logs")
-            response = self._api.get(url, params=query, stream=True, timeout=LOG_TIME)
+            response = self._api.get(url, params=query, stream=True)
             with contextlib.closing(response):
                 if response.status_code >= 400:
                     return ""

@@ -14,7 +14,6 @@ from typing import Any
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, docker_program, plugin_argv
-from envgen.engine.pulse import Pulse
 from envgen.engine.values import ExecResult
 from envgen.errors import RefusedError
 
@@ -45,18 +44,9 @@ class Compose:
         return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", **self.env}
 
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
-        """Run, and return the output. ProcessError where it fails and ``check`` is set.
-
-        EngineTimeout where the engine stops answering meanwhile.
-        """
-        argv, pulse = self.argv(*words), self._pulse(words)
-        return process.run(argv, env=self.environment, timeout=timeout, check=check, on_tick=pulse)
-
-    def _pulse(self, words: Sequence[str], *, only_says: bool = False) -> Pulse:
-        verb = next((word for word in words if not word.startswith("-") and word != "*"), "")
-        return Pulse(
-            self.endpoint, f"docker compose {verb}", only_says=only_says or "--follow" in words
-        )
+        """Run, and return the output. ProcessError where it fails and ``check`` is set."""
+        argv = self.argv(*words)
+        return process.run(argv, env=self.environment, timeout=timeout, check=check)
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
@@ -81,23 +71,21 @@ class Compose:
         lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
         return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
-    def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
-        """Run; ``on_line`` gets each line of its progress as it comes. EngineTimeout as for
-        ``run``.
-        """
+    def stream(
+        self, *words: str, on_line: Callable[[str], None], timeout: float | None = None
+    ) -> ExecResult:
+        """Run; ``on_line`` gets each line of its progress as it comes."""
         return process.run(
             self.argv(*words),
             env={**self.environment, "COMPOSE_PROGRESS": "plain"},
-            timeout=None,
+            timeout=timeout,
             check=False,
             on_line=lambda _channel, line: on_line(line.decode(errors="replace")),
-            on_tick=self._pulse(words),
         )
 
     def interactive(self, *words: str) -> int:
         """Run on our own terminal; returns its exit code."""
-        pulse = self._pulse(words, only_says=True)
-        return process.interactive(self.argv(*words), env=self.environment, on_tick=pulse)
+        return process.interactive(self.argv(*words), env=self.environment)
 
 
 def attach(
@@ -113,8 +101,7 @@ def attach(
     # rewrites line ends.
     terminal = ["--tty"] if tty and sys.stdin.isatty() and sys.stdout.isatty() else []
     words = [docker_program(), "exec", "--interactive", *terminal, *options, container_id, *argv]
-    pulse = Pulse(endpoint, "docker exec", only_says=True)
-    return process.interactive(words, env=endpoint.environment, on_tick=pulse)
+    return process.interactive(words, env=endpoint.environment)
 
 
 # A `.env` file, read by Compose itself. No value of it is printed, not even in an error.

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,6 @@ def docker_program() -> str:
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below is shorter
 RETRY_AFTER = 5.0  # seconds; a command may need a failed connection more than once
-_patience = [PATIENCE]
 _OPTIONS = (
     "BatchMode=yes",  # a password prompt would wait forever
     "ConnectTimeout=10",
@@ -229,16 +228,6 @@ _OPTIONS = (
     "ForwardX11=no",
     "StreamLocalBindMask=0177",
 )
-
-
-@contextlib.contextmanager
-def ssh_timeout(seconds: float) -> Iterator[None]:
-    """Inside, a connection gets at most this long."""
-    _patience.append(seconds)
-    try:
-        yield
-    finally:
-        _patience.pop()
 
 
 @dataclass(frozen=True)
@@ -340,8 +329,7 @@ class Forward:
         child.wait()
 
     def _await(self) -> None:
-        seconds = min(_patience)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         host = self._where.host
         while not (_listens(self.port) if self.port else Path(self.path).exists()):
             if not self.alive:
@@ -352,7 +340,7 @@ class Forward:
                     command=f"ssh {host}",
                 )
             if time.monotonic() > deadline:
-                message = f"ssh has not connected to {host} within {seconds:g} s{self._output}"
+                message = f"ssh has not connected to {host} within {PATIENCE:g} s{self._output}"
                 raise EngineError(message, hint=f"try `ssh {host}`", command=f"ssh {host}")
             time.sleep(0.02)
 

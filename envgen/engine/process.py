@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TypeVar
@@ -55,7 +55,6 @@ def run(
     cwd: Path | None = None,
     timeout: float | None = 60,
     check: bool = True,
-    on_tick: Callable[[], None] | None = None,
     on_line: Callable[[str, bytes], None] | None = None,
     limit: int | None = None,
     hold: bool = False,
@@ -64,8 +63,7 @@ def run(
     """Run a program and return its output. With ``check`` ProcessError unless it ends with 0.
 
     ``on_line("stdout" | "stderr", line)`` gets each line as it comes, without its newline.
-    ``on_tick`` is called at
-    least every ``TICK`` seconds. What they raise ends the program, and so do ProcessTimeout and
+    What it raises ends the program, and so do ProcessTimeout and
     OutputTooLong (more than ``limit`` bytes; without it, of a program with ``on_line`` only the
     last 64 KiB are returned). ``ending``: the first signal to it then. ``hold``: keep its stdin
     open until it ends, so that it can see that envgen was killed.
@@ -89,8 +87,6 @@ def run(
             if deadline is not None and time.monotonic() > deadline:
                 stop(child, signal.SIGKILL)
                 raise ProcessTimeout(argv, timeout or 0, written["stderr"].decode(errors="replace"))
-            if on_tick:
-                on_tick()
         child.wait()
     if check and child.returncode:
         raise ProcessError(argv, child.returncode, written["stderr"].decode(errors="replace"))
@@ -106,23 +102,13 @@ def _send(pipe: IO[bytes], data: bytes, hold: bool) -> None:
             pipe.close()
 
 
-def interactive(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    on_tick: Callable[[], None] = lambda: None,
-) -> int:
+def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not
     ours.
-
-    ``on_tick`` is called every second.
     """
     # A handler, not SIG_IGN, which the program would inherit.
     with _handling(lambda _signum, _frame: None, signal.SIGINT):
-        ended = in_background(_popen(argv, env).wait)
-        while not wait([ended], 1.0).done:
-            on_tick()
-        return ended.result()
+        return _popen(argv, env).wait()
 
 
 def on_terminal(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> ExecResult:

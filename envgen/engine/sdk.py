@@ -1,9 +1,8 @@
-"""The SDK's client with limits, and its errors in one sentence.
+"""The SDK's client, and its errors in one sentence.
 
-An engine may be stopped, killed in the middle of an answer, or not an engine at all. So each
-request has a time limit and each answer a size limit, however slowly it arrives. Importing the SDK
-takes a tenth of a second: only this file does, and it is imported by the first question to an
-engine.
+An engine may be stopped, killed in the middle of an answer, or not an engine at all: the SDK limits
+the time of a request, and this file the size of an answer. Importing the SDK takes a tenth of a
+second: only this file does, and it is imported by the first question to an engine.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,14 +20,18 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 import docker
 from envgen.engine import api
 from envgen.engine.endpoint import Endpoint
-from envgen.errors import EngineError, EngineTimeout
+from envgen.errors import EngineError
 
 ABSENT = (docker.errors.NotFound, docker.errors.NullResource)  # NullResource: an empty name
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
 class EngineSession(docker.APIClient):
-    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
+    """The SDK's client, with a limit for the size of an answer.
+
+    An engine that has not answered in time is left alone for a while, so that a command with many
+    questions does not wait for each.
+    """
 
     def __init__(self, endpoint: Endpoint, version: str = "", seconds: int = api.QUESTION) -> None:
         """``version``: of the engine's API; "": the SDK's. ``seconds``: the time of a request that
@@ -38,36 +40,19 @@ class EngineSession(docker.APIClient):
         with wrap_errors(endpoint):
             super().__init__(endpoint.url, version or DEFAULT_DOCKER_API_VERSION, seconds)
         self.trust_env = False  # no proxy and no ~/.netrc for an engine
-        self._host = endpoint.host
+        self._silent_until = 0.0
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """One request. With ``stream`` the time limit ends when the answer begins."""
-        limit = shown = float(options.get("timeout") or api.QUESTION)
-        budget, spent = api.budgets[-1] if api.budgets else (0.0, defaultdict[str, float](float))
-        if budget and limit > budget - spent[self._host] and limit <= api.START:
-            limit, shown = max(0.0, budget - spent[self._host]), budget
-        elif not budget and limit <= api.PATIENT:
-            limit = shown = min(limit, api.QUESTION)
+        """One request, with its whole answer unless it is to stream."""
+        if time.monotonic() < self._silent_until:
+            raise TimeoutError
         streams = options.pop("stream", False)
-        options["timeout"] = (
-            limit + 5
-        )  # of the socket, between two bytes; the limit for the whole is shorter
-
-        def ask() -> requests.Response:
-            response = super(EngineSession, self).send(request, stream=True, **options)
-            return response if streams else read_all(response)
-
-        began = time.monotonic()
         try:
-            if limit:
-                return api.within(limit, ask)
-        except TimeoutError:
-            pass
-        finally:
-            with api.counting:
-                spent[self._host] += time.monotonic() - began
-        hint = "it may be overloaded: `docker version` shows whether it answers"
-        raise EngineTimeout(f"the Docker Engine did not answer within {shown:g} s", hint=hint)
+            response = super().send(request, stream=True, **options)
+            return response if streams else read_all(response)
+        except requests.Timeout:
+            self._silent_until = time.monotonic() + api.AGAIN
+            raise
 
 
 def greet(endpoint: Endpoint) -> Any:

@@ -26,6 +26,8 @@ from envgen.serve.wait import Awaited, Waiter
 from envgen.text import Verbosity
 
 Say = Callable[[str], None]
+CREATING = 600  # seconds; a container is created and started within two
+INSTALLING = 6 * 3600  # seconds; a source may be compiled
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Launcher:
             *(["--force-recreate"] if self.recreate else []),
         ]
         done = self.deployment.compose.stream(
-            "up", *how, self.name, on_line=lambda line: self._note(line, lines)
+            "up", *how, self.name, on_line=lambda line: self._note(line, lines), timeout=CREATING
         )
         if done.code and preflight.network_gone(lines) and not self.recreate:
             self.say(
@@ -183,7 +185,11 @@ class Launcher:
             lines.clear()
             how.append("--force-recreate")
             done = self.deployment.compose.stream(
-                "up", *how, self.name, on_line=lambda line: self._note(line, lines)
+                "up",
+                *how,
+                self.name,
+                on_line=lambda line: self._note(line, lines),
+                timeout=CREATING,
             )
         containers = self.deployment.engine.containers(
             self.deployment.profile.compose_name, self.name, all=True
@@ -217,7 +223,9 @@ class Launcher:
                 lines.append(log_text(line.strip()))
                 self.say(f"  {lines[-1]}")
 
-        done = self.deployment.compose.stream(*how, self.name, "envgen-install", on_line=note)
+        done = self.deployment.compose.stream(
+            *how, self.name, "envgen-install", on_line=note, timeout=INSTALLING
+        )
         if not done.code:
             return
         from envgen.explain.read import cause_of

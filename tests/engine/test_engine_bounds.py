@@ -45,8 +45,6 @@ class Cut:
         self._listener.bind(str(path))
         self._listener.listen(64)
         self._socks: list[socket.socket] = []
-        self._moving = threading.Event()
-        self._moving.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -61,13 +59,8 @@ class Cut:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                self._moving.wait()
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
-
-    def freeze(self) -> None:
-        """From now on it takes every question and answers none, as a stopped dockerd does."""
-        self._moving.clear()
 
     def cut(self) -> None:
         """From now on nothing listens there, and what was connected is not."""
@@ -104,63 +97,6 @@ def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Proj
         printed = child.communicate(timeout=TIME)[1]
     assert child.returncode == 3, printed
     assert "the Docker Engine at" in printed and "internal error" not in printed
-
-
-# 60 s without an answer are the limit of real ones.
-IMPATIENT = """
-import sys
-from envgen.engine import pulse
-pulse.SILENT, pulse._BETWEEN = 6.0, 1.0
-from envgen.__main__ import main
-sys.exit(main())
-"""
-
-
-def test_an_engine_that_freezes_while_compose_works(slow: Callable[[str, str], Project], tmp_path: Path) -> None:
-    """Compose itself would wait for ever."""
-    made, engine = slow("envgentestfreeze", "300s"), Cut(tmp_path / "s")
-    made.envgen("build")
-    made.envgen(
-        "up", "web", "--no-wait", "--set", "services.web.command=[sh, -c, \"trap '' TERM; while :; do sleep 1; done\"]"
-    )
-    argv = [sys.executable, "-c", IMPATIENT, "stop", "web"]
-    with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
-        assert child.stderr
-        while "stopping" not in (line := child.stderr.readline()):
-            assert line, "it ended before it stopped anything"
-        engine.freeze()
-        printed = child.communicate(timeout=TIME)[1]
-    assert child.returncode == 3, printed
-    assert "docker compose stop waits for the Docker Engine, which has not answered for" in printed
-    assert "has not answered for 6 s, while docker compose stop waited for it" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (("exec", "web", "sleep", "20"), "docker exec"),
-        (("run", "web", "sleep", "20"), "docker compose run"),
-        (("logs", "-f", "web"), "docker compose logs"),
-    ],
-)
-def test_an_engine_that_freezes_while_a_user_works_is_named(
-    slow: Callable[[str, str], Project], tmp_path: Path, words: tuple[str, ...], what: str
-) -> None:
-    """Nothing is ended: the engine may go on, and Ctrl-C is there."""
-    made, engine = slow("envgentestfreeze", "300s"), Cut(tmp_path / "s")
-    made.envgen("build")
-    made.envgen("up", "web", "--no-wait")
-    argv = [sys.executable, "-c", IMPATIENT, *words]
-    env, nothing = {**os.environ, "DOCKER_HOST": engine.host}, subprocess.DEVNULL
-    with subprocess.Popen(argv, cwd=made.root, env=env, text=True, stdin=nothing, stdout=nothing,
-                          stderr=subprocess.PIPE) as child:  # fmt: skip
-        assert child.stderr
-        time.sleep(4)
-        engine.freeze()
-        while f"{what} waits for the Docker Engine, which has not answered" not in (line := child.stderr.readline()):
-            assert line, "it ended without a word"
-        child.terminate()
 
 
 def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ Serve = Callable[[socket.socket], None]
 
 @dataclass(frozen=True)
 class Trouble:
-    """What a server sends: a head, then a piece for ever, each after a pause; nothing: it is silent, or closes.
+    """What a server sends: a head, then a piece for ever; nothing: it is silent, or closes.
 
     ``greets``: it answers the greeting as an engine does, and only then is in trouble.
     """
@@ -50,7 +50,6 @@ class Trouble:
     said: str
     head: bytes = b""
     piece: bytes = b""
-    pause: float = 0.0
     greets: bool = False
     closes: bool = False
 
@@ -62,19 +61,16 @@ class Trouble:
         client.sendall(self.head)
         while self.piece:
             client.sendall(self.piece)
-            time.sleep(self.pause)
         if not self.closes:
             time.sleep(600)
 
 
-OK, LATE = b"HTTP/1.1 200 OK\r\n", "did not answer within"
+OK, LATE = b"HTTP/1.1 200 OK\r\n", "does not answer in time"
 CHUNKS = (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n")
 LIES = json.dumps([{"Id": 7, "State": 7}, "x", None]).encode()  # well-formed, and of another form
 TROUBLES = {
     "never": Trouble(LATE),
-    "trickles": Trouble(LATE, OK + b"Content-Length: 100000\r\n\r\n", b" ", 0.2),
     "endless headers": Trouble("cannot reach the Docker Engine", OK, b"X-Same: again\r\n" * 1000),
-    "endless greetings": Trouble(LATE, b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
     "endless chunks": Trouble("more than 16 MiB", *CHUNKS),
     "silent after the greeting": Trouble(LATE, greets=True),  # an engine that is stopped (SIGSTOP) in the middle
     "floods after the greeting": Trouble("more than 16 MiB", *CHUNKS, greets=True),
@@ -233,7 +229,7 @@ def test_an_ssh_that_hangs_is_asked_once_and_ends_with_all_that_it_started(tmp_p
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "DOCKER_HOST": "ssh://far"}
     argv = [sys.executable, "-m", "envgen", "doctor"]
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=TIME, check=False)
-    assert done.returncode in (1, 3) and "ssh has not connected to far within 6 s" in done.stdout + done.stderr
+    assert done.returncode in (1, 3) and "ssh has not connected to far within 15 s" in done.stdout + done.stderr
     pids = (tmp_path / "pids").read_text().split()
     assert len(pids) == 2  # one ssh, and its child
     left = [place for pid in pids if (place := Path(f"/proc/{pid}/cmdline")).exists() and place.read_bytes()]

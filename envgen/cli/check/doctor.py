@@ -16,7 +16,6 @@ from envgen.cli.common import print_json, reporting, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
-from envgen.engine.api import DOCTOR, time_budget
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
 
@@ -47,7 +46,6 @@ from envgen.text import wants_colour
     is_flag=True,
     help="Only this machine itself: no engine and no project is needed.",
 )
-@time_budget(DOCTOR)
 def command(
     session: Session,
     service: str | None,

@@ -69,7 +69,6 @@ def answers() -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("docker.APIClient.send", send)
-        patch.setattr("envgen.engine.api.within", lambda _seconds, ask: ask())
         yield found
 
 

@@ -41,7 +41,7 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
     ],
 )
 def test_why(text: str, reason: str, hint: str) -> None:
-    def stream(*_: str, on_line: Callable[[str], None]) -> Any:
+    def stream(*_: str, on_line: Callable[[str], None], timeout: float) -> Any:
         for line in text.splitlines():
             on_line(line)
         return SimpleNamespace(code=1)

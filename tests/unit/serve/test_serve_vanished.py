@@ -101,7 +101,7 @@ def test_a_file_that_the_image_lacks_is_another_matter(tmp_path: Path, profile: 
 def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     line = START.replace("FOLDER", str(tmp_path / "src/lib"))
 
-    def stream(_self: Compose, *_: str, on_line: Any) -> ExecResult:
+    def stream(_self: Compose, *_: str, on_line: Any, timeout: float) -> ExecResult:
         on_line(line)
         return ExecResult(1, b"", b"")
 
