@@ -38,7 +38,8 @@ def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False
             run.sample(answer.sample())
         scored = scorer(asker, earlier, given)
     own = answers.itself(given)
-    other = answers.against(earlier, given, scored) if reference else []
+    names = {question.name for question in asked}
+    other = answers.against(earlier, given, scored, names) if reference else []
     verdict = answers.verdict(own, other)
     summary: dict[str, Any] = {"verdict": verdict, "rows": [row.plain() for row in (*other, *own)]}
     if reference:

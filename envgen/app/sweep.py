@@ -5,7 +5,7 @@ and measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -128,9 +128,7 @@ def sweep(
                 for number, (name, form) in enumerate(forms.items(), 1):
                     if name not in rows:
                         progress(f"{name} ({number} of {len(forms)})")
-                        first = next(
-                            (row["answers"] for row in rows.values() if row["answers"]), ""
-                        )
+                        first = reference_among(rows.values())
                         reference = record.resolve(folder, first) if first else None
                         shown = replace(asked, session=form, service=service)
                         rows[name] = _row(
@@ -145,6 +143,11 @@ def sweep(
         run.raw("table.md", markdown(summary["rows"]).encode())
         run.end(PASSED if good else FAILED, summary)
     return (PASSED if good else FAILED, summary), run.path
+
+
+def reference_among(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The run that the next form is compared with: the first whose own answers are right."""
+    return next((str(row["answers"]) for row in rows if row["verdict"] in GOOD), "")
 
 
 def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:

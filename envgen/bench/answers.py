@@ -7,7 +7,7 @@ probability. Nothing here asks a server: `questions` does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -150,8 +150,8 @@ class Answer:
     ``prompt``: the tokens that the model got. ``ids``: its answer, alone; ``steps``: how likely it
     found each place.
     ``batched``: the same with others at the same time. ``scored``: what it says of its own answer
-    when it reads it, not writes it. ``fault``: why there is none; ``chat``: what is wrong with the
-    chat's form.
+    when it reads it, not writes it. ``fault``, ``batch_fault``, ``read_fault``: why it has none of
+    these; ``chat``: what is wrong with the chat's form.
     """
 
     name: str
@@ -164,6 +164,13 @@ class Answer:
     text: str = ""
     fault: str = ""
     chat: str = ""
+    batch_fault: str = ""
+    read_fault: str = ""
+
+    @property
+    def read_places(self) -> int:
+        """How many of its places a server that reads it is asked for."""
+        return sum(map(bool, self.scored)) or len(self.ids)
 
     def sample(self) -> dict[str, Any]:
         """For the record."""
@@ -175,14 +182,14 @@ class Answer:
             "unit": "answer",
             "name": self.name,
             "text": self.text,
-            "fault": self.fault,
-            "chat": self.chat,
+            **{name: getattr(self, name) for name in ("fault", "chat", *_FAULTS)},
             **lists,
             **steps,
         }
 
 
 _STEPS = ("steps", "batched", "scored")
+_FAULTS = ("batch_fault", "read_fault")
 
 
 def read(record: RunRecord) -> dict[str, Answer]:
@@ -238,29 +245,73 @@ def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[t
     return list(zip(a.steps[:length], getattr(b, name)[:length], strict=False))
 
 
+def differs_in_length(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether one of two texts is the beginning of the other. A word that ends a text is one of its
+    words, so a server stopped, and no word.
+    """
+    length = min(len(a), len(b))
+    return len(a) != len(b) and list(a[:length]) == list(b[:length])
+
+
+REFUSED = "refused: "  # begins the fault of a server that does not do what was asked
+
+
+def _severity(fault: str) -> str:
+    return UNKNOWN if fault.startswith(REFUSED) else BROKEN
+
+
+def _compared(
+    name: str,
+    parts: Sequence[Agreement],
+    wanted: int,
+    faults: Mapping[str, str],
+    cut: Sequence[str] = (),
+) -> Row:
+    """A row, in which what could not be compared counts. ``wanted``: the places to compare;
+    ``faults``: question -> why it was not answered; ``cut``: those with a text that ends elsewhere.
+    """
+    whole = together(parts)
+    verdicts, seen = [whole.verdict, *map(_severity, faults.values())], [str(whole)]
+    if whole.places < wanted:
+        verdicts.append(UNKNOWN)
+        seen.append(f"{wanted - whole.places} of {wanted} places were not compared")
+    if cut:
+        verdicts.append(DIFFERENT)
+        seen.append(f"{len(cut)} texts end earlier or later ({', '.join(cut[:4])})")
+    seen += [f"{question}: {fault}" for question, fault in list(faults.items())[:1]]
+    return Row(name, max(verdicts, key=WORST.index), "; ".join(seen), whole)
+
+
 def itself(answers: Mapping[str, Answer]) -> list[Row]:
     """What a server's answers say without others: reading against writing, alone against in a
     batch, their form.
     """
     given = [answer for answer in answers.values() if not answer.fault]
-    rows = []
-    for name, parts in (
-        (
+    rows = [
+        _compared(
             "writing against reading",
             [agreement(zip(one.scored, one.steps, strict=False)) for one in given],
+            sum(one.read_places for one in given),
+            {one.name: one.read_fault for one in given if one.read_fault},
         ),
-        (
+        _compared(
             "in a batch against alone",
             [agreement(paths(one, one, "batched", "batched_ids")) for one in given],
+            sum(shared(one.ids, one.batched_ids or one.ids) for one in given),
+            {one.name: one.batch_fault for one in given if one.batch_fault},
+            [
+                one.name
+                for one in given
+                if not one.batch_fault and differs_in_length(one.ids, one.batched_ids)
+            ],
         ),
-    ):
-        whole = together(parts)
-        rows.append(Row(name, whole.verdict, str(whole), whole))
-    if faults := [f"{one.name}: {one.fault}" for one in answers.values() if one.fault]:
-        died = not given or any("answered with 5" in fault for fault in faults)
-        rows.append(
-            Row("answered", BROKEN if died else UNKNOWN, f"{len(faults)} were not: {faults[0]}")
-        )
+    ]
+    faults = {one.name: one.fault for one in answers.values() if one.fault}
+    if faults:
+        name, fault = next(iter(faults.items()))
+        worst = max(map(_severity, faults.values()), key=WORST.index)
+        word = worst if given else BROKEN
+        rows.append(Row("answered", word, f"{len(faults)} were not: {name}: {fault}"))
     if wrong := [f"{one.name}: {one.chat}" for one in given if one.chat]:
         rows.append(Row("form of chats", BROKEN, f"{len(wrong)} are wrong: {wrong[0]}"))
     return rows
@@ -269,26 +320,42 @@ def itself(answers: Mapping[str, Answer]) -> list[Row]:
 def against(
     reference: Mapping[str, Answer],
     answers: Mapping[str, Answer],
-    scored: Mapping[str, Sequence[Step]],
+    readings: Mapping[str, Answer],
+    asked: Collection[str] = (),
 ) -> list[Row]:
-    """What the answers say beside a reference's. ``scored``: how likely this server finds the
-    reference's answers.
+    """What the answers say beside a reference's. ``readings``: the reference's answers with how
+    likely this server finds them; ``asked``: the questions of this run.
     """
     both = [(other, answers[name]) for name, other in reference.items() if name in answers]
     both = [(a, b) for a, b in both if not a.fault and not b.fault]
     rows = []
+    missing = [name for name, one in reference.items() if one.fault and name in answers]
+    missing += [name for name in reference if name in asked and name not in answers]
+    if missing:
+        seen = f"{len(missing)} have no answer on one of the two sides ({', '.join(missing[:4])})"
+        rows.append(Row("questions", UNKNOWN, seen))
     if other_prompts := [a.name for a, b in both if list(a.prompt) != list(b.prompt)]:
         seen = f"{len(other_prompts)} of {len(both)} are read as other tokens ({', '.join(other_prompts[:4])})"
         rows.append(Row("prompts", DIFFERENT, f"{seen}: another chat template or tokenizer"))
-    for name, parts in (
-        (
+    read = {a.name: readings.get(a.name, Answer(a.name)) for a, _ in both}
+    rows.append(
+        _compared(
             "reading the reference's answers",
-            [agreement(zip(a.scored, scored.get(a.name, ()), strict=False)) for a, _ in both],
-        ),
-        ("writing", [agreement(paths(a, b)) for a, b in both]),
-    ):
-        whole = together(parts)
-        rows.append(Row(name, whole.verdict, str(whole), whole))
+            [agreement(zip(a.scored, read[a.name].scored, strict=False)) for a, _ in both],
+            sum(a.read_places for a, _ in both),
+            {name: one.read_fault for name, one in read.items() if one.read_fault},
+        )
+    )
+    same = [(a, b) for a, b in both if list(a.prompt) == list(b.prompt)]
+    rows.append(
+        _compared(
+            "writing",
+            [agreement(paths(a, b)) for a, b in same],
+            sum(shared(a.ids, b.ids or a.ids) for a, b in same),
+            {},
+            [a.name for a, b in same if differs_in_length(a.ids, b.ids or a.ids)],
+        )
+    )
     equal = sum(list(a.ids) == list(b.ids) and a.text == b.text for a, b in both)
     rows.append(
         Row("texts", SAME if equal == len(both) else CLOSE, f"{equal} of {len(both)} are equal")
@@ -317,10 +384,8 @@ def verdict(own: Sequence[Row], other: Sequence[Row] = ()) -> str:
     word = _worst(compared)
     if word == SAME and _worst(other) != SAME:
         word = CLOSE
-    return max(word, own_worst, key=WORST.index) if own_worst in (DIFFERENT, BROKEN) else word
+    return max(word, own_worst, key=WORST.index) if own_worst != CLOSE else word
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """The worst verdict; `not compared` only where nothing was."""
-    known = [row.verdict for row in rows if row.verdict != UNKNOWN]
-    return max(known, key=WORST.index) if known else UNKNOWN
+    return max((row.verdict for row in rows), key=WORST.index)

@@ -10,9 +10,11 @@ from envgen.bench import answers
 from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, tokens
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import CellResult
+from envgen.engine.values import MISSHAPEN
 from envgen.live import doing
 from envgen.profile.service import Ready
 from envgen.serve import chat, readiness
+from envgen.serve.events import Completion, NoCompletion
 from envgen.serve.wait import Evidence
 from envgen.text import shorten
 
@@ -80,8 +82,13 @@ def fault_of(target: BenchTarget, length: int) -> str:
         )
     except Refused as error:
         return str(error)
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    return "" if isinstance(choices, list) and choices else "the reply is not a completion"
+    try:
+        completion = Completion().add(reply)
+        counted = (reply.get("usage") or {}).get("completion_tokens")
+    except (NoCompletion, *MISSHAPEN):
+        return "the reply is not a completion"
+    # Ends of texts that are ignored are tokens without letters.
+    return "" if completion.text or counted else "the reply has no token"
 
 
 def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list[Criterion]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from envgen.bench.answers import REFUSED
 from envgen.engine.process import in_background
 from envgen.engine.values import read_json
 from envgen.errors import ServiceError, UsageError
@@ -40,6 +41,11 @@ class Refused(Exception):
     def __init__(self, why: str, *, by_choice: bool = False) -> None:
         super().__init__(why)
         self.by_choice = by_choice
+
+    @property
+    def fault(self) -> str:
+        """As an answer of `envgen answers` has it."""
+        return f"{REFUSED if self.by_choice else ''}{self}"
 
 
 @dataclass(frozen=True)

@@ -76,50 +76,47 @@ class Asker:
         for number, question in enumerate(asked, 1):
             self.on_step(f"alone: {number} of {len(asked)}")
             answers[question.name] = self._alone(question)
-        given = [answer for answer in answers.values() if answer.steps]
+        given = [answer for answer in answers.values() if answer.prompt and not answer.fault]
         for start in range(0, len(given), BATCH):
             self.on_step(f"in batches of {BATCH}: {min(start + BATCH, len(given))} of {len(given)}")
             batch = given[start : start + BATCH]
-            for answer, (ids, steps) in zip(batch, together(self._batched, batch), strict=True):
-                answers[answer.name] = replace(answer, batched_ids=ids, batched=steps)
-        for number, answer in enumerate(given, 1):
-            self.on_step(f"reading: {number} of {len(given)}")
-            answers[answer.name] = replace(answers[answer.name], scored=self.score(answer))
+            answers |= {answer.name: answer for answer in together(self._batched, batch)}
+        written = [answers[answer.name] for answer in given if answer.steps]
+        for number, answer in enumerate(written, 1):
+            self.on_step(f"reading: {number} of {len(written)}")
+            answers[answer.name] = self.score(answer)
         return answers
 
-    def score(self, answer: Answer) -> list[Step]:
-        """How likely this server finds each word of an answer; an empty step where it was not
-        asked, [] if it can't.
+    def score(self, answer: Answer) -> Answer:
+        """The answer with how likely this server finds each of its words, where it was asked; or
+        with the reason why it did not say so.
         """
-        text = [*answer.prompt, *answer.ids]
         try:
-            if self.at_once and len(text) <= SCORED_AT_ONCE:
-                try:
-                    return self._read(text)[len(answer.prompt) : len(text)]
-                except Refused as error:
-                    if not error.by_choice:
-                        raise
-                    self.at_once = False  # as vLLM with a draft
-            chosen = (
-                {len(answer.ids) * place // PLACES for place in range(PLACES)}
-                if answer.ids
-                else set()
-            )
-            places: Sequence[int] = (
-                range(len(answer.ids)) if len(text) <= SCORED_AT_ONCE else sorted(chosen)
-            )
-            salt = secrets.token_hex(8)  # one text: its beginning may be kept
-            steps: list[Step] = [{}] * len(answer.ids)
-            for place in places:
-                body = {
-                    "prompt": text[: len(answer.prompt) + place],
-                    "max_tokens": 1,
-                    "cache_salt": salt,
-                }
-                steps[place] = self._continued(body)[1][0]
-            return steps
-        except (Refused, *MISSHAPEN):
-            return []
+            return replace(answer, scored=self._scores(answer), read_fault="")
+        except (Refused, *MISSHAPEN) as error:
+            return replace(answer, scored=[], read_fault=_fault(error))
+
+    def _scores(self, answer: Answer) -> list[Step]:
+        """An empty step for each place that was not asked for. Raises Refused, or one of MISSHAPEN."""
+        text = [*answer.prompt, *answer.ids]
+        if self.at_once and len(text) <= SCORED_AT_ONCE:
+            try:
+                return self._read(text, len(answer.prompt))
+            except Refused as error:
+                if not error.by_choice:
+                    raise
+                self.at_once = False  # as vLLM with a draft
+        chosen = sorted({len(answer.ids) * place // PLACES for place in range(PLACES)})
+        places = range(len(answer.ids)) if len(text) <= SCORED_AT_ONCE else chosen
+        salt = secrets.token_hex(8)  # one text: its beginning may be kept
+        steps: list[Step] = [{}] * len(answer.ids)
+        for place in places:
+            prompt = text[: len(answer.prompt) + place]
+            (_, read) = self._continued({"prompt": prompt, "max_tokens": 1, "cache_salt": salt})
+            if not read:
+                raise Refused("the server gives no probabilities", by_choice=True)
+            steps[place] = read[0]
+        return steps
 
     def _alone(self, question: FixedQuestion) -> Answer:
         answer = Answer(question.name)
@@ -137,14 +134,14 @@ class Asker:
                 return answer
             choice, steps = self._continued({**body, "max_tokens": REPLY})
             prompt = choice.get("prompt_token_ids") or answer.prompt
+            if not choice.get("token_ids") and not choice.get("text"):
+                raise Refused("the answer has no word", by_choice=True)
             text = answer.text or str(choice.get("text") or "")
             return replace(
                 answer, prompt=prompt, ids=choice.get("token_ids") or (), steps=steps, text=text
             )
-        except Refused as error:
-            return replace(answer, fault=str(error))
-        except MISSHAPEN as error:
-            return replace(answer, fault=f"the reply is not a completion: {type(error).__name__}")
+        except (Refused, *MISSHAPEN) as error:
+            return replace(answer, fault=_fault(error))
 
     def _chat(self, question: FixedQuestion) -> Answer:
         """A chat's answer: the tokens that its template makes, its text, and what is wrong with its
@@ -174,12 +171,12 @@ class Asker:
         prompt = reply.get("prompt_token_ids") or ()
         return Answer(question.name, prompt=prompt, text=text, chat=seen if good is False else "")
 
-    def _batched(self, answer: Answer) -> tuple[Sequence[int], list[Step]]:
+    def _batched(self, answer: Answer) -> Answer:
         try:
             choice, steps = self._continued({"prompt": list(answer.prompt), "max_tokens": REPLY})
-            return choice.get("token_ids") or (), steps
-        except (Refused, *MISSHAPEN):
-            return (), []
+        except (Refused, *MISSHAPEN) as error:
+            return replace(answer, batch_fault=_fault(error))
+        return replace(answer, batched_ids=choice.get("token_ids") or (), batched=steps)
 
     def _continued(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Step]]:
         """A completion's choice, with how likely each word was. Raises Refused, or one of
@@ -199,12 +196,19 @@ class Asker:
                 False  # not with this flag, draft or front end: then texts are all that there is
             )
         tops = (choice.get("logprobs") or {}).get("top_logprobs") or []
+        ids = choice.get("token_ids") or ()
+        if tops and ids and (len(tops) != len(ids) or not all(tops)):
+            raise Refused(f"gave probabilities for {sum(map(bool, tops))} of {len(ids)} tokens")
+        room = (self.target.max_len or 0) - len(choice.get("prompt_token_ids") or body["prompt"])
+        wanted = body["max_tokens"]
+        if choice.get("finish_reason") == "length" and 0 < len(ids) < wanted <= room:
+            raise Refused(f"ended for its length after {len(ids)} of {wanted} tokens")
         return choice, [
             {_token(name): log_probability(value) for name, value in top.items()} for top in tops
         ]
 
-    def _read(self, text: Sequence[int]) -> list[Step]:
-        """How likely each word of a text was; an empty step for the first."""
+    def _read(self, text: Sequence[int], start: int) -> list[Step]:
+        """How likely each word of a text was, from ``start`` on."""
         given = {
             "prompt": list(text),
             "max_tokens": 1,
@@ -213,11 +217,21 @@ class Asker:
         }
         rows = self.target.ask(COMPLETIONS, given)["choices"][0].get("prompt_logprobs")
         if not rows:
-            raise Refused("the server scores no prompts")
+            raise Refused("the server scores no prompts", by_choice=True)
+        rows = rows[start:]
+        if len(rows) != len(text) - start or not all(rows):
+            raise Refused(f"scored {sum(map(bool, rows))} of {len(text) - start} tokens")
         return [
-            {int(token): log_probability(value["logprob"]) for token, value in (row or {}).items()}
+            {int(token): log_probability(value["logprob"]) for token, value in row.items()}
             for row in rows
         ]
+
+
+def _fault(error: Exception) -> str:
+    """Why a question was not answered."""
+    if isinstance(error, Refused):
+        return error.fault
+    return f"the reply is not a completion: {type(error).__name__}"
 
 
 def _token(name: str) -> int:
@@ -226,12 +240,12 @@ def _token(name: str) -> int:
 
 def scorer(
     asker: Asker, reference: Mapping[str, Answer], names: Collection[str]
-) -> dict[str, Sequence[Step]]:
-    """How likely the server of ``asker`` finds the answers of a reference to the questions
-    ``names``.
+) -> dict[str, Answer]:
+    """The answers of a reference to the questions ``names``, with how likely the server of
+    ``asker`` finds them.
     """
     given = [answer for answer in reference.values() if answer.ids and answer.name in names]
-    scored: dict[str, Sequence[Step]] = {}
+    scored: dict[str, Answer] = {}
     for number, answer in enumerate(given, 1):
         asker.on_step(f"reading the reference's: {number} of {len(given)}")
         scored[answer.name] = asker.score(answer)

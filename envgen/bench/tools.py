@@ -158,6 +158,10 @@ class BenchTool:
             for line in done["fell_back"]
         ]
         faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
+        # `vllm bench serve` counts a reply that ended early, and its speed, as any other.
+        lengths = zip(report.get("output_lens") or (), report.get("errors") or (), strict=False)
+        short = [int(length) for length, error in lengths if not error and length < cell.output]
+        faults += [f"a reply has {length} of {cell.output} tokens" for length in short]
         if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply arrived in one piece")
         answered = sum("ttft_ms" in one for one in samples)

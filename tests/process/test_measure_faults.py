@@ -61,6 +61,12 @@ def test_a_request_that_fails(tmp_path: Path) -> None:
     assert lines[-1]["outcome"] == "failed"
 
 
+def test_a_reply_without_a_token(tmp_path: Path) -> None:
+    with fault_server("no token") as server:
+        out, _ = ask(tmp_path, "smoke", server.url, code=1)
+    assert "FAIL  prefill of 500 tokens: the reply has no token" in out
+
+
 def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
     with fault_server("answers as another") as server:
         out, _ = ask(tmp_path, "smoke", server.url, "--model", "tiny", code=1)

@@ -73,7 +73,8 @@ class _Handler(Quiet):
             self.chat(body, fault)
         elif not body.get("stream"):
             name = fault.removeprefix("answers as ") if fault.startswith("answers as ") else "tiny"
-            self.document(200, json.dumps({"model": name, "choices": [{"text": "".join(GOOD)}]}))
+            text = "" if fault == "no token" else "".join(GOOD)
+            self.document(200, json.dumps({"model": name, "choices": [{"text": text}]}))
         else:
             self.stream(body, fault)
 

@@ -38,7 +38,8 @@ def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
     service then starts again.
 
     The verdict is `same`, `close` (what another kernel or batch size gives; exit code 0),
-    `different` (1) or `broken` (5). It is `not compared` (1) where a server gives no probabilities.
+    `different` (1) or `broken` (5). It is `not compared` (1) where a server refuses a question or
+    gives no probabilities: what was not answered counts, and is named.
 
     \b
     Examples:

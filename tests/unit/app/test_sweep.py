@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envgen.app.measure import Asked
 from envgen.app.session import Session
-from envgen.app.sweep import _row, forms_of, lines_of, markdown, unfinished
+from envgen.app.sweep import _row, forms_of, lines_of, markdown, reference_among, unfinished
 from envgen.bench import record
 from envgen.errors import Problem, UsageError
 from envgen.serve.preflight import PreflightError
@@ -96,3 +96,8 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
     asked = Asked(Session(), "serve", None, None, None, 1)
     kept = _row(asked, "long", show, None, None, True)
     assert kept["cause"] == "the image is older than the profile"
+
+
+def test_a_form_with_wrong_answers_is_no_reference() -> None:
+    rows = [{"verdict": word, "answers": str(number)} for number, word in enumerate(("", "broken", "close", "same"))]
+    assert reference_among(rows) == "2" and reference_among(rows[:2]) == ""

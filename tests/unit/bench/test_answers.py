@@ -109,9 +109,8 @@ def answer(name: str = "capital", ids: tuple[int, ...] = (1, 1, 1), step: Step =
 
 def compared(mine: Answer, other: Answer, scored: list[Step] | None = None) -> tuple[str, list[Row]]:
     own = answers.itself({mine.name: mine})
-    rows = answers.against(
-        {other.name: other}, {mine.name: mine}, {mine.name: other.scored if scored is None else scored}
-    )
+    read = replace(other, scored=other.scored if scored is None else scored)
+    rows = answers.against({other.name: other}, {mine.name: mine}, {mine.name: read})
     return verdict(own, rows), [*rows, *own]
 
 

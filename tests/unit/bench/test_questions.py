@@ -56,7 +56,7 @@ def test_a_server_that_does_all_of_it() -> None:
     assert sum(bool(step) for step in given["long"].scored) == PLACES  # one by one
     assert answers.verdict(answers.itself(given)) == answers.SAME
     scored = scorer(asker(), given, ["chat"])
-    assert list(scored) == ["chat"] and scored["chat"] == given["chat"].scored
+    assert list(scored) == ["chat"] and scored["chat"].scored == given["chat"].scored
 
 
 def test_drafts_score_no_text_at_once_so_it_is_scored_place_by_place() -> None:

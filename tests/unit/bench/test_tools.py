@@ -137,6 +137,9 @@ def test_requests_without_figures_have_failed() -> None:
     failing = json.dumps({**VLLM_REPORT, "errors": ["Traceback\nHTTP 400: too long", *VLLM_REPORT["errors"][1:]]})
     found = tool(ran(failing), VLLM).measure(CELL)
     assert found.failed and found.fault == "HTTP 400: too long"
+    ended = json.dumps({**VLLM_REPORT, "output_lens": [1, *VLLM_REPORT["output_lens"][1:]]})
+    found = tool(ran(ended), VLLM).measure(MatrixCell(16, 32))
+    assert (found.failed, found.fault) == (1, "a reply has 1 of 16 tokens")
 
 
 def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
