@@ -62,6 +62,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
     dev.envgen.lock="" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="0c50852be1c30145636f93413446736b2898bddd665358eac71b5aef086d5ff9"
+    dev.envgen.render="fe7ff55ea50d6fb7712f5034a7fd9b523fc64ca218402f885f6fad96c45de4b9"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Iterator
 
 from envgen.inside.common import listing, read_text
@@ -43,11 +44,22 @@ def generators(root: str) -> list[str]:
     return paths
 
 
-def makes(path: str, name: str) -> bool:
-    """Whether a generator names the module ``name``, or the beginning of its name."""
-    texts = set(_TEXT.findall(read_text(path, _LARGEST)))
-    heads = tuple(text if text.endswith("_") else text + "_" for text in texts)
-    return name in texts or name.startswith(heads)
+@dataclass(frozen=True)
+class GeneratorTexts:
+    """What a generator's file calls modules: whole names, and beginnings of names."""
+
+    names: frozenset[str]
+    heads: tuple[str, ...]
+
+    def have(self, name: str) -> bool:
+        """Whether they name the module ``name``."""
+        return name in self.names or name.startswith(self.heads)
+
+
+def texts_of(path: str) -> GeneratorTexts:
+    texts = frozenset(_TEXT.findall(read_text(path, _LARGEST)))
+    heads = (text if text.endswith("_") else text + "_" for text in texts)
+    return GeneratorTexts(texts, tuple(heads))
 
 
 def include_folders(recipe: NinjaRecipe) -> list[str]:

@@ -10,12 +10,12 @@ import json
 import os
 import re
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Callable
 
 from envgen.inside.common import PATCHES, read_bytes
 from envgen.inside.jit import kernels, tree
-from envgen.inside.jit.generators import generators, makes, shadows
+from envgen.inside.jit.generators import generators, shadows, texts_of
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
 from envgen.inside.jit.locks import (
@@ -173,6 +173,7 @@ class Judge:
         self.package = package
         self.thorough = thorough
         self.files = tree.FileFacts()
+        self.texts = lru_cache(None)(texts_of)
         self.reader = RecipeReader()
         self.archs: list[str] | None = request.get("expected_archs")
         # A temporary container lacks the mounts of services, so a missing file proves nothing.
@@ -330,7 +331,7 @@ class Judge:
             changed = [
                 path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked
             ]
-        own = [path for path in changed if makes(path, recipe.name)]
+        own = [path for path in changed if self.texts(path).have(recipe.name)]
         again = rewrites(recipe.shelf.version)
         if changed:
             message = "changed after it was compiled, and " + (
