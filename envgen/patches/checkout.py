@@ -29,7 +29,7 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
         if source.patches and folder.is_dir():
             with contextlib.suppress(
                 EnvgenError, OSError
-            ):  # `envgen patch list` reports an unreadable series
+            ):  # `envgen patch check` reports an unreadable series
                 series = load_series(root, source.patches).for_version(nearest_release(folder))
                 if missing := _missing(folder, series):
                     lacked[name] = missing

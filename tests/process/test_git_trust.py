@@ -207,7 +207,6 @@ def test_verbs(trap: Trap) -> None:
         ("build",),
         ("patch", "apply", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "new", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
-        ("patch", "list", "-p", "prod"),
         ("patch", "refresh", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         *((verb, "web") for verb in ("up", "bench", "logs")),
         *(("cache", verb) for verb in ("list", "why", "warm")),

@@ -116,9 +116,7 @@ def run(command: str, cwd: Path, timeout: float = 60) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize(
-    "verb", ["config", "render --check", "patch list", "lock --check", "results list", "--version"]
-)
+@pytest.mark.parametrize("verb", ["config", "render --check", "lock --check", "results list", "--version"])
 def test_standard_output_that_cannot_be_written(made: Project, verb: str) -> None:
     whole = made.envgen(*verb.split(), code=None, env=NOWHERE)
     for stream in (">/dev/full", ">&-"):
@@ -137,7 +135,7 @@ def test_standard_error_that_cannot_be_written_changes_no_code(made: Project) ->
 
 
 def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
-    for verb in ("render", "doctor", "config", "init x", "patch list", "explain"):
+    for verb in ("render", "doctor", "config", "init x", "patch check", "explain"):
         found = run(f"mkdir gone && cd gone && rmdir ../gone && $EG {verb}", tmp_path)
         assert found.returncode in (2, 6), (verb, found)
         assert "Traceback" not in found.stderr and "internal" not in found.stderr
@@ -146,7 +144,7 @@ def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
 
 def test_no_home(made: Project) -> None:
     user = "env -u HOME -u XDG_CACHE_HOME setpriv --reuid 4243 --regid 4243 --clear-groups"
-    for verb in ("config", "patch list", "render --check"):
+    for verb in ("config", "render --check"):
         found = run(f"{user} $EG {verb} -f envgen.yaml", made.root)
         assert "internal" not in found.stderr and found.returncode in (0, 1, 2, 6), (verb, found)
 
@@ -170,7 +168,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(mount)], check=True)
 
 
-VERBS = ("render", "lock", "build", "up", "init new", "patch list", "config", "doctor --bundle b.tgz", "results list")
+VERBS = ("render", "lock", "build", "up", "init new", "config", "doctor --bundle b.tgz", "results list")
 
 
 @pytest.mark.parametrize("trouble", ["no space", "read-only"])

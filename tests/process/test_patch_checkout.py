@@ -191,7 +191,6 @@ def test_every_verb_works_where_every_source_is_mounted(tmp_path: Path) -> None:
     (tmp_path / "envgen.yaml").write_text(
         mounted.replace("mount: /code/tool", "mount: /code/tool\n        patches: tool")
     )
-    assert f"for the checkout {tool.parent}; for >=1.2.3" in made.envgen("patch", "list").out
     assert "0001-two.patch: fits" in made.envgen("patch", "check").out
     git(["checkout", "-q", "."], cwd=tool.parent)
     assert lacking(load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"], tmp_path)
@@ -291,7 +290,6 @@ def test_a_patch_that_its_range_leaves_out_is_told_in_the_same_words(tmp_path: P
     told = "prod: patches/tool: left out, because they are not for 2.0: 0001-two.patch (for <2)"
     assert told in made.envgen("render").err
     assert told in made.envgen("build", "-p", "prod", code=None).err
-    assert "LEFT OUT: not for this version" in made.envgen("patch", "list").out
 
 
 @pytest.mark.parametrize("series", [None, "# 0001-two.patch\n"])
@@ -301,7 +299,7 @@ def test_a_series_without_a_patch_builds_nothing(tmp_path: Path, series: str | N
     if series is not None:
         (tmp_path / "patches/tool").mkdir(parents=True)
         (tmp_path / "patches/tool/series").write_text(series)
-    for words in (["render"], ["render", "--check"], ["patch", "list"], ["patch", "check"], ["patch", "refresh", "2"]):
+    for words in (["render"], ["render", "--check"], ["patch", "check"], ["patch", "refresh", "2"]):
         stderr = made.envgen(*words, code=2).err
         assert "patches/tool/series: " in stderr and "take" in stderr
 

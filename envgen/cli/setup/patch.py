@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +20,7 @@ from envgen.cli.common import answer, ask, project_options, reporting
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import DryRun, State, as_document, dry_run, report_lines
-from envgen.patches.series import Series, add, choose, in_range, replace_diff
+from envgen.patches.series import Series, add, choose, replace_diff
 from envgen.patches.source import PatchedSource
 from envgen.text import counted, progress
 
@@ -37,55 +35,6 @@ def command() -> None:
       envgen patch check vllm --ref v0.16.0
       envgen patch new faster-moe vllm
     """
-
-
-@command.command("list")
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@reporting
-def list_(session: Session, sources: tuple[str, ...]) -> int:
-    """List the patches of each source: purpose, versions, and whether they need a rebuild.
-
-    \b
-    Example:
-      envgen patch list vllm
-    """
-    documents: list[dict[str, Any]] = []
-    for target in find_targets(session, sources):
-        series, version = target.series(), target.version
-        late = series.for_version(version).split(target.source.package)[1]
-        to_wheel = "applied to the wheel" if target.source.origin.wheel else ""
-        how = f"for the checkout {target.mounted}" if target.mounted else to_wheel
-        rows = [
-            {
-                "name": patch.name,
-                "path": patch.path,
-                "title": patch.header.title,
-                "applies_to": patch.header.applies_to or None,
-                "in_range": in_range(patch.header.applies_to, version),
-                "touches": list(patch.touches),
-                "fields": dict(patch.header.fields),
-                "how": how or ("Python only" if patch in late else "built with the wheel"),
-            }
-            for patch in series.patches
-        ]
-        head = {
-            "source": target.name,
-            "profile": target.profile.name,
-            "series": f"{series.folder}/series",
-        }
-        documents.append({**head, "version": version or None, "patches": rows})
-    return answer({"sources": documents}, _listed(documents))
-
-
-def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for source in documents:
-        yield " ".join(
-            filter(None, (source["source"], source["version"], f"(profile {source['profile']})"))
-        )
-        for row in source["patches"]:
-            note = "" if row["in_range"] else ", LEFT OUT: not for this version"
-            yield f"  {row['name']}\n      {row['title']}"
-            yield f"      {row['how']}; for {row['applies_to'] or 'every version'}{note}"
 
 
 @command.command("check")
