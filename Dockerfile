@@ -1,5 +1,4 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
-# NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 # It needs BuildKit 0.10 (Docker 23), and no frontend from Docker Hub, so it names none in a line `syntax=`.
@@ -8,7 +7,9 @@
 FROM scratch AS scripts
 COPY --chmod=0755 docker/ /
 
-FROM nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04 AS base
+FROM nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6 AS base
+# The time of all that is added; every later stage inherits it.
+ARG SOURCE_DATE_EPOCH="1767225600"
 # Installs packages for the build: ca-certificates, python3, python3-dev, python3-pip.
 RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
@@ -16,27 +17,32 @@ RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-instal
     /run/envgen/apt-install ca-certificates python3 python3-dev python3-pip
 
 # Installs uv beside the base image's Python.
+# The lock was made without the base image: stops where that is not what the lock assumes.
 RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
+    --mount=from=scripts,source=/profiles/prod/locked/uv.txt,target=/run/envgen/locked.txt \
     --mount=from=scripts,source=/build/bootstrap,target=/run/envgen/bootstrap \
-    python3 /run/envgen/lib/with-index /run/envgen/bootstrap python3
+    python3 /run/envgen/lib/with-index /run/envgen/bootstrap python3 python==3.12
 ENV PATH="/opt/envgen/bin:$PATH"
 
 FROM base AS final
 # Installs llama-benchy, cuda-python.
 RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
-    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm --prefer b12x -- llama-benchy==0.4.0 'cuda-python>=13,<14'
-# Installs flashinfer-python, vllm[b12x]==0.33.0.
+    --mount=from=scripts,source=/profiles/prod/locked/deps.txt,target=/run/envgen/locked.txt \
+    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm --prefer b12x -- --no-deps --require-hashes -r /run/envgen/locked.txt
+# Installs flashinfer-python==0.7.2.post1, vllm[b12x]==0.33.0.
 RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
-    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm --prefer b12x -- flashinfer-python 'vllm[b12x]==0.33.0'
+    --mount=from=scripts,source=/profiles/prod/locked/install.txt,target=/run/envgen/locked.txt \
+    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm --prefer b12x -- --no-deps --require-hashes -r /run/envgen/locked.txt
 
 # gpt-oss's vocabulary, which it would fetch when it starts.
 ADD --checksum=sha256:446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d --chmod=0644 https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken /workspace/tiktoken_encodings/o200k_base.tiktoken
 ADD --checksum=sha256:223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7 --chmod=0644 https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken /workspace/tiktoken_encodings/cl100k_base.tiktoken
 # Runtime programs: entry point, health check, compile-gate
 COPY --from=scripts /runtime /opt/envgen
+COPY --from=scripts /profiles/prod/runtime /opt/envgen
 # Variables that a service gets when it starts are in its shells, too.
 RUN echo '[ ! -r /run/envgen-env ] || . /run/envgen-env' >>/etc/bash.bashrc
 WORKDIR /workspace
@@ -60,8 +66,9 @@ ENV CUDA_HOME="/usr/local/cuda" \
 
 LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
-    dev.envgen.lock="" \
+    dev.envgen.lock="d6ca51286ba98af92edaa228a5f766140fe11ab1e87877892a0ed68d073a9910" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
-    dev.envgen.render="fe7ff55ea50d6fb7712f5034a7fd9b523fc64ca218402f885f6fad96c45de4b9"
+    org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
+    dev.envgen.render="553e53c29a31f6efdcc2385548f44307ffffcbd551a46a0d9fc024853df162b1"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

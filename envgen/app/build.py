@@ -18,7 +18,7 @@ from envgen.errors import BuildError, EnvgenError, Problem, RefusedError
 from envgen.explain import Circumstances, Explanation
 from envgen.explain.read import cause_of
 from envgen.files import state_dir
-from envgen.lock.ask import stale
+from envgen.lock.ask import python_sets, stale
 from envgen.lock.model import InputChange
 from envgen.patches.dry_run import DryRun, dry_run, report_lines, summary
 from envgen.profile.model import Mode
@@ -165,6 +165,13 @@ def lock_problems(deployment: Deployment) -> list[Problem]:
     if lock is None:
         return [Problem("no envgen.lock")]
     problems = [Problem(str(item)) for item in stale(profile, lock, deployment.platform)]
+    here = lock.python.get(deployment.platform)
+    steps = python_sets(profile) if here is not None and here.assumes else ()
+    for step in steps:
+        # Resolved without the base image, so nothing of it is known.
+        if here is not None and step.name in here.open and not step.needs_metadata:
+            problems.append(Problem(f"pip: {step.name} is open: {here.open[step.name]}"))
+            break
     if lock.base and deployment.base_moved:
         message = f"base: {lock.base.name} was built locally, and here it {deployment.base_moved}"
         problems.append(

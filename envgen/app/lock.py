@@ -40,6 +40,9 @@ def check(session: Session) -> dict[str, list[Stale]] | None:
         return None
     for line in (one for p in profiles for one in left_out(p, locked(p, lock), series_of(p, root))):
         progress(f"note: {line}")
+    if lock.read:
+        entries = "1 entry was" if len(lock.read) == 1 else f"{len(lock.read)} entries were"
+        progress(f"note: {entries} read elsewhere; `envgen lock` asks their servers")
     return {p.name: [*stale(p, locked(p, lock)), *unlocked_models(p, lock)] for p in profiles}
 
 

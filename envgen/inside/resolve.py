@@ -89,7 +89,10 @@ def stand_ins(folder: str, present: Present) -> None:
 
 
 def tags_module() -> Any:
-    return importlib.import_module("pip._vendor.packaging.tags")
+    try:
+        return importlib.import_module("pip._vendor.packaging.tags")
+    except ImportError:  # an environment without pip
+        return importlib.import_module("packaging.tags")
 
 
 def fits(filename: str, tags: Set[Any]) -> bool:
@@ -124,6 +127,15 @@ class PackageSets:
         self.present = {name: found for name, found in present.items() if name not in removed}
         os.makedirs(folder, exist_ok=True)
         self.links = os.path.join(os.path.dirname(folder), "stand-ins")
+        self.used: Set[str] = set()  # packages of the base image that a step relies on
+
+    def python(self) -> List[str]:
+        """uv's options for the Python that packages are resolved for."""
+        return ["--python", sys.executable]
+
+    def tags(self) -> Set[Any]:
+        """The tags of the wheels that it can install."""
+        return set(tags_module().sys_tags())
 
     def resolve(self) -> Doc:
         kept: Dict[str, Dict[str, str]] = self.request["keep"]
@@ -218,6 +230,8 @@ class PackageSets:
         chosen = self.choose(item["name"], item["words"], never, {**present, **kept}, options)
         drop = {own} if item["needs_metadata"] else set()
         wanted = {n: v for n, v in chosen.items() if n not in drop and present.get(n) != v}
+        for name in set(chosen) - set(wanted) - set(later) - drop:
+            self.used.add("%s==%s" % (name, chosen[name]))
         if not wanted:
             return []
         self.write(stem + ".pins", ["%s==%s" % pair for pair in sorted(wanted.items())])
@@ -238,8 +252,7 @@ class PackageSets:
             source,
             "-o",
             target,
-            "--python",
-            sys.executable,
+            *self.python(),
             "--quiet",
         ]
         # An option --find-links replaces the variable; for no-index uv has none.
@@ -258,7 +271,7 @@ class PackageSets:
             toml = importlib.import_module("pip._vendor.tomli")
         with open(path, encoding="utf-8") as file:
             packages = toml.loads(file.read()).get("packages", [])
-        pins, tags = [], set(tags_module().sys_tags())
+        pins, tags = [], self.tags()
         for package in packages:
             name, wheels = normal(package["name"]), hashes_of(package.get("wheels", []))
             fitting = [digest for file, digest in wheels if fits(file, tags)]

@@ -196,6 +196,7 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
             for p, v in pythons.items()
             if wanted in ("", p) and v.asks == asks and fits(v, profile)
         },
+        base_read=lock.read.get(str(profile.base.image), ""),
     )
 
 
@@ -204,7 +205,8 @@ def fits(python: PythonLock, profile: Profile) -> bool:
     packages that it may have.
     """
     steps = {step.name: step for step in python_sets(profile)}
-    unresolved = {name for name in python.open if name in steps and steps[name].needs_metadata}
+    may = {name for name, step in steps.items() if step.needs_metadata or python.assumes}
+    unresolved = may & {*python.open}
     if {*python.open} != unresolved or {*python.sets} != {*steps} - unresolved:
         return False
     off = {canonicalize_name(name) for name in (*profile.pip.override, *profile.pip.remove)}

@@ -78,19 +78,26 @@ class Pinned:
 
 @dataclass(frozen=True)
 class PythonLock:
-    """The Python packages of one profile on one platform, by step. ``open``: step -> why it could
-    not be locked.
+    """The Python packages of one profile on one platform, by step.
+
+    ``open``: step -> why it could not be locked. ``assumes``: of packages that were resolved
+    without their base image, what it must have: ``python==3.12``, then packages.
     """
 
     asks: str
     python: str
     sets: Mapping[str, tuple[Pinned, ...]]
     open: Mapping[str, str] = field(default_factory=dict)
+    assumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A whole envgen.lock."""
+    """A whole envgen.lock.
+
+    ``read``: entry of another part -> where its digest or commit was read. No server was asked for
+    it yet; `envgen lock` asks, and the entry leaves this list.
+    """
 
     images: Mapping[str, ImageLock] = field(default_factory=dict)
     git: Mapping[str, GitLock] = field(default_factory=dict)  # by git_key
@@ -98,6 +105,7 @@ class Lock:
         default_factory=dict
     )  # profile -> platform
     models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
+    read: Mapping[str, str] = field(default_factory=dict)
 
     def commit_of(self, model: ModelRef) -> str:
         """Its commit; "" if it is not locked."""
@@ -111,6 +119,12 @@ class ProfileLock:
     base: ImageLock | None
     git: Mapping[str, GitLock]  # source -> its commit
     python: Mapping[str, PythonLock]  # platform -> packages
+    base_read: str = ""  # where the base's digest was read, if no registry was asked for it
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the base image must have for the packages, which were resolved without it."""
+        return tuple(sorted({word for python in self.python.values() for word in python.assumes}))
 
     @property
     def epoch(self) -> int:
@@ -191,6 +205,8 @@ def _sum(entry: Mapping[str, Any]) -> str:
     hand changes in one of them needs a new resolution.
     """
     parts = {key: entry.get(key) or {} for key in ("python", "sets", "open")}
+    if entry.get("assumes"):
+        parts["assumes"] = sorted(entry["assumes"])
     return digest_of(1, {**parts, "sets": {k: sorted(v) for k, v in parts["sets"].items()}})[:16]
 
 
@@ -270,6 +286,7 @@ _FORMS = {
     "a platform": r"linux/[a-z0-9]+",
     "a kind of ref": r"tag|branch|commit|pull",
     "a way to resolve": rf"{REGISTRY}|{LOCAL}",
+    "what a base image has": r"[a-z0-9]+(-[a-z0-9]+)*==[a-z0-9.+!]+",
 }
 _FORM = {what: re.compile(form, re.A | re.I | re.X) for what, form in _FORMS.items()}
 _LATEST = 1 << 32  # of time stamps, in seconds: formats of archives have 32 bits
@@ -294,6 +311,8 @@ def _texts(lock: Lock) -> Iterator[tuple[str, str, str]]:
             where = f"python.{profile}.{platform}"
             yield where, "a platform", platform
             yield where, "a version", python.python
+            for word in python.assumes:
+                yield where, "what a base image has", word
             for step, pins in python.sets.items():
                 yield from _texts_of_pins(f"{where}.{step}", pins)
 
@@ -313,7 +332,8 @@ def _checked(lock: Lock) -> Lock:
         if text != text.lower() or not _FORM[what].fullmatch(text):
             raise ShapeError(f"{where}: {visible(text[:80])!r} is not {what}")
     for name, image in lock.images.items():
-        if not image.platforms or not 0 <= image.created < _LATEST:
+        known = image.platforms or name in lock.read  # maybe the list's digest alone was read
+        if not known or not 0 <= image.created < _LATEST:
             raise ShapeError(f"images.{name} has no platforms, or no time that a build can have")
     return lock
 

@@ -24,7 +24,7 @@ from envgen.files import data_dir
 from envgen.inside import run
 from envgen.lock import ask
 from envgen.lock.ask import Upgrade, keep, python_asks, python_sets
-from envgen.lock.model import LOCAL, ImageLock, Lock, Pinned, PythonLock, model_key
+from envgen.lock.model import LOCAL, GitLock, ImageLock, Lock, Pinned, PythonLock, model_key
 from envgen.lock.servers import COMMIT, commit_of, resolve_git, resolve_image, seconds
 from envgen.profile.model import Profile
 from envgen.profile.service import ModelRef
@@ -84,6 +84,7 @@ class ResolveResult:
     problems: list[Unresolved] = field(default_factory=list)
     left: list[Unresolved] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    answered: set[str] = field(default_factory=set)  # entries that a server was asked for
 
 
 def resolve(
@@ -107,14 +108,14 @@ def resolve(
     }
     for question in (question for profile in profiles for question in _questions(profile, engine)):
         begun, known = jobs[question.part], vars(old)[question.part]
-        if question.entry not in begun and (
-            question.entry not in known or upgrade.wants(*question.names)
-        ):
-            begun[question.entry] = question, in_background(question.answer)
-    images: dict[str, ImageLock] = {**old.images, **_answers(jobs["images"], out.problems)}
+        entry = question.entry
+        unasked = entry not in known or entry in old.read
+        if entry not in begun and (unasked or upgrade.wants(*question.names)):
+            begun[entry] = question, in_background(question.answer)
+    images: dict[str, ImageLock] = {**old.images, **_answers(jobs["images"], old, out)}
     python = _packages(profiles, replace(old, images=images), upgrade, engine, files, out)
-    git = {**old.git, **_answers(jobs["git"], out.problems)}
-    models = {**old.models, **_answers(jobs["models"], out.left)}
+    git = {**old.git, **_answers(jobs["git"], old, out)}
+    models = {**old.models, **_answers(jobs["models"], old, out)}
     wanted = {(one.part, one.entry) for profile in every for one in _questions(profile, engine)}
     wanted |= {("python", profile.name) for profile in every}
     parts = {"images": images, "git": git, "python": {**old.python, **python}, "models": models}
@@ -122,7 +123,9 @@ def resolve(
         part: {k: v for k, v in entries.items() if (part, k) in wanted}
         for part, entries in parts.items()
     }
-    out.lock = Lock(**kept)
+    wanted_entries = {entry for _, entry in wanted}
+    read = {k: v for k, v in old.read.items() if k in wanted_entries and k not in out.answered}
+    out.lock = Lock(**kept, read=read)
     return out
 
 
@@ -218,18 +221,40 @@ def _ask_model(model: ModelRef) -> str:
 
 
 def _answers(
-    jobs: Mapping[str, tuple[_Question, Future[Any]]], into: list[Unresolved]
+    jobs: Mapping[str, tuple[_Question, Future[Any]]], old: Lock, out: ResolveResult
 ) -> dict[str, Any]:
-    """The answers. A question that failed goes ``into`` the problems, and the lock keeps its old
-    entry.
+    """The answers. A question that failed is a problem, and the lock keeps its old entry; it is a
+    note where that was read elsewhere and only had to be compared.
     """
     answers = {}
     for entry, (question, job) in jobs.items():
+        before = vars(old)[question.part].get(entry) if entry in old.read else None
         try:
             answers[entry] = job.result()
         except EnvgenError as error:
-            into += [Unresolved(one, question.profile, question.key) for one in error.problems]
+            into = out.left if question.part == "models" else out.problems
+            if before is None:
+                into += [Unresolved(one, question.profile, question.key) for one in error.problems]
+            else:
+                out.notes.append(
+                    f"{question.what} stays as it was read in {old.read[entry]}, and was not "
+                    f"compared: {error.problems[0].message}"
+                )
+            continue
+        out.answered.add(entry)
+        first, now = _value(before), _value(answers[entry])
+        if before is not None and first != now:
+            out.notes.append(
+                f"{question.what} was read as {first} in {old.read[entry]}; now it is {now}"
+            )
     return answers
+
+
+def _value(entry: ImageLock | GitLock | str | None) -> str:
+    """The digest or commit of an entry of the lock."""
+    if isinstance(entry, ImageLock):
+        return entry.digest
+    return entry.commit if isinstance(entry, GitLock) else str(entry)
 
 
 # --- packages, in the base image
@@ -257,9 +282,10 @@ def _packages(
         platform = (
             base.platform.value if base.platform else f"linux/{image.architecture}" if image else ""
         )
-        if (platform not in mine.python if platform else not mine.python) or upgrade.wants_python(
-            profile, lock
-        ):
+        here = mine.python.get(platform) if platform else next(iter(mine.python.values()), None)
+        # Resolved without the image, which is there now.
+        assumed = image is not None and here is not None and bool(here.assumes)
+        if here is None or assumed or upgrade.wants_python(profile, lock):
             key = (str(base.image), base.python, repr(base.apt), repr(profile.pip.index_variables))
             groups.setdefault(key, []).append(profile)
     for (name, *_), group in groups.items():

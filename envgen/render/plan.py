@@ -127,6 +127,7 @@ class ImagePlan:
         )  # first of all: uv is installed from that index
         self.logins = environment.asks_logins(profile)
         self.uv_locked = self._list("uv")
+        self.assumes = lock.assumes if lock else ()
         self.built = tuple(
             self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built
         )

@@ -6,6 +6,7 @@ import base64
 import fcntl
 import hashlib
 import http.server
+import importlib.metadata
 import json
 import os
 import runpy
@@ -26,6 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local import Quiet, serving
 
+from envgen.explain import Circumstances
 from envgen.explain.read import cause_of
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
@@ -774,3 +776,17 @@ def test_uv_names_what_a_build_lacks_and_the_cure_names_our_key(tmp_path: Path, 
     cause = cause_of(done.stderr.splitlines())
     assert cause is not None and cause.cause.startswith("the build of lib imports"), done.stderr
     assert cause.cause.endswith(": envgen_nosuch") and "sources.NAME.install.requires" in cause.cure
+
+
+def test_a_build_stops_where_the_base_image_is_not_what_the_lock_assumes(tmp_path: Path) -> None:
+    (tmp_path / "pip.py").write_text("raise SystemExit(3 if 'install' in __import__('sys').argv else 0)")
+    major, minor = sys.version_info[:2]
+    here, env = f"python=={major}.{minor}", {"PYTHONPATH": str(tmp_path)}
+    yes = "PyYAML==" + importlib.metadata.version("pyyaml")
+    assert run("bootstrap", sys.executable, here, yes.lower(), env=env) == (3, "")
+    code, text = run("bootstrap", sys.executable, "python==2.7", "no-such==1", env=env)
+    assert code == 1
+    assert f"assumes python==2.7, and the base image has {here.removeprefix('python==')}\n" in text
+    assert "assumes no-such==1, and the base image has no no-such\n" in text
+    cause = cause_of([f"#9 0.4 {line}" for line in text.splitlines()], Circumstances(True, 1))
+    assert cause is not None and cause.rule == "lock_assumption"

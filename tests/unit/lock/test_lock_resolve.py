@@ -86,3 +86,37 @@ def test_an_image_that_only_another_registry_has_is_locked_as_it_is_here(
     engine: Any = SimpleNamespace(image=lambda _name: deployment)
     found = _ask_image(profile, engine)
     assert (found is not None, asked) == (local, [] if local else [image])
+
+
+@pytest.mark.parametrize(
+    ("server", "commit", "still_read", "note"),
+    [
+        ("c" * 40, "c" * 40, False, ""),
+        ("d" * 40, "d" * 40, False, f"one v1 was read as {'c' * 40} in a file; now it is {'d' * 40}"),
+        ("", "c" * 40, True, "one v1 stays as it was read in a file, and was not compared: it is gone"),
+    ],
+)
+def test_what_was_read_elsewhere_is_asked_for_and_compared(
+    server: str, commit: str, still_read: bool, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(url: str, ref: str) -> GitLock:
+        if not server:
+            raise LockError("it is gone")
+        return GitLock(url, ref, server, "tag")
+
+    file = tmp_path / "envgen.yaml"
+    file.write_text(PROJECT)
+    profiles = list(load_project(file=file, environ={}).project.profiles.values())
+    base, key = ImageLock("h:5000/base:1", f"sha256:{'a' * 64}"), "https://h/one.git v1"
+    git = {
+        f"https://h/{name}.git v1": GitLock(f"https://h/{name}.git", "v1", "c" * 40, "tag") for name in ("one", "two")
+    }
+    monkeypatch.setattr("envgen.lock.resolve.connect", no_engine)
+    monkeypatch.setattr("envgen.lock.resolve.resolve_git", answer)
+    out = resolve(
+        profiles, profiles, Lock({base.name: base}, git, read={key: "a file", "gone v1": "a file"}), Upgrade(), {}
+    )
+    assert out.lock.git[key].commit == commit
+    assert out.lock.read == ({key: "a file"} if still_read else {})
+    assert out.notes[1:] == ([note] if note else [])
+    assert "it is gone" not in [one.problem.message for one in out.problems]

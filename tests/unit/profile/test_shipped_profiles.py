@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envgen.lock.ask import repositories
+from envgen.__main__ import main
+from envgen.lock.ask import locked, repositories, stale
+from envgen.lock.model import load
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.profile.unused import warnings
@@ -102,3 +104,21 @@ def test_the_development_twin_of_source_changes_no_checkout() -> None:
     assert not {str(one.origin.checkout) for one in twin.sources.values()} & {
         str(one.origin.checkout) for one in PROFILES["dev"].sources.values()
     }
+
+
+def test_a_clone_has_its_lock(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For both platforms; what no server was asked for is marked, and a build checks what was assumed."""
+    monkeypatch.chdir(TOP)
+    assert main(["lock", "--check"]) == 0
+    assert "read elsewhere" in capsys.readouterr().err
+    lock = load(TOP)
+    assert lock is not None
+    profiles = load_project(file=TOP / "envgen.yaml", local=False).project.profiles
+    for name in ("prod", "dev"):
+        mine = locked(profiles[name], lock)
+        assert set(mine.python) == {"linux/amd64", "linux/arm64"} and not stale(profiles[name], mine)
+        assert mine.assumes == ("python==3.12",) and mine.base_read
+        assert not any(python.open for python in mine.python.values())
+    for file in TOP.glob("Dockerfile*"):
+        text = file.read_text("utf-8")
+        assert "NOT LOCKED" not in text and "@sha256:" in text and "python==3.12" in text, file
