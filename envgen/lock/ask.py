@@ -90,7 +90,7 @@ def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
     fetched = []
     for name, source in profile.sources.items():
         if source.origin.git:
-            fetched.append(FetchedRepository(name, source.origin.git, source.origin.git_ref))
+            fetched.append(FetchedRepository(name, source.origin.git, source.origin.ref or ""))
             fetched += [
                 FetchedRepository(f"{name}/{path}", r.git, r.ref)
                 for path, r in source.submodule_origins.items()

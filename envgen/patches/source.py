@@ -135,7 +135,7 @@ class PatchedSource:
         wanted = (
             ref
             or self.commit
-            or (origin.git_ref if origin.git else f"v{version}" if version else "")
+            or (origin.ref or "" if origin.git else f"v{version}" if version else "")
         )
         if not wanted:
             hint = f"pin it, or lock it: {self.profile.lock_command}"
@@ -164,7 +164,7 @@ class PatchedSource:
         where = f"of {without_login(url)}"
         if self.commit and not ref:
             return GitTree(
-                mirror, commit, f"{origin.git_ref} {where}, locked at {commit[:12]}", version
+                mirror, commit, f"{origin.ref} {where}, locked at {commit[:12]}", version
             )
         return GitTree(mirror, commit, f"{wanted[:12] if is_commit else wanted} {where}", tagged)
 

@@ -175,23 +175,18 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
             whole=True,
         )
     elif not kinds:
-        hint = "write one of git (with ref or pull), wheel, checkout"
+        hint = "write one of git (with ref), wheel, checkout"
         section.problem("", "names no origin", hint, at_key=True, whole=True)
     if origin.git is not None:
-        if origin.ref is None and origin.pull is None:
-            hint = "add ref (a branch, tag or commit) or pull (a number)"
-            section.problem("", "git without ref or pull", hint, at_key=True, whole=True)
+        if origin.ref is None:
+            hint = "add ref: a branch, tag or commit"
+            section.problem("", "git without ref", hint, at_key=True, whole=True)
         if origin.git.startswith("file://") and section.is_shared("git"):
             section.problem(
                 "git", "is an address on one machine", LOCAL_HINT.format("a file:// address")
             )
-    if origin.ref is not None and origin.pull is not None:
-        section.problem("pull", "ref and pull exclude each other", "keep one of them", at_key=True)
-    for key in ("ref", "pull"):
-        if getattr(origin, key) is not None and origin.git is None and not section.is_broken("git"):
-            section.problem(
-                key, f"{key} without git", "add the address: git: https://...", at_key=True
-            )
+    if origin.ref is not None and origin.git is None and not section.is_broken("git"):
+        section.problem("ref", "ref without git", "add the address: git: https://...", at_key=True)
     if origin.checkout is not None:
         if section.profile.mode is Mode.PRODUCTION and not section.top.is_broken("mode"):
             hint = "give it a git ref or a wheel version; or set mode: development"

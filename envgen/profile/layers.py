@@ -203,10 +203,6 @@ def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[s
         kinds = named & set(ORIGIN_KINDS)
         if kinds and not kinds & items.keys():
             items.clear()
-        if "ref" in named:
-            items.pop("pull", None)
-        elif "pull" in named:
-            items.pop("ref", None)
 
 
 def layered(

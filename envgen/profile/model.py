@@ -230,11 +230,14 @@ REPOSITORIES = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``wheel`` or ``checkout``."""
+    """Where a source is from: ``git`` (with ``ref``), ``wheel`` or ``checkout``."""
 
-    git: str | None = key("Address of a git repository; with ref or pull.", None, item=p.GIT_URL)
-    ref: str | None = key("A branch, tag or commit.", None, item=p.GIT_REF)
-    pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
+    git: str | None = key("Address of a git repository; with ref.", None, item=p.GIT_URL)
+    ref: str | None = key(
+        "A branch, tag or commit, or a pull request of GitHub's: refs/pull/NUMBER/head.",
+        None,
+        item=p.GIT_REF,
+    )
     wheel: Pin | None = key(
         "A built wheel on the package index, with extras as in vllm[b12x]==0.33.0: nothing is compiled. Without a"
         " version: the one that the other sources ask for.",
@@ -251,11 +254,6 @@ class Origin:
     def is_built(self) -> bool:
         """Whether an image build makes its wheel."""
         return self.kind == "git"
-
-    @property
-    def git_ref(self) -> str:
-        """What ``git fetch`` is asked for; empty unless ``kind`` is ``git``."""
-        return f"refs/pull/{self.pull}/head" if self.pull is not None else self.ref or ""
 
     @property
     def version(self) -> str:

@@ -398,7 +398,7 @@ class _Reader:
         if options := " ".join(self._words(self.top.items.get("build_args"))):
             pull = _PULL.search(options)
             source = (
-                f": write `origin: {{git: {REPOSITORIES['vllm']}, pull: {pull[1]}}}`"
+                f": write `origin: {{git: {REPOSITORIES['vllm']}, ref: refs/pull/{pull[1]}/head}}`"
                 if pull
                 else ""
             )

@@ -112,7 +112,7 @@ def _named_source(source: Source) -> dict[str, str]:
     """A source in the manifest: distribution, kind, origin and series of patches."""
     origin = source.origin
     named = str(origin.wheel or "")
-    asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else named
+    asked = f"{without_login(origin.git)} {origin.ref}" if origin.git else named
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {
         "distribution": source.distribution,
@@ -176,7 +176,7 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
     if origin.wheel is not None:
         return str(with_version(origin.wheel, lock))
     locked = lock.git.get(CACHE) if lock else None
-    return f"{origin.git} {locked.commit if locked else origin.git_ref}"
+    return f"{origin.git} {locked.commit if locked else origin.ref}"
 
 
 ALIKE = 6  # digits of a key that are the same for caches that differ by patches alone

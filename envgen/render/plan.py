@@ -282,7 +282,7 @@ class ImagePlan:
         folder = f"/src/{name}"
         inputs: list[Fetched] = []
         without = [word for path in source.submodule_origins for word in ("--without", path)]
-        git = [(*without, *self._fetch(name, origin.git or "", origin.git_ref, folder))]
+        git = [(*without, *self._fetch(name, origin.git or "", origin.ref or "", folder))]
         for path, fork in source.submodule_origins.items():
             git.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
         env = [Pair(key, value) for key, value in install.env.items()]
@@ -301,7 +301,7 @@ class ImagePlan:
         patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
         return BuiltSource(
             name,
-            f"{name}: {origin.git_ref} of {origin.git}.",
+            f"{name}: {origin.ref} of {origin.git}.",
             folder,
             tuple(git),
             patch_source,

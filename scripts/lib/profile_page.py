@@ -42,7 +42,7 @@ A profile is merged from these layers. Later ones are stronger:
    `--set 'services.serve.args."speculative-config.method"=ngram'`
 
 Mappings are merged, lists and single values replaced, and `null` removes a value. If there are alternatives, a value
-for one removes the others: in a source's `origin` (git, wheel, checkout; ref, pull).
+for one removes the others: in a source's `origin` (git, wheel, checkout).
 
 The value of a variable or an option is plain text, a number, true, false or null. If it begins with `[`, `{` or a
 quote, it is read as YAML. Variables, options and variants change only the profile in use. If a layer makes a profile

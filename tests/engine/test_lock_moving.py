@@ -94,7 +94,7 @@ def world(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPat
         base = f"{host}/{NAME}:1"
         text = TEXT.format(base=base)
         text += SOURCE.format(name="branchy", address=address, ref="ref: main")
-        text += SOURCE.format(name="pulled", address=address, ref="pull: 31740")
+        text += SOURCE.format(name="pulled", address=address, ref="ref: refs/pull/31740/head")
         yield World(folder, base, make_project(NAME, text))
     docker("image", "rm", "-f", base, check=False)
 

@@ -162,10 +162,9 @@ dev("command substitution", "apt: {build: [⟦$(id)]}", ("'$(id)' is not accepte
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), wheel, checkout"))
-source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref or pull", "add ref"))
-source("ref and pull", "origin: {git: https://h/x, ref: main, ⟦pull: 3}", ("exclude each other", "keep one"))
-source("pull without git", "⟦origin: {⟦pull: 3}", ("names no origin", ""), ("pull without git", "add the address"))
+source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref), wheel, checkout"))
+source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref", "add ref"))
+source("ref without git", "⟦origin: {⟦ref: main}", ("names no origin", ""), ("ref without git", "add the address"))
 source("git address", "origin: {git: ⟦h, ref: main}", ("'h' is not accepted here", "https://host/path.git"))
 source("ref as option", "origin: {git: https://h/x, ref: ⟦--force}", ("is not accepted here", "branch"))
 source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not accepted here", "a branch, tag or commit"))

@@ -11,10 +11,9 @@ from envgen.__main__ import main
 from envgen.engine.client import Engine
 from envgen.errors import EngineError
 from envgen.lock import ask, model
-from envgen.lock.ask import python_asks
+from envgen.lock.ask import FetchedRepository, python_asks
 from envgen.lock.model import GitLock, ImageLock, Lock, Pinned, PythonLock
 from envgen.profile.load import load_project
-from envgen.profile.model import Origin
 
 PROJECT = """\
 version: 1
@@ -59,7 +58,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_check_compares_afresh(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """After an upgrade of envgen that asks something else, the lock has no answer to it."""
     assert main(["lock", "--check"]) == 0, capsys.readouterr()
-    monkeypatch.setattr(Origin, "git_ref", property(lambda _origin: "refs/tags/v1"))
+    monkeypatch.setattr(ask, "FetchedRepository", lambda name, git, _ref: FetchedRepository(name, git, "refs/tags/v1"))
     assert main(["lock", "--check"]) == 1
     assert "refs/tags/v1" in capsys.readouterr().out
 

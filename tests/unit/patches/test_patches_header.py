@@ -70,7 +70,7 @@ def test_versions_of_refs(ref: str, version: str) -> None:
 
 def test_versions_of_other_origins() -> None:
     assert Origin(wheel=Pin("vllm", "0.14.0")).version == "0.14.0"
-    assert Origin(git="https://example.org/x.git", pull=7).version == ""
+    assert Origin(git="https://example.org/x.git", ref="refs/pull/7/head").version == ""
 
 
 @pytest.mark.parametrize("name", ["vllm", "flashinfer"])

@@ -66,7 +66,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "tiktoken.encodings.o200k_base.sha256": (SHA, "b" * 64),
     "sources.vllm.origin.git": ("https://h/a.git", "https://h/b.git"),
     "sources.vllm.origin.ref": ("main", "dev"),
-    "sources.vllm.origin.pull": (7, 8),
     "sources.vllm.origin.wheel": ("vllm==0.31.0", "vllm==0.32.0"),
     "sources.vllm.origin.checkout": ("../vllm", "../vllm2"),
     "sources.vllm.package": ("vllm", "vllm2"),
@@ -294,7 +293,7 @@ def placed(profile: dict[str, Any], key: str, value: Any, *, variant: bool) -> d
     if key.startswith("services.serve.model."):
         made["services"]["serve"]["command"] = ["vllm", "serve"]
     if key.startswith("sources.vllm.origin."):
-        others = {"ref": ("git",), "pull": ("git",), "git": ("ref",)}.get(path[-1], ())
+        others = {"ref": ("git",), "git": ("ref",)}.get(path[-1], ())
         sample = {**KINDS["git"], **at}
         at.clear()
         at.update({other: sample[other] for other in others})

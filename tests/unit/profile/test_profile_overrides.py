@@ -139,9 +139,9 @@ def test_a_variable_that_no_compose_file_names_changes_no_key(file: Path) -> Non
 def test_another_kind_of_origin_replaces_the_whole(file: Path) -> None:
     origin = dev(file, "sources.vllm.origin={git: https://h/y, ref: r}").sources["vllm"].origin
     assert (origin.git, origin.ref, origin.checkout) == ("https://h/y", "r", None)
-    loaded = load_project(file=file, profile="prod", sets=["sources.vllm.origin.pull=7"])
+    loaded = load_project(file=file, profile="prod", sets=["sources.vllm.origin.ref=refs/pull/7/head"])
     prod = loaded.project.profiles["prod"].sources["vllm"].origin
-    assert (prod.git, prod.ref, prod.pull) == ("https://h/x", None, 7)
+    assert (prod.git, prod.ref) == ("https://h/x", "refs/pull/7/head")
 
 
 def test_overrides_change_the_profile_in_use_alone(file: Path) -> None:

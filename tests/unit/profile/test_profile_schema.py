@@ -103,8 +103,9 @@ GOOD_AND_BAD: list[tuple[str, list[str], list[str]]] = [
     ("services: {{s: {{command: [x], health: {{http: /h, interval: {}}}}}}}", ["10s", "5m"], ["10", "5 m", "soon"]),
     ("services: {{s: {{command: [x], health: {{http: {}}}}}}}", ["/health"], ["health", "1", "'/a b'"]),
     ("sources: {{v: {{package: vllm, distribution: vllm, origin: {}}}}}",
-     ["{checkout: ../v}", "{git: https://h/x, ref: main}", "{git: git@h:x.git, pull: 3}", "{wheel: vllm==1.0}"],
-        ["{git: h, ref: main}", "{git: https://h/x, ref: -f}", "{git: https://h/x, pull: 0}",
+     ["{checkout: ../v}", "{git: https://h/x, ref: main}", "{git: git@h:x.git, ref: refs/pull/3/head}",
+      "{wheel: vllm==1.0}"],
+        ["{git: h, ref: main}", "{git: https://h/x, ref: -f}", "{git: https://h/x, pull: 3}",
          "{git: https://h/x, ref: 1}", "{svn: x}"]),
     ("services: {{s: {{command: {}}}}}", ["[a, b c]"], ["a b", "[[a]]", "[1]"]),
 ]  # fmt: skip

@@ -87,7 +87,7 @@ def test_what_says_nothing_about_serving_is_not_called_unknown() -> None:
     assert found.left == (
         "other: a key that envgen does not know in this format",
         "build_args: --apply-vllm-pr 41834: write `origin: {git: https://github.com/vllm-project/vllm.git,"
-        " pull: 41834}`",
+        " ref: refs/pull/41834/head}`",
     )
 
 
