@@ -69,6 +69,7 @@ GROUPS: Groups = {
             "smoke": "Check a server: quickly, or under load.",
             "answers, sweep": "Compare answers: with a reference, or by variant.",
             "bench": "Benchmark a server.",
+            "trace": "Show which kernels take a token's time.",
             "results": "List and compare recorded runs.",
         },
     ),

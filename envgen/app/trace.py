@@ -1,0 +1,123 @@
+"""`envgen trace`: the service with vLLM's profiler, one request for each phase, and back again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envgen.app.measure import Asked, Trial, measure, results_folder, service_of
+from envgen.app.stage import Stage
+from envgen.bench import record
+from envgen.bench.checks import FAILED, PASSED, Outcome
+from envgen.bench.client import COMPLETIONS, Refused, ServerGone, tokens
+from envgen.bench.record import Run
+from envgen.bench.trace import FOLDER
+from envgen.errors import ServiceError, UsageError
+from envgen.inside import run as inside
+from envgen.live import doing
+from envgen.profile.flags import plain_name
+from envgen.serve.events import answered
+
+PROGRAM = inside.Program("kernels")
+READING = 600.0  # seconds to sum a trace
+CONFIG = {"profiler": "torch", "torch_profiler_dir": FOLDER, "torch_profiler_with_stack": False}
+
+
+def trace(
+    asked: Asked,
+    prompt: int,
+    output: int,
+    against: str | None,
+    agree: Callable[[str], bool],
+) -> tuple[Outcome, Path, record.RunRecord | None]:
+    """Trace a prompt of ``prompt`` tokens, and ``output`` tokens of a reply.
+
+    The service is started again with the profiler after ``agree``, and without it at the end.
+    Returns the outcome, the record's path, and the record ``against``.
+    """
+    running = service_of(asked)
+    if running is None or not running.service.is_vllm_server:
+        raise UsageError(
+            "only a vLLM service of the profile can be traced",
+            hint="envgen trace SERVICE; another server's own profiler is its own affair",
+        )
+    folder = results_folder(asked.session.file)
+    earlier = record.resolve(folder, against, "trace") if against else None
+    service = running.name
+    if any(plain_name(name) == "profiler-config" for name in running.service.args):
+        raise UsageError(
+            f"services.{service}.args names a profiler-config already",
+            hint=f"remove it: `envgen trace {service}` adds its own for as long as it measures",
+        )
+    question = f"{service} is started again with the profiler, and without it afterwards. Do it?"
+    if not agree(question):
+        raise UsageError(f"a trace starts {service} again, twice", hint="add --yes")
+    setting = f"services.{service}.args.profiler-config={json.dumps(CONFIG)}"
+    form = asked.session.with_(sets=(*asked.session.sets, setting))
+    parameters = {"prompt": prompt, "output": output}
+    shown = replace(asked, session=form, service=service)
+    with Stage(asked.session, service) as stage:
+        stage.show(form)
+        outcome, path = measure(
+            shown, "trace", parameters, lambda trial, run: _work(trial, run, prompt, output)
+        )
+    return outcome, path, earlier
+
+
+def _work(trial: Trial, run: Run, prompt: int, output: int) -> Outcome:
+    """Profile each phase alone. What is compiled at its first use is used before."""
+    _complete(trial, prompt, output)
+    summary: dict[str, Any] = {}
+    for phase, words, length in (("prefill", prompt, 1), ("decode", 16, output)):
+        with doing("trace", phase):
+            _post(trial, "/start_profile")
+            try:
+                _complete(trial, words, length)
+            finally:
+                _post(trial, "/stop_profile")
+            summary[phase] = _summed(trial)
+        run.sample({"unit": "trace", "phase": phase, **summary[phase]})
+    is_whole = all(phase.get("kernels") for phase in summary.values())
+    return PASSED if is_whole else FAILED, {"phases": summary}
+
+
+def _complete(trial: Trial, prompt: int, output: int) -> None:
+    body = {
+        "prompt": tokens(prompt),
+        "max_tokens": output,
+        "min_tokens": output,
+        "ignore_eos": True,
+    }
+    try:
+        trial.target.ask(COMPLETIONS, body)
+    except Refused as refused:
+        raise ServiceError(f"the request to trace {refused}") from None
+
+
+def _post(trial: Trial, path: str) -> None:
+    target = trial.target
+    try:
+        status, content = answered(
+            "POST", target.url + path, target.headers, target.silence, json={}
+        )
+    except OSError as error:
+        raise ServerGone(f"{target.url}{path}: {error}") from None
+    if status != 200:
+        raise ServiceError(
+            f"{path} answered with {status}: {content[:200].decode('utf-8', 'replace')!r}",
+            hint="this vLLM has no profiler of that kind: `vllm serve --help=profiler-config` lists its own",
+        )
+
+
+def _summed(trial: Trial) -> Mapping[str, Any]:
+    """The profiler's traces of a phase, summed in the container."""
+    service = trial.service
+    assert service is not None  # a trace is of a service
+    execute = inside.in_container(service.engine, service.container.id)
+    answer = inside.ask(execute, "python3", PROGRAM, {"folder": FOLDER}, timeout=READING)
+    if isinstance(answer, inside.NoAnswer):
+        raise ServiceError(f"the trace could not be read: {answer}")
+    return answer

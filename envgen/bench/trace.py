@@ -1,0 +1,104 @@
+"""Where a token's time goes: kernels by what people call them, for prefill and decode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GAPS = "gaps (the GPU waits)"
+OTHER = "other"
+# The first that fits counts. Names of kernels in vLLM, FlashInfer, CUTLASS, Triton, cuBLAS, torch.
+KINDS = {
+    "attention": r"attention|attn|fmha|mha_|flash_fwd|flashfwd|BatchPrefill|BatchDecode|paged_|mla_"
+    r"|reshape_and_cache|scaled_dot_product|chunk_gated_delta|selective_scan|causal_conv1d",
+    "MoE": r"moe|expert|topk_softmax|topk_gating|finalizeMoe|expandInput|grouped_?gemm|group_gemm"
+    r"|MoeFC|swiglu_oai|router|_matmul_ogs|matmul_ogs|ragged|scatter_reduce",
+    "communication": r"nccl|all_?reduce|all_?gather|reduce_scatter|mnnvl|cross_device_reduce",
+    "sampling": r"sampl|argmax|top_?k|top_?p|softmax|multinomial|exponential|penalt|logit|sort",
+    "linear": r"gemm|gemv|matmul|cutlass|cublas|marlin|nvjet|wgmma|machete|aten::mm|addmm|linear"
+    r"|scaled_mm|splitK|onednn",
+    "norm": r"norm|rms",
+    "rotary": r"rope|rotary",
+    "quantization": r"quant|fp8|fp4|scale_",
+    "copies": r"memcpy|memset|copy|cat|index_select|gather|scatter|fill|embedding|transpose|slot_mapping",
+    "elementwise": r"elementwise|silu|gelu|act_and_mul|add_kernel|fused_add|mul|triton_poi|triton_red",
+}
+_KINDS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
+FOLDER = "/tmp/envgen-trace"
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kind of kernels, or one kernel. ``share``: of the wall time, in per cent."""
+
+    name: str
+    share: float
+    calls: int
+    mean_us: float
+    sum_us: float
+
+
+def kind_of(kernel: str) -> str:
+    """What people call what this kernel does."""
+    for kind, pattern in _KINDS.items():
+        if pattern.search(kernel):
+            return kind
+    return OTHER
+
+
+def rows_of(
+    summary: Mapping[str, Any], named: int = 3
+) -> Iterator[tuple[KernelRow, list[KernelRow]]]:
+    """Each kind, the most time first, with its ``named`` longest kernels; the gaps come last."""
+    wall = float(summary.get("wall_us") or 0)
+    kinds: dict[str, list[KernelRow]] = {}
+    for kernel in summary.get("kernels", ()):
+        row = _row(str(kernel["name"]), int(kernel["calls"]), float(kernel["us"]), wall)
+        kinds.setdefault(kind_of(row.name), []).append(row)
+    summed = []
+    for kind, rows in kinds.items():
+        calls = sum(row.calls for row in rows)
+        total = _row(kind, calls, sum(row.sum_us for row in rows), wall)
+        summed.append((total, sorted(rows, key=lambda row: -row.sum_us)[:named]))
+    yield from sorted(summed, key=lambda pair: -pair[0].sum_us)
+    if wall and summary.get("device") == "gpu":
+        gaps = max(0.0, wall - float(summary.get("busy_us") or 0))
+        yield _row(GAPS, 0, gaps, wall), []
+
+
+def _row(name: str, calls: int, total: float, wall: float) -> KernelRow:
+    share = 100 * total / wall if wall else 0.0
+    return KernelRow(name, share, calls, total / calls if calls else 0.0, total)
+
+
+def lines_of(
+    summary: Mapping[str, Any], other: Mapping[str, Any] | None = None
+) -> list[tuple[str, ...]]:
+    """The table of a phase, its head first; beside ``other``'s shares where there is one."""
+    against = {row.name: row for row, _ in rows_of(other)} if other else {}
+    head: tuple[str, ...] = ("kernel", "share", "calls", "mean, us", "sum, us")
+    lines = [(*head, "before") if other else head]
+    for row, kernels in rows_of(summary):
+        lines.append(_cells(row, "", against.pop(row.name, None), other is not None))
+        lines += [_cells(kernel, "  ", None, other is not None) for kernel in kernels]
+    for name, row in against.items():
+        lines.append((name, "-", "-", "-", "-", f"{row.share:.1f} %"))
+    return lines
+
+
+def _cells(
+    row: KernelRow, indent: str, before: KernelRow | None, is_compared: bool
+) -> tuple[str, ...]:
+    name = row.name if len(row.name) <= 70 else row.name[:67] + "..."
+    cells = (
+        indent + name,
+        f"{row.share:.1f} %",
+        str(row.calls or "-"),
+        f"{row.mean_us:,.1f}" if row.calls else "-",
+        f"{row.sum_us:,.0f}",
+    )
+    if not is_compared:
+        return cells
+    return (*cells, f"{before.share:.1f} %" if before else "")

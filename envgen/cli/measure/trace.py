@@ -1,0 +1,53 @@
+"""`envgen trace`: where does a token's time go?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from envgen.app.measure import Asked
+from envgen.app.trace import trace
+from envgen.bench.record import RunRecord
+from envgen.bench.trace import lines_of
+from envgen.cli.common import Count, answer, ask
+from envgen.cli.measure.common import measuring
+from envgen.errors import ExitCode
+from envgen.text import table, visible
+
+
+@click.command()
+@measuring()
+@click.option("--pp", type=Count(1), default=2048, show_default=True, help="Tokens in the prompt.")
+@click.option("--tg", type=Count(2), default=32, show_default=True, help="Tokens in the reply.")
+@click.option("--against", "-a", metavar="REF", help="Show it beside a record (`latest`).")
+@click.option("--yes", "-y", is_flag=True, help="Start the service again without asking.")
+def command(asked: Asked, pp: int, tg: int, against: str | None, yes: bool) -> int:
+    """Show which kernels take the time of SERVICE, for prefill and decode apart.
+
+    The service is started again with vLLM's own profiler (PyTorch's), and without it at the end.
+    One prompt is read, and one reply is generated, alone on the server. The profiler itself slows
+    small kernels: compare shares, and take speed from `envgen bench`.
+
+    \b
+    Examples:
+      envgen trace serve
+      envgen trace serve --variant cutlass --against latest
+    """
+    agree = (lambda _question: True) if yes else ask
+    (outcome, summary), path, earlier = trace(asked, pp, tg, against, agree)
+    lines = (*shown(summary, earlier), f"{outcome}; the record is {path}")
+    code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
+    return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)
+
+
+def shown(summary: Mapping[str, Any], earlier: RunRecord | None = None) -> Iterator[str]:
+    """The tables of a trace."""
+    before = earlier.summary.get("phases", {}) if earlier else {}
+    for phase, found in summary["phases"].items():
+        wall = float(found.get("wall_us") or 0)
+        unit = "the GPU" if found.get("device") == "gpu" else "the CPU: operators, not kernels"
+        yield f"{phase}: {wall / 1000:,.1f} ms on {unit}"
+        lines = lines_of(found, before.get(phase))
+        yield from map(visible, table(lines, right=range(1, len(lines[0])), indent="  "))

@@ -1,0 +1,117 @@
+"""Runs inside a server's container: the traces of torch's profiler, summed by kernel.
+
+A trace is a file of Chrome's trace format, often compressed. Kernels of a GPU are its events of the
+category ``kernel`` (and ``gpu_memcpy``, ``gpu_memset``); without a GPU, operators of the CPU count
+with the time that they spend outside of other operators.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from typing import Any, Dict, List, Tuple
+
+Doc = Dict[str, Any]
+Interval = Tuple[float, float]
+
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+LARGEST = 2 << 30  # bytes of a trace when it is unpacked
+MOST = 400  # kernels that are named, by their time
+
+
+def answer(request: Doc) -> Doc:
+    """``folder``: where the profiler writes. Each trace of it is summed, and then removed.
+
+    Answers with ``kernels``: [{name, calls, us}], ``busy_us`` and ``wall_us``: time in which any
+    kernel ran, and from the first to the end of the last; ``device``: gpu or cpu. Of several ranks
+    the one that worked longest counts, for the others wait for it.
+    """
+    summaries = []
+    for path in traces(request["folder"]):
+        events = read(path)
+        os.remove(path)
+        if events:
+            summaries.append(summed(events))
+    on_gpu = [one for one in summaries if one["device"] == "gpu"]
+    return max(on_gpu or summaries, key=lambda one: one["busy_us"], default={"kernels": []})
+
+
+def traces(folder: str) -> List[str]:
+    """The files of traces below ``folder``."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            if name.endswith((".json", ".json.gz")) and not os.path.islink(path):
+                found.append(path)
+    return found
+
+
+def read(path: str) -> List[Doc]:
+    """The events that take time. ValueError where the file is too large, or no trace."""
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rb") as file:
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise ValueError("the trace %s has more than %d bytes" % (path, LARGEST))
+    events = json.loads(text).get("traceEvents", [])
+    return [one for one in events if one.get("ph") == "X" and "dur" in one]
+
+
+def summed(events: List[Doc]) -> Doc:
+    """The events by kernel."""
+    chosen = [one for one in events if one.get("cat") in ON_GPU]
+    device = "gpu" if chosen else "cpu"
+    if not chosen:
+        chosen = own_time([one for one in events if one.get("cat") == "cpu_op"])
+    rows: Dict[str, Doc] = {}
+    for one in chosen:
+        name = str(one.get("name", ""))[:400]
+        row = rows.setdefault(name, {"name": name, "calls": 0, "us": 0.0})
+        row["calls"] += 1
+        row["us"] += float(one["dur"])
+    spans = []
+    for one in chosen:
+        start = float(one["ts"])
+        length = float(one["span"] if "span" in one else one["dur"])
+        spans.append((start, start + length))
+    ordered = sorted(rows.values(), key=lambda row: -row["us"])
+    rest = ordered[MOST:]
+    if rest:
+        calls = sum(row["calls"] for row in rest)
+        ordered[MOST:] = [
+            {"name": "(others)", "calls": calls, "us": sum(row["us"] for row in rest)}
+        ]
+    wall = max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
+    return {"device": device, "kernels": ordered, "busy_us": covered(spans), "wall_us": wall}
+
+
+def own_time(events: List[Doc]) -> List[Doc]:
+    """The events with ``dur`` without what others on the same thread spend inside of them."""
+    threads: Dict[Any, List[Doc]] = {}
+    for one in events:
+        threads.setdefault((one.get("pid"), one.get("tid")), []).append(one)
+    own = []
+    for rows in threads.values():
+        open_: List[Doc] = []
+        for one in sorted(rows, key=lambda row: (float(row["ts"]), -float(row["dur"]))):
+            start, length = float(one["ts"]), float(one["dur"])
+            while open_ and start >= float(open_[-1]["ts"]) + open_[-1]["span"]:
+                open_.pop()
+            if open_:
+                open_[-1]["dur"] = max(0.0, open_[-1]["dur"] - length)
+            copy = dict(one, dur=length, span=length)
+            open_.append(copy)
+            own.append(copy)
+    return own
+
+
+def covered(spans: List[Interval]) -> float:
+    """Microseconds in which at least one of the spans lies."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        if stop > end:
+            total += stop - max(start, end)
+            end = stop
+    return total
