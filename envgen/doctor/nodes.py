@@ -18,12 +18,10 @@ from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
 from envgen.errors import Problem
-from envgen.inside import run
 from envgen.profile.model import GpuMode, Machine, Profile
 from envgen.profile.service import Cluster, Service
 from envgen.text import shell_line, size
 
-LINK_BYTES = 1 << 20  # a hundred packets of the largest MTU
 COPY = "a copy of the first machine's: docs/two-machines.md"
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
@@ -191,14 +189,6 @@ def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
     except MISSHAPEN as error:
         findings.append(node.fail(f"its answer cannot be read: {type(error).__name__}"))
     return findings
-
-
-def has_address(node: NodeFacts) -> bool:
-    """Whether its interface has the address in `nodes`."""
-    try:
-        return bool(node.card["address"] == node.machine.address)
-    except MISSHAPEN:
-        return False  # _network says what is wrong
 
 
 def _network(node: NodeFacts) -> Finding:
@@ -432,30 +422,3 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples"
         )
     ]
-
-
-def link(source: NodeFacts, target: NodeFacts, meeting: int, answer: Any, received: Any) -> Finding:
-    """Judge TCP connections by the answers of both ends. ``meeting``: the port where the ranks
-    meet, or 0.
-    """
-    link = f"{source.name} -> {target.name} ({target.machine.address})"
-    failed = partial(finding, Severity.ERROR, (source.name, target.name))
-    if isinstance(answer, run.NoAnswer):
-        return failed(f"{link}: {answer}")
-    if "error" in answer:
-        reason = (
-            received.get("error") if isinstance(received, dict) and "peer" not in received else None
-        )
-        note = f"{answer['error']}" + (
-            f"; the other end: {reason}" if reason and reason != "timed out" else ""
-        )
-        port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
-        firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
-        return failed(f"{link}: {port} cannot be reached: {note}", firewall)
-    got = answer.get("bytes")
-    if got != LINK_BYTES:
-        hint = "do both interfaces and the switch between them have the same MTU?"
-        return failed(f"{link}: only {got!r} of {LINK_BYTES} bytes arrived", hint)
-    return finding(
-        Severity.OK, (source.name, target.name), f"{link}: connected, and {size(got)} arrived"
-    )

@@ -1,10 +1,7 @@
-"""Runs inside a container with the host's network: facts of a machine in a cluster, and connections
-to another.
-"""
+"""Runs inside a container with the host's network: facts of a machine in a cluster."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,7 +12,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from envgen.inside.common import listing, read_text
@@ -27,7 +23,6 @@ SIOCGIFADDR = 0x8915
 SIOCGIFNETMASK = 0x891B
 MIB = 1 << 20
 MOST_FILES = 2000
-BLOCK = 1 << 20
 PATIENCE = 300.0  # seconds for git
 # Files that git ignores and the checkout needs: compiled modules, and Python that its build writes.
 BUILT = ("*.so", "*.py")
@@ -35,21 +30,6 @@ LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".d
 
 
 def answer(request: Doc) -> Doc:
-    """One of three: ``facts``, ``listen`` and ``connect``."""
-    if request["ask"] == "facts":
-        return facts(request)
-    ask = {"listen": listen, "connect": connect}
-    try:
-        return ask[request["ask"]](request)
-    except (OSError, EOFError) as error:
-        return {"error": reason_of(error)}
-
-
-# --- facts
-# ------------------------------------------------------------------------------------------------------------
-
-
-def facts(request: Doc) -> Doc:
     """Interfaces, RDMA ports, GPUs, kernel, memory, disk, which of ``ports`` are taken.
 
     Also the content of the model and of ``checkouts``.
@@ -231,88 +211,3 @@ def sample(path: str) -> List[Any]:
             file.seek(place)
             digest.update(file.read(8 * MIB if len(places) == 1 else MIB))
     return [size, digest.hexdigest()]
-
-
-# --- one connection
-# ---------------------------------------------------------------------------------------------------
-
-
-def listen(request: Doc) -> Doc:
-    """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the
-    last: many packets.
-    """
-    with contextlib.ExitStack() as stack:
-        waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
-        for sock in waiting:
-            peer, address = sock.accept()
-        with peer:
-            peer.settimeout(request["seconds"])
-            left, block = request["bytes"], bytes(BLOCK)
-            try:
-                while left > 0:
-                    left -= peer.send(block[: min(left, BLOCK)])
-            except OSError as error:
-                return {"error": reason_of(error), "peer": address[0]}
-    return {"peer": address[0]}
-
-
-def listener(request: Doc, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.settimeout(request["seconds"])
-        end = time.monotonic() + request["seconds"] / 2
-        while (
-            is_taken(port) and time.monotonic() < end
-        ):  # by a connection that just ended, it is free in a moment
-            time.sleep(0.1)
-        sock.bind((request["address"], port))
-        sock.listen(1)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def dial(request: Doc, port: int, end: float) -> socket.socket:
-    """A connection from ``source`` to a port of ``address``; retries until ``end`` while it is
-    refused.
-    """
-    while True:
-        try:
-            return socket.create_connection(
-                (request["address"], port),
-                timeout=max(0.5, min(10.0, end - time.monotonic())),
-                source_address=(request["source"], 0),
-            )
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-
-
-def connect(request: Doc) -> Doc:
-    """Connect to each of ``ports`` in turn, and read ``bytes`` from the last."""
-    end = time.monotonic() + request["seconds"]
-    for port in request["ports"]:
-        try:
-            sock = dial(request, port, end)
-        except OSError as error:
-            return {"error": reason_of(error), "port": port}
-        if port != request["ports"][-1]:
-            sock.close()
-    got = 0
-    with sock:
-        try:
-            while got < request["bytes"]:
-                data = sock.recv(BLOCK)
-                if not data:
-                    break
-                got += len(data)
-        except OSError as error:
-            return {"error": reason_of(error), "bytes": got}
-    return {"bytes": got}
-
-
-def reason_of(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

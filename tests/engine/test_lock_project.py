@@ -121,8 +121,9 @@ def test_two_builds_have_the_same_content(project: Project, tmp_path: Path) -> N
     project.envgen("build", "--no-cache")
     project.envgen("render")
     shutil.copytree(project.root, tmp_path / "copy")
-    words = ("--no-cache", "-t", f"{NAME}:again", "-f", str(tmp_path / "copy/Dockerfile"), str(tmp_path / "copy"))
-    docker("build", "-q", *words, timeout=600)
+    label = docker("image", "inspect", "-f", '{{index .Config.Labels "dev.envgen.inputs"}}', f"{NAME}:prod")
+    words = ("--label", f"dev.envgen.inputs={label}", "-t", f"{NAME}:again", str(tmp_path / "copy"))
+    docker("build", "-q", "--no-cache", *words, timeout=600)
     assert differing(f"{NAME}:prod", f"{NAME}:again", tmp_path) == []
     assert differing(MY_BASE, f"{NAME}:again", tmp_path)
     ids = {docker("image", "inspect", "-f", "{{.Id}}", f"{NAME}:{tag}") for tag in ("prod", "again")}

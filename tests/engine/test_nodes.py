@@ -43,7 +43,6 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
     assert len(ids) == 2
     assert "the model is the same: 2 files, large ones by samples" in messages
     assert f"{CARD} has {ADDRESS['spark-1']}, MTU 9000, 10000 Mbit/s" in messages
-    assert sum(message.endswith("connected, and 1MiB arrived") for message in messages) == 2
     # The rendered files and one machine's variables are all that plain Docker needs.
     ready.envgen("render")
     words = ["compose", "--env-file", ".envgen/nodes/spark-2.env", "-f", "compose/cpu.yaml"]

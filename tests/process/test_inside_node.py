@@ -1,37 +1,13 @@
-"""What the program for one machine of a cluster sees: a checkout, and connections to another program of its kind."""
+"""What the program for one machine of a cluster sees: RDMA devices, and a checkout."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from envgen.inside import node
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]
-
-
-def test_the_port_that_cannot_be_reached_is_named_though_another_can() -> None:
-    blocked, open_ = free_ports(2)
-    common: dict[str, Any] = {"address": "127.0.0.1", "source": "127.0.0.1", "bytes": 1 << 20}
-    with ThreadPoolExecutor(1) as pool:
-        listening = pool.submit(node.answer, {**common, "ask": "listen", "ports": [open_], "seconds": 60})
-        found = node.answer({**common, "ask": "connect", "ports": [blocked, open_], "seconds": 0.5})
-        assert (found["port"], found["error"]) == (blocked, "Connection refused")
-        assert node.answer({**common, "ask": "connect", "ports": [open_], "seconds": 60})["bytes"] == 1 << 20
-        received = listening.result()
-        assert received["peer"] == "127.0.0.1"
 
 
 def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

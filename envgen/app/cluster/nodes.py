@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,14 +14,11 @@ from envgen.deployment.project import Deployment, rank_environment, require_desc
 from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
-    LINK_BYTES,
     NodeFacts,
     about,
     between,
     completed,
-    has_address,
     hint_of,
-    link,
 )
 from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
@@ -31,13 +27,11 @@ from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Profile
 from envgen.profile.service import Cluster, Service
 from envgen.render import environment as names
-from envgen.text import progress
 
 PROGRAM = run.Program("node")
 FACTS = (
     25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 )
-LINK = 6.0  # seconds for one connection
 FOLDER = ".envgen/nodes"
 
 
@@ -118,7 +112,6 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         limits = {key: (limit, limit) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
         request = {
-            "ask": "facts",
             "ports": wanted if node.rank == 0 and not node.runs else [],
             "model": model_of(profile, service),
             "checkouts": {
@@ -193,45 +186,8 @@ def check(
     connected = {one.node: one for one in reached}
     nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name)
     findings = [finding for node in nodes for finding in about(node, profile, service, cluster)]
-    answered = [node for node in nodes if node.facts]
-    findings += between(answered, service)
-    linked = [node for node in answered if has_address(node)]
-    if len(linked) > 1:
-        progress("trying connections between the machines")
-        taken = any(
-            node.runs or cluster.port in node.facts["taken"] for node in linked if node.rank == 0
-        )
-        meeting = 0 if taken else cluster.port
-        findings += _connections(profile, linked, meeting)
+    findings += between([node for node in nodes if node.facts], service)
     return [completed(one, profile, name) for one in findings]
-
-
-def _connections(profile: Profile, nodes: Sequence[NodeFacts], meeting: int) -> list[Finding]:
-    """Each machine connects to each other one, as gloo and NCCL do. A machine takes one connection
-    after the other.
-    """
-
-    def reach(target: NodeFacts) -> dict[tuple[int, int], Finding]:
-        sources = (node for node in nodes if node is not target)
-        return {(one.rank, target.rank): _connect(profile, one, target, meeting) for one in sources}
-
-    with ThreadPoolExecutor(len(nodes)) as pool:
-        pairs = [pair for reached in pool.map(reach, nodes) for pair in reached.items()]
-    return [one for _, one in sorted(pairs, key=lambda pair: pair[0])]
-
-
-def _connect(profile: Profile, source: NodeFacts, target: NodeFacts, meeting: int) -> Finding:
-    """Try TCP connections from ``source`` to ``target``: to the head's port where the ranks meet,
-    and to a random one,
-    which no firewall rule can name."""
-    ports = [*([meeting] if meeting and target.rank == 0 else []), random.randrange(40000, 60000)]
-    common = {"address": target.machine.address, "ports": ports, "bytes": LINK_BYTES}
-    listen = {**common, "ask": "listen", "seconds": 1.5 * LINK}
-    call = {**common, "ask": "connect", "source": source.machine.address, "seconds": LINK}
-    with ThreadPoolExecutor(2) as pool:
-        listening = pool.submit(_ask, target, profile, listen, 2 * LINK)
-        answer, received = _ask(source, profile, call, 2 * LINK), listening.result()
-    return link(source, target, meeting, answer, received)
 
 
 def problems(deployment: Deployment, name: str, reached: Sequence[Deployment]) -> list[Problem]:

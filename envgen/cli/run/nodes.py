@@ -40,8 +40,7 @@ def check(session: Session, service: str | None) -> int:
 
     Starts a container of the profile's image on each machine, through its Docker context. It
     compares Docker, the image's content, the network interface, RDMA devices, ports, memory and
-    weights, and connects each machine to each other one. The variables of each machine are written
-    to .envgen/nodes/NAME.env, for plain Docker:
+    weights. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
 
     \b
       docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envgen.doctor.model import Finding, Remedy, Severity
-from envgen.doctor.nodes import LINK_BYTES, NodeFacts, about, between, has_address, link
+from envgen.doctor.nodes import NodeFacts, about, between
 from envgen.engine.values import Container, ContainerMount, Image
 from envgen.profile.model import GpuMode, Machine
 from envgen.profile.service import Cluster, Service
@@ -145,26 +145,6 @@ BETWEEN: list[tuple[NodeFacts, NodeFacts, list[tuple[Severity, str]]]] = [
 @pytest.mark.parametrize(("one", "two", "expected"), BETWEEN)
 def test_what_differs_is_named(one: NodeFacts, two: NodeFacts, expected: list[tuple[Severity, str]]) -> None:
     assert differing(one, two) == expected
-
-
-@pytest.mark.parametrize(
-    ("answer", "severity", "text"),
-    [
-        ({"error": "timed out", "port": 29501}, ERROR, "TCP port 29501 cannot be reached: timed out"),
-        ({"bytes": LINK_BYTES}, Severity.OK, "connected, and 1MiB arrived"),
-        ({"bytes": 7}, ERROR, "only 7 of 1048576 bytes arrived"),
-        ({}, ERROR, "only None of"),
-        ({"bytes": "x"}, ERROR, "only 'x' of"),
-    ],
-)
-def test_a_connection(answer: dict[str, Any], severity: Severity, text: str) -> None:
-    found = link(node(), node("two", 1), 29501, answer, answer)
-    assert found.severity is severity and text in found.title
-
-
-@pytest.mark.parametrize("broken", [{"interfaces": None}, {"interfaces": []}, {"interfaces": {"eth1": "x"}}])
-def test_no_connection_is_tried_from_a_machine_without_its_address(broken: dict[str, Any]) -> None:
-    assert has_address(node()) and not has_address(node(**broken))
 
 
 @pytest.mark.parametrize(
