@@ -5,7 +5,7 @@
 # Built beside and renamed, so that a kill leaves none or a whole one.
 make_venv() {
   local dir=$1 what=$2 how=${3:+-e} python log
-  for python in python3 python3.13 python3.12 python3.11 python3.10; do
+  for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
     python=
   done

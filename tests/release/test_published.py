@@ -13,7 +13,7 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent  # uv, twine and pre-commit are there: the development environment's
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")  # those of pyproject.toml; one that can't be had fails its case
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # those of pyproject.toml; one that can't be had fails its case
 # Where pyenv keeps its Pythons, for only the chosen one is on PATH.
 PYENV = sorted(map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/3.*/bin")))
 LOG = TOP / "tests/unit/explain/logs/failures/unknown-flag.log"
