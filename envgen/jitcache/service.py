@@ -149,7 +149,7 @@ class JitCache:
         place = place or self.place()
         if place is None:
             raise not_found(AgentRefusal(missing=query.patterns))
-        environ = {"CUDA_HOME": self.deployment.profile.cuda.home.path}
+        environ = {"CUDA_HOME": self.deployment.profile.cuda.HOME.path}
         if place.container is None:
             environ |= service_env(self.deployment.profile)
         request = {

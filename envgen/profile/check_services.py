@@ -297,7 +297,7 @@ def _mounts(report: BoundProfile) -> None:
     sources = [(f"the source {name}", source.mount) for name, source in report.sources("mount")]
     held = [
         ("envgen's programs", ContainerPath("/opt/envgen")),
-        ("CUDA (cuda.home)", profile.cuda.home),
+        ("CUDA", profile.cuda.HOME),
     ]
     if profile.tiktoken.encodings:
         held.append(("the vocabulary files", profile.tiktoken.FOLDER))

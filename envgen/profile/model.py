@@ -75,10 +75,8 @@ class Cuda:
         "torch gets 12.1a for 12.1f, which it refuses.",
         CudaArchList(()),
     )
-    home: ContainerPath = key(
-        "CUDA_HOME. FlashInfer writes it into build.ninja, so another path recompiles everything.",
-        ContainerPath("/usr/local/cuda"),
-    )
+    # CUDA_HOME. FlashInfer writes it into build.ninja, so another path would recompile everything.
+    HOME: ClassVar[ContainerPath] = ContainerPath("/usr/local/cuda")
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,6 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
             SET,
         ):  # below it, each profile is merged once
             return "null removes nothing: no weaker layer sets it", 'remove it; an empty text is ""'
-        case ("cuda", "home") if profile.gpu is GpuMode.NONE and not profile.cuda.arch_list.archs:
-            return "nothing is compiled for a GPU: cuda.arch_list is empty", ""
         case ("build", "ccache") if not any(source.origin.is_built for source in sources.values()):
             return (
                 "no source is built in the image",

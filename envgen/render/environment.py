@@ -44,7 +44,7 @@ def cuda_env(profile: Profile) -> list[Pair]:
         return []
     threads = str(nvcc_threads(profile))
     return [
-        Pair("CUDA_HOME", cuda.home.path),
+        Pair("CUDA_HOME", cuda.HOME.path),
         Pair("FLASHINFER_CUDA_ARCH_LIST", str(cuda.arch_list)),
         Pair("TORCH_CUDA_ARCH_LIST", cuda.arch_list.torch),
         Pair("FLASHINFER_NVCC_THREADS", threads),
@@ -91,7 +91,7 @@ def service_env(profile: Profile) -> dict[str, str]:
         # Triton's own ptxas may not know the newest architectures (triton#8539); CUDA's does. Newer
         # Tritons have a separate variable for Blackwell.
         env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = (
-            f"{profile.cuda.home}/bin/ptxas"
+            f"{profile.cuda.HOME}/bin/ptxas"
         )
     for name, cache in profile.caches.items():
         env.update(environment_of(name, cache.path.path))

@@ -145,7 +145,7 @@ def key_parts(
     base = lock.base if lock else None
     parts = {
         "base": f"{profile.base.image}" + (f"@{base.digest}" if base is not None else ""),
-        "cuda_home": profile.cuda.home.path,
+        "cuda_home": profile.cuda.HOME.path,
         "archs": str(profile.cuda.arch_list),
         "flashinfer": _source(profile, lock),
     }

@@ -203,7 +203,7 @@ for _variable, _key in (
     ("PYTHONPATH", "python_path"),
     ("FLASHINFER_CUDA_ARCH_LIST", "cuda.arch_list"),
     ("TORCH_CUDA_ARCH_LIST", "cuda.arch_list"),
-    ("CUDA_HOME", "cuda.home"),
+    ("CUDA_HOME", "dockerfile_extra.base"),
     ("MAX_JOBS", "build.max_jobs"),
     ("FLASHINFER_NVCC_THREADS", "cuda.arch_list"),
     ("NVCC_THREADS", "cuda.arch_list"),
@@ -276,7 +276,7 @@ dev("variant of no service", SERVE + "variants: {v: {services: {⟦server: {args
 
 dev("cache twice", "caches: {a: {path: /c}, b: {path: ⟦/c/}}", ("/c is already the path of the cache a", ""))
 dev("cache over a source", MOUNTED + "caches: {a: {path: ⟦/workspace}}", ("would hide the source vllm", ""))
-dev("cache over CUDA", "caches: {a: {path: ⟦/usr/local/cuda}}", ("would hide CUDA (cuda.home) at /usr/local/cuda", ""))
+dev("cache over CUDA", "caches: {a: {path: ⟦/usr/local/cuda}}", ("would hide CUDA at /usr/local/cuda", ""))
 dev("cache on one machine", "caches: {a: {path: /c, host: ⟦/data/hf}}",
     ("an absolute path; this file is shared", "envgen.local.yaml"))
 ENCODING = "tiktoken: {encodings: {o: {url: %s, sha256: %s}}}\n"

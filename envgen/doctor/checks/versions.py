@@ -102,7 +102,7 @@ def cuda_versions(context: Context, probe: Probe) -> Finding | None:
 @check("cuda.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context, probe: Probe) -> Findings:
     """nvcc, ptxas and Triton's ptxas support the profile's architectures."""
-    tools, home = probe.cuda.tools, f"{context.profile.cuda.home}/"
+    tools, home = probe.cuda.tools, f"{context.profile.cuda.HOME}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
     if lacking and not probe.gpus and not probe.cuda.toolkit.version:
         tools = tuple(tool for tool in tools if tool.path not in lacking)
@@ -143,7 +143,7 @@ def wanted_of(tool: CompilerFacts, context: Context, split: bool) -> set[str]:
 
 
 def _other_compiler(tool: CompilerFacts, context: Context) -> Remedy:
-    own = f"{context.profile.cuda.home}/bin/ptxas"
+    own = f"{context.profile.cuda.HOME}/bin/ptxas"
     if "triton" not in tool.name.lower() or tool.path == own:
         return NEWEST
     variable = "TRITON_PTXAS_BLACKWELL_PATH" if is_for_blackwell(tool) else "TRITON_PTXAS_PATH"

@@ -44,7 +44,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "base.apt": (["python3"], ["python3-dev"]),
     "base.platform": ("linux/arm64", "linux/amd64"),
     "cuda.arch_list": ("12.1a", "9.0a"),
-    "cuda.home": ("/usr/local/cuda-13", "/usr/local/cuda-12"),
     "dockerfile_extra.base": (["RUN true"], ["RUN false"]),
     "dockerfile_extra.end": (["RUN true"], ["RUN false"]),
     "build.max_jobs": (3, 5),

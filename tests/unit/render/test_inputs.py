@@ -46,8 +46,6 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"base": dataclasses.replace(BEFORE.base, apt=("python3",))}, "base.apt: nothing → python3"),
     ({"cuda": dataclasses.replace(BEFORE.cuda, arch_list=CudaArchList.parse("12.1f"))},
      "cuda.arch_list: 12.1a → 12.1f"),
-    ({"cuda": dataclasses.replace(BEFORE.cuda, home=ContainerPath("/opt/cuda"))},
-     "cuda.home: /usr/local/cuda → /opt/cuda"),
     ({"build": Build(ccache=False)}, "build.ccache: true → false"),
     ({"apt": Apt(build=("ninja-build",))}, "apt.build: nothing → ninja-build"),
     ({"apt": Apt(runtime=("curl",))}, "apt.runtime: nothing → curl"),

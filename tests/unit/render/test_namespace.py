@@ -52,7 +52,6 @@ def key(tmp_path: Path, *sets: str, **locked: Any) -> str:
     "changed",
     [
         "cuda.arch_list=12.0a",
-        "cuda.home=/opt/cuda",
         "base.image=base:2",
         "sources.flashinfer.origin.ref=v0.6.0",
         "pip={protect: [], deps: [torch==2.9.0]}",
