@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from pathlib import Path
 
 from envgen import files
@@ -37,20 +39,52 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _missing(folder: Path, series: Series) -> tuple[str, ...]:
-    """The patches that git can't take back, the last first, from a copy of their files."""
+    """The patches that a copy of their files lacks. Those that it has are taken back, the last
+    first.
+    """
     there = {}
     for name in {name for patch in series.patches for name in patch.touches}:
         with contextlib.suppress(OSError):
-            there[name] = File(files.read(folder / name, limit=8 << 20, follow=False))
+            data = files.read(folder / name, limit=8 << 20, follow=False)
+            there[name] = File(data, bool((folder / name).stat().st_mode & 0o100))
+    missing: list[str] = []
     with files.Scratch("patches") as scratch:
         put(Path(scratch), there)
-        # One line of context is enough: the others may have edits.
-        missing = [
-            p.name
-            for p in reversed(series.patches)
-            if apply(Path(scratch), p.content, "-R", "-C1").code
-        ]
-    return tuple(reversed(missing))
+        for patch in reversed(series.patches):
+            if _is_missing(Path(scratch), patch):
+                missing.insert(0, patch.name)
+            else:
+                apply(Path(scratch), patch.content, "-R", "-C1")
+    return tuple(missing)
+
+
+_MODE = re.compile(
+    rb"^diff --git \S+ \w/(.+)\nold mode 100(?:755|644)\nnew mode 100(755|644)$", re.M
+)
+_ADDS = re.compile(rb"^\+(?!\+\+ )", re.M)
+
+
+def _is_missing(folder: Path, patch: Patch) -> bool:
+    """Whether a patch is still to be applied. Lines that it has in common with other places may let
+    git do both, apply it and take it back; then the place that is nearer to its own counts.
+    """
+    for name, mode in _MODE.findall(patch.content):
+        path = folder / os.fsdecode(name)
+        if path.is_file() and bool(path.stat().st_mode & 0o100) != (mode == b"755"):
+            return True
+    onward, back = _distance(folder, patch), _distance(folder, patch, "-R")
+    if onward is None and back is None:
+        # Edits in the lines around it leave one line of context.
+        return apply(folder, patch.content, "--check", "-R", "-C1").code != 0
+    if onward is None or back is None:
+        return back is None
+    return onward < back or (onward == back and not _ADDS.search(patch.content))
+
+
+def _distance(folder: Path, patch: Patch, *options: str) -> int | None:
+    """How many lines a patch's hunks are from their places; None where git does not apply it."""
+    done = apply(folder, patch.content, "--check", "--verbose", *options)
+    return sum(map(int, re.findall(r"offset -?(\d+) line", done.stderr))) if not done.code else None
 
 
 class Checkout:

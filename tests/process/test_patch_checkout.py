@@ -208,6 +208,10 @@ def test_every_verb_works_where_every_source_is_mounted(tmp_path: Path) -> None:
         ("a\nb\nc\n", "a\nc\n", "a\nc\nmine\n"),  # it adds nothing
         ("a\nb\nc\n", "a\nb\nc\na\n", "mine\na\nb\nc\na\n"),  # it adds what stands elsewhere, too
         ("a\nb\nc\nd\ne\n", "a\nb\nX\nd\ne\n", "mine\nb\nX\nd\nmine\n"),
+        # Taking a line out leaves two blank lines, which stand elsewhere, too.
+        ("a\n\nL\n\nb\n\n\nc\n", "a\n\n\nb\n\n\nc\n", "mine\na\n\n\nb\n\n\nc\n"),
+        # The block that it adds is followed by its like.
+        ("1\nu\nw\nu\nw\n2\n", "1\nu\nw\nu\nw\nu\nw\n2\n", "mine\n1\nu\nw\nu\nw\nu\nw\n2\n"),
     ],
 )
 def test_a_checkout_lacks_a_patch_until_it_is_applied(
@@ -230,6 +234,19 @@ def test_a_checkout_lacks_a_patch_until_it_is_applied(
             made.envgen("patch", "new", "two", "tool")
         told.append(lacking(load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"], tmp_path))
     assert told == [{}, {}, {"tool": ("0001-two.patch",)}]
+
+
+def test_a_mode_is_part_of_a_patch(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(
+        FIRST.replace("mount: /code/tool\n", "mount: /code/tool\n        patches: tool\n")
+    )
+    profile = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"]
+    (tool / "__init__.py").chmod(0o755)
+    made.envgen("patch", "new", "run", "tool")
+    assert lacking(profile, tmp_path) == {}
+    (tool / "__init__.py").chmod(0o644)
+    assert lacking(profile, tmp_path) == {"tool": ("0001-run.patch",)}
 
 
 def test_the_first_patch_names_its_series_and_no_second_time_gives_the_same(tmp_path: Path) -> None:
