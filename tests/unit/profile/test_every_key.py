@@ -367,3 +367,36 @@ def test_every_key_is_accepted_somewhere(folder: Path) -> None:
     plain.append(profile_of("wheel", True, "log", "none", "host", True))
     never = [key for key in VALUES if not any(loaded_pair(folder, one, key, variant=False) for one in plain)]
     assert not never
+
+
+TOP = Path(__file__).resolve().parents[3]
+ENTRIES = {"sources", "services", "caches", "nodes", "submodule_origins", "inputs", "mounts", "encodings", "env"}
+ENTRIES |= {"args", "expect", "forbid", "ulimits"}
+
+
+def without_entries(path: list[str]) -> str:
+    """A key without the names that a file gives to entries, groups and variables."""
+    path = path[: path.index("env") + 1] if "env" in path else path
+    return ".".join(part for above, part in zip(["", *path], path, strict=False) if above not in ENTRIES)
+
+
+def written(node: Any, path: list[str]) -> Iterator[str]:
+    if isinstance(node, dict):
+        for name, child in node.items():
+            yield from written(child, [*path, str(name)])
+    elif path[-2:-1] == ["mounts"]:  # the short form
+        yield from (without_entries([*path, key]) for key in ("host", "path"))
+    else:
+        yield without_entries(path)
+
+
+def test_every_key_stands_in_an_example() -> None:
+    """A key that no file of ours needs is one that nobody learns of: it goes, or an example shows it."""
+    found = set[str]()
+    for file in (*TOP.glob("examples/**/*.yaml"), TOP / "templates/init/envgen.yaml", TOP / "envgen.yaml"):
+        document = yaml.safe_load(file.read_text())
+        for profile in (document.get("defaults", {}), *document.get("profiles", {}).values()):
+            for variant in (profile, *profile.get("variants", {}).values()):
+                found.update(written(variant, []))
+    keys = {without_entries(key.split(".")) for key in VALUES if not key.startswith("variants.")}
+    assert keys - found == set()

@@ -31,7 +31,7 @@ def run(name: str, variant: str) -> Profile:
 
 @pytest.mark.parametrize(
     "file",
-    ["envgen.yaml", "examples/from-source/envgen.yaml", "examples/quickstart/envgen.yaml", "examples/loop/envgen.yaml"],
+    ["envgen.yaml", *(str(file.relative_to(TOP)) for file in TOP.glob("examples/*/envgen.yaml"))],
 )
 def test_no_setting_reaches_nobody(file: str) -> None:
     for name in load_project(file=TOP / file, local=False).trees:

@@ -1,0 +1,1 @@
+# What must be changed in the image's vLLM, and why.
