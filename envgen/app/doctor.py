@@ -10,6 +10,7 @@ from envgen.app.cluster import nodes
 from envgen.app.cluster.machines import all_machines
 from envgen.app.session import Session
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor import report
 from envgen.doctor.checks import BOX
 from envgen.doctor.collect import gather, or_none
@@ -80,7 +81,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         running = (
             context.container is not None and context.container.running and not context.is_temporary
         )
-        refused = or_none(lambda: _refused(deployment, service, running))
+        refused = or_none(lambda: _refused(LiveService(deployment, service), running))
         lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})
     ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
@@ -98,10 +99,13 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     return judged
 
 
-def _refused(deployment: Deployment, service: str, running: bool) -> tuple[Problem, ...]:
+def _refused(service: LiveService, running: bool) -> tuple[Problem, ...]:
     """Why `envgen up` would refuse the service."""
-    taken = preflight.ports(deployment, service, ()) if deployment.is_local and not running else ()
-    return (*preflight.refusals(deployment, service, running=running), *taken)
+    refused = preflight.refusals(service, running=running)
+    if running or not service.deployment.is_local:
+        return refused
+    holder = preflight.holders(service.deployment, service.engine.listed())
+    return (*refused, *preflight.ports(service, (), holder))
 
 
 def _machines(subject: Subject) -> list[Finding]:
@@ -111,7 +115,7 @@ def _machines(subject: Subject) -> list[Finding]:
         if service.cluster is None or subject.service not in (None, name):
             continue
         try:
-            answers = nodes.check(subject.deployment, name)
+            answers = nodes.check(LiveService(subject.deployment, name))
         except EnvgenError as problem:
             first = problem.problems[0]
             failed = finding(Severity.ERROR, (), first.message, first.hint)

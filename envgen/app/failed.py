@@ -1,25 +1,23 @@
-"""What follows when a start fails, as steps: the reason, the crash bundle, the clean-up, the error."""
+"""The error for a start that failed, and its crash bundle."""
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from envgen.deployment import Deployment
-from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, ServiceError
+from envgen.deployment.service import LiveService
+from envgen.errors import ServiceError
 from envgen.serve.ended import SHOWN, StartFailure, cause_in, in_profile
-from envgen.serve.launch import Begun, Launcher, Say
+from envgen.serve.start import Say
 from envgen.text import progress, shorten
 
-Failed = Callable[[StartFailure], EnvgenError]
 LAST_LINES = 5  # of a log that tells nothing of its end
 LONGEST_SHOWN = 2000  # characters of each
 
 
 def failed(
-    deployment: Deployment,
-    service: str,
+    service: LiveService,
     failure: StartFailure,
     *,
     machines: Sequence[Deployment] = (),
@@ -34,81 +32,31 @@ def failed(
     """
     from envgen.app import bundle  # with doctor, and all of its checks
 
-    profile, container = deployment.profile, failure.container
-    say(f"  {service}: {failure.reason}; saving a crash bundle")
-
+    deployment, name = service.deployment, service.name
+    say(f"  {name}: {failure.reason}; saving a crash bundle")
     cause, lines = cause_in(deployment, failure)
-    kept = bundle.save(machines or (deployment,), service, failure, cause.cause, deployment.node)
-    text = f"{service} {verdict}: {failure.reason}" + (
-        f"; cause: {cause.cause}" if cause.rule else ""
-    )
-    shown = [shorten(cause.evidence, SHOWN)] if cause.evidence else []
-    if not shown:
-        last = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
-        shown = [shorten(line, LONGEST_SHOWN) for line in cause.clues or last]
+    kept = bundle.save(machines or (deployment,), name, failure, cause.cause, deployment.node)
+    text = f"{name} {verdict}: {failure.reason}"
+    if cause.rule:
+        text += f"; cause: {cause.cause}"
+    shown = list(cause.clues)
+    if cause.evidence:
+        shown = [shorten(cause.evidence, SHOWN)]
+    elif not shown:
+        shown = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
+    shown = [shorten(line, LONGEST_SHOWN) for line in shown]
     if kept:
         shown.append(f"crash bundle: {kept}")
         shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")
-    again = (
-        f"envgen up {service} {profile.chosen_variant} --no-wait keeps it running for a closer look"
-    )
-    if container is not None and not container.running:
-        again = ""  # it would end again
+    fix = in_profile(cause.cure, service.profile, name) or failure.hint or hint
+    return ServiceError("\n  ".join([text, *shown]), hint=fix or _closer_look(service, failure))
+
+
+def _closer_look(service: LiveService, failure: StartFailure) -> str:
+    """The command that shows more, where no cause is known."""
+    container = failure.container
     if container is not None and container.state == "paused":
-        again = f"docker unpause {container.name}"
-    hint = in_profile(cause.cure, profile, service) or failure.hint or hint or again
-    return ServiceError("\n  ".join([text, *shown]), hint=hint)
-
-
-def begin(launcher: Launcher, on_failure: Failed) -> Begun:
-    """Create the container. If that fails, or on Ctrl-C, everything that it has created is removed
-    again.
-    """
-    with launcher.alone():
-        before = frozenset(one.id for one in launcher.existing())
-
-        def clean_up() -> None:
-            launcher.remove([one.id for one in launcher.existing() if one.id not in before])
-
-        try:
-            with _steps(launcher, on_failure, clean_up):
-                return launcher.create(before)
-        except KeyboardInterrupt:
-            with contextlib.suppress(EngineError):
-                clean_up()
-            raise
-
-
-@contextlib.contextmanager
-def cleaned_up(launcher: Launcher, begun: Begun, on_failure: Failed) -> Iterator[None]:
-    """If what follows fails, the container that this start created is removed.
-
-    One that has taken its place stays. So does its own on Ctrl-C: only the waiting ends.
-    """
-
-    def clean_up() -> None:
-        if begun.created:
-            with launcher.alone():
-                launcher.remove([begun.container.id])
-
-    with _steps(
-        launcher, lambda failure: on_failure(launcher.unless_replaced(begun, failure)), clean_up
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _steps(launcher: Launcher, on_failure: Failed, clean_up: Callable[[], None]) -> Iterator[None]:
-    """On failure: the error with its crash bundle, then the clean-up, then the error is raised."""
-    try:
-        yield
-        return
-    except StartFailure as failure:
-        raised = on_failure(failure)
-    except ProcessError as error:
-        raised = ServiceError(f"{launcher.name} was not started: {error}")
-    except (ServiceError, RefusedError) as error:
-        raised = error
-    with contextlib.suppress(EngineError):
-        clean_up()
-    raise raised from None
+        return f"docker unpause {container.name}"
+    if container is not None and not container.running:
+        return ""  # it would end again
+    return f"{service.hint('up')} --no-wait keeps it running for a closer look"

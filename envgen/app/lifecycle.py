@@ -13,63 +13,40 @@ from typing import Any
 from envgen.app.cluster.machines import machine_of
 from envgen.app.failed import failed
 from envgen.app.session import Session, with_running_variant
-from envgen.app.start import Agree, StartOptions
-from envgen.app.up import check, predicted, start_all
+from envgen.app.start import Agree, StartOptions, prepare_caches
+from envgen.app.up import start_one
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
-from envgen.profile.model import Profile
 from envgen.serve import preflight
-from envgen.serve.ended import StartFailure
-from envgen.serve.launch import Begun, Launcher, Started
-from envgen.serve.prepare import prepare
+from envgen.serve.start import RESTART, WAIT, Start, Started
 from envgen.text import progress
 
 
-def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveService, Started]:
     """`docker compose restart` for the container that a service has, running or not; wait until it
     answers.
 
     On several machines, all ranks are stopped before the first is started. NotFoundError without a
     container.
     """
-    deployment = machine_of(session.deployment(), service, None)
+    deployment = machine_of(session.deployment(), name, None)
+    service = LiveService(deployment, name)
     deployment.require_name()
-    up = f"envgen up {service} {deployment.profile.chosen_variant}"
-    containers = deployment.engine.containers(deployment.profile.compose_name, service, all=True)
+    containers = service.containers(all=True)
     if not containers:
-        raise NotFoundError(f"{service} has no container to start", hint=up)
-    varied = with_running_variant(session, service, lambda: deployment.engine, stopped=True)
+        raise NotFoundError(f"{name} has no container to start", hint=service.hint("up"))
+    varied = with_running_variant(session, name, lambda: deployment.engine, stopped=True)
     if deployment.node:  # `up` keeps existing containers and starts them
-        checked = predicted(check(varied.deployment(), service))
         options = StartOptions(timeout=timeout, again=True)
-        ((_, started),) = start_all([checked], lambda _question: False, options)
-        return checked.deployment.profile, started
+        service = LiveService(varied.deployment(), name)
+        checked, started = start_one(service, options, predict=True)
+        return checked.service, started
     if varied is not session:  # when it is ready depends on the variant that it was started with
-        deployment = varied.deployment().rendered_files()
-    container = containers[0]
-    preflight.check_again(deployment, container)  # before a running one is stopped
-    progress(f"  restarting {container.name}")
-    done = deployment.compose.run("restart", service, check=False)
-    if done.code:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        if refused := preflight.changed_meanwhile(deployment, service, lines):
-            raise refused
-        reason = "".join(lines[-1:])
-        if preflight.network_gone(lines):
-            reason = (
-                "its container belongs to a network that was removed (by `docker network prune`?)"
-            )
-            up = f"to create the container anew: {up}"
-        raise ServiceError(f"{service} was not started: {reason}", hint=up)
-    launcher = Launcher(deployment, service, progress)
-    try:
-        awaited = launcher.wait(container.id, timeout)
-    except StartFailure as failure:  # it is kept: it was there before
-        raise failed(deployment, service, failure) from None
-    return deployment.profile, launcher.started(
-        Begun(container, launcher.began, already=False, created=False), awaited
-    )
+        service = service.on(varied.deployment().rendered_files())
+    start = Start(service, partial(failed, service), timeout=timeout, running=containers[0])
+    return service, start.run((RESTART, WAIT))
 
 
 def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
@@ -159,22 +136,18 @@ def _volumes(deployment: Deployment) -> Mapping[str, Any]:
         return deployment.rendered_compose.document.get("volumes") or {}
 
 
-def one_off(
-    deployment: Deployment, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool
-) -> int:
+def one_off(service: LiveService, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
     """Run a command in a new container with the image, mounts and environment of a service. Returns
     its exit code.
 
     The container is removed afterwards, however the command ends.
     """
-    deployment = machine_of(deployment, service, None)
-    deployment.require_name()
-    preflight.check_once(deployment, service)
-    compose = deployment.to_start(service).compose
-    from envgen.jitcache.space import with_kernels  # only for this command
-
-    with_kernels(deployment, partial(prepare, deployment, service))
+    service = service.on(machine_of(service.deployment, service.name, None))
+    service.deployment.require_name()
+    preflight.check_once(service)
+    compose = service.to_start().deployment.compose
+    prepare_caches(service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive(
-        "--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv
+        "--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service.name, *argv
     )

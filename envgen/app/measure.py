@@ -28,7 +28,6 @@ from envgen.profile.flags import takes_no_prompt
 from envgen.profile.load import find as find_project
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending
-from envgen.serve.launch import key_of, reachable_url
 from envgen.text import progress
 
 ENDING = 5.0  # seconds for a program to end after its port has closed
@@ -79,7 +78,7 @@ class Trial:
             return find_tool(
                 BenchTool(plan, self.target, execute, self.target.url, folder, f"image {image}")
             )
-        outer, ready = urlsplit(self.target.url).port, service.service.ready
+        outer, ready = urlsplit(self.target.url).port, service.described.ready
         published = (port.container for port in service.container.ports if port.host == outer)
         url = f"http://127.0.0.1:{next(published, ready.port if ready else None) or outer}"
         execute = run.in_container(service.engine, service.container.id)
@@ -115,11 +114,11 @@ def measure(
     record says so, and ServiceError has the reason.
     """
     service = service_of(asked)
-    if kind != "smoke" and service and takes_no_prompt(service.service.flag):
+    if kind != "smoke" and service and takes_no_prompt(service.described.flag):
         what = f"{service.name} serves a model that embeds, ranks or classifies, and `envgen {kind}` sends prompts"
         raise UsageError(what, hint=f"`envgen smoke {service.name}` asks it for its task")
-    expected = service.service.served_name if service else None
-    url = reachable_url(service.service, service.deployment) if service else str(asked.url)
+    expected = service.described.served_name if service else None
+    url = service.reachable_url() if service else str(asked.url)
     target = find(
         url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected
     )
@@ -214,7 +213,7 @@ def results_folder(file: Path | None = None) -> Path:
 def _key(asked: Asked, service: RunningService | None) -> str:
     shell = service.deployment.shell if service else os.environ
     if asked.key_variable is None:
-        return key_of(service.deployment) if service else ""
+        return service.api_key if service else ""
     if not (key := shell.get(asked.key_variable, "")):
         raise UsageError(f"--api-key-env: the variable {asked.key_variable} is not set, or empty")
     return key
@@ -226,13 +225,12 @@ def _stop_error(reason: str, service: RunningService | None, kept: str) -> Envge
     """
     if service is None:
         return ServiceError(f"{reason}; {kept}")
-    deployment = service.deployment
     service.lives(ENDING)
     try:
         now = service.engine.container(service.container.id)
         how = "its process still runs" if now and now.running else ending(now).reason
         failure = StartFailure("; ".join(filter(None, (reason, how, kept))), now)
-        again = f"envgen up {service.name} {deployment.profile.chosen_variant} starts it again"
-        return failed(deployment, service.name, failure, verdict="failed", hint=again)
+        again = f"{service.hint('up')} starts it again"
+        return failed(service, failure, verdict="failed", hint=again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

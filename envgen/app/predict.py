@@ -188,67 +188,68 @@ def predict(
 # Before a service is started
 
 
-def ask_release(deployment: Deployment, service: str, *, replaced: bool = False) -> list[str]:
+def ask_release(service: LiveService, *, replaced: bool = False) -> list[str]:
     """Notes before a service starts. PreflightError if the release refuses its settings.
 
     ``replaced``: a running server would be; then its arguments are asked about for a CPU, too.
     """
-    profile = deployment.profile
-    if service not in servers(profile):
+    profile, name = service.profile, service.name
+    if name not in servers(profile):
         return []
-    if profile.mounted_sources and deployment.engine.volume(overlay_volume(profile)) is None:
-        return [
-            "the checkouts are installed first, so vLLM is queried (`predict`) from the next start on"
-        ]
+    if profile.mounted_sources and service.engine.volume(overlay_volume(profile)) is None:
+        later = "so vLLM is queried (`predict`) from the next start on"
+        return [f"the checkouts are installed first, {later}"]
     without_gpu = profile.gpu is GpuMode.NONE
     if without_gpu and not replaced:
         return []  # the server itself says what it does not accept, as soon
     try:
-        release = release_in_engine(LiveService(deployment, service), fresh=True)
-        prediction = predict(
-            profile, service, release, None if without_gpu else target(profile), pretend=False
-        )
+        release = release_in_engine(service, fresh=True)
+        gpu = None if without_gpu else target(profile)
+        prediction = predict(profile, name, release, gpu, pretend=False)
     except EnvgenError as problem:
         return [f"vLLM could not be queried: {str(problem).splitlines()[0]}"]
     judged = prediction.judgement
     if judged.refusals:
-        raise PreflightError(
-            service, tuple(_refused(one, profile, service) for one in judged.refusals)
-        )
+        raise PreflightError(name, tuple(_refused(one, service) for one in judged.refusals))
     if isinstance(prediction.answer, run.NoAnswer):
         return [f"vLLM could not be queried: {prediction.answer}"]
     if without_gpu:
         return []
     notes = [prediction.chosen] if prediction.chosen else []
     notes += made_for_it(prediction)
-    if prediction.memory is not None:
-        notes.append(f"memory: {'; '.join(prediction.memory.lines())}")
-        if (
-            prediction.gpu
-            and prediction.gpu.unified
-            and deployment.is_local
-            and profile.services[service].needs_memory is None
-        ):
-            free = meminfo().get("MemAvailable")
-            notes += filter(None, [prediction.memory.short(free)] if free is not None else [])
+    notes += _memory_notes(service, prediction)
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + list(judged.warnings)
 
 
-def _refused(refusal: Refusal, profile: Profile, service: str) -> Problem:
+def _memory_notes(service: LiveService, prediction: Prediction) -> list[str]:
+    """What the release would take, and whether this machine has it."""
+    memory, gpu = prediction.memory, prediction.gpu
+    if memory is None:
+        return []
+    notes = [f"memory: {'; '.join(memory.lines())}"]
+    shared = gpu is not None and gpu.unified and service.deployment.is_local
+    free = meminfo().get("MemAvailable") if shared else None
+    if free is not None and service.described.needs_memory is None:
+        notes += filter(None, [memory.short(free)])
+    return notes
+
+
+def _refused(refusal: Refusal, service: LiveService) -> Problem:
     """A refusal with the key that it is about, where that is known, and what to do."""
-    chosen, described = f"{service} {profile.chosen_variant}", profile.services[service]
-    key = key_of(refusal.message, described) if refusal.step == "arguments" else ""
-    anyway = f"`envgen up {chosen} --no-predict` starts it anyway"
+    arguments = refusal.step == "arguments"
+    key = key_of(refusal.message, service.described) if arguments else ""
+    up = service.hint("up")
+    anyway = f"`{up} --no-predict` starts it anyway"
     if not key:
-        hint = f"`envgen predict {chosen}` shows all of it; {anyway}"
         message = f"this vLLM refuses its settings ({refusal.step}): {refusal.message}"
-    else:
-        without = shell_line(["--set", f"services.{service}.{key}=null"])
-        hint = f"`envgen up {chosen} {without}` leaves it out; " * key.startswith("args.") + anyway
-        message = f"this vLLM refuses services.{service}.{key}: {in_short(refusal.message)}"
-    return Problem(message, hint=hint)
+        return Problem(message, hint=f"`{service.hint('predict')}` shows all of it; {anyway}")
+    message = f"this vLLM refuses services.{service.name}.{key}: {in_short(refusal.message)}"
+    if not key.startswith("args."):
+        return Problem(message, hint=anyway)
+    without = shell_line(["--set", f"services.{service.name}.{key}=null"])
+    return Problem(message, hint=f"`{up} {without}` leaves it out; {anyway}")
 
 
 def made_for_it(prediction: Prediction) -> list[str]:

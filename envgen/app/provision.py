@@ -18,6 +18,7 @@ from envgen.app import lock as locks
 from envgen.app import weights
 from envgen.app.session import Session
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine import buildx
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background
@@ -122,7 +123,7 @@ def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
     if deployment.engine.containers(deployment.profile.compose_name, name):
         return
     models = deployment.profile.services[name].models
-    for model, held in zip(models, weights.look(deployment, name), strict=True):
+    for model, held in zip(models, weights.look(LiveService(deployment, name)), strict=True):
         if held.whole:
             continue
         try:

@@ -9,7 +9,8 @@ from envgen.app import lifecycle
 from envgen.app.cluster.machines import head_of, machines_of, on_all
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions
-from envgen.app.up import check_all, start_all
+from envgen.app.up import start_one
+from envgen.deployment.service import LiveService
 from envgen.engine.owner import ours
 from envgen.errors import EngineError
 from envgen.text import progress
@@ -55,8 +56,8 @@ class Stage:
         self.now = (
             session  # also where it fails on the way: then nothing, or a part of it, is there
         )
-        checked = check_all(session.deployment(), [self.service], predict=False)
-        ((_, started),) = start_all(checked, lambda _question: True, StartOptions(recreate=True))
+        service = LiveService(session.deployment(), self.service)
+        _, started = start_one(service, StartOptions(recreate=True))
         return started.seconds
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from envgen.app.failed import failed
-from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
@@ -32,16 +32,15 @@ class Stay:
 
     def __init__(
         self,
-        deployment: Deployment,
-        service: str,
+        service: LiveService,
         container: Container,
         *,
         connect: Callable[[], Engine] = connect,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._deployment, self._service, self._container = deployment, service, container
-        self._engine, self._connect, self._now, self._sleep = deployment.engine, connect, now, sleep
+        self._live, self._service, self._container = service, service.name, container
+        self._engine, self._connect, self._now, self._sleep = service.engine, connect, now, sleep
         self._restarts = container.restarts
 
     def watch(self) -> None:
@@ -79,7 +78,7 @@ class Stay:
                 container = self._engine.container(self._container.id)
                 if container is None:  # a container that has taken its place is watched instead
                     there = self._engine.containers(
-                        self._deployment.profile.compose_name, self._service, all=True
+                        self._live.profile.compose_name, self._service, all=True
                     )
                     container = there[0] if there else None
                     self._container = container or self._container
@@ -128,9 +127,8 @@ class Stay:
         self._restarts = container.restarts
 
     def _failed(self, failure: StartFailure) -> ServiceError:
-        deployment = self._deployment.with_cached(engine=self._engine)
-        hint = f"envgen up {self._service} {deployment.profile.chosen_variant}"
-        return failed(deployment, self._service, failure, verdict="has ended", hint=hint)
+        live = self._live.on(self._live.deployment.with_cached(engine=self._engine))
+        return failed(live, failure, verdict="has ended", hint=live.hint("up"))
 
 
 def notify_ready(text: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -39,7 +39,7 @@ def trace(
     Returns the outcome, the record's path, and the record ``against``.
     """
     running = service_of(asked)
-    if running is None or not running.service.is_vllm_server:
+    if running is None or not running.described.is_vllm_server:
         raise UsageError(
             "only a vLLM service of the profile can be traced",
             hint="envgen trace SERVICE; another server's own profiler is its own affair",
@@ -47,7 +47,7 @@ def trace(
     folder = results_folder(asked.session.file)
     earlier = record.resolve(folder, against, "trace") if against else None
     service = running.name
-    if any(plain_name(name) == "profiler-config" for name in running.service.args):
+    if any(plain_name(name) == "profiler-config" for name in running.described.args):
         raise UsageError(
             f"services.{service}.args names a profiler-config already",
             hint=f"remove it: `envgen trace {service}` adds its own for as long as it measures",

@@ -11,13 +11,14 @@ from functools import partial
 from envgen.app import start
 from envgen.app.start import Agree, Checked, StartOptions
 from envgen.deployment import Deployment, known_service
+from envgen.deployment.service import LiveService
 from envgen.engine.endpoint import require_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
 from envgen.profile.model import Profile
 from envgen.serve import memory
 from envgen.serve.differences import NotReplaced
-from envgen.serve.launch import Started
 from envgen.serve.preflight import PreflightError
+from envgen.serve.start import Started
 
 
 def main_service(profile: Profile) -> str:
@@ -40,42 +41,39 @@ def check_all(
         main_service(deployment.profile)
     for name in names:  # before any is looked at
         known_service(deployment.profile, name)
-    passed = _all_of({name: partial(check, deployment, name) for name in names})
+    passed = _all_of({name: partial(check, LiveService(deployment, name)) for name in names})
     _check_memory(deployment, passed)
-    return _all_of({one.service: partial(predicted, one) for one in passed}) if predict else passed
+    if not predict:
+        return passed
+    return _all_of({one.service.name: partial(predicted, one) for one in passed})
 
 
-def check(deployment: Deployment, service: str) -> Checked:
+def check(service: LiveService) -> Checked:
     """Check everything that a start needs, on one machine or several. PreflightError with every
     problem.
     """
-    if deployment.profile.services[service].cluster is not None:
-        from envgen.app.cluster.start import (
-            check as cluster_check,
-        )  # seldom, and a tenth of a second
+    if service.described.cluster is None:
+        return start.check(service)
+    from envgen.app.cluster import start as cluster  # imported here: costs a tenth of a second
 
-        require_plugin("compose")
-        return cluster_check(deployment, service)  # this machine may have no engine
-    return start.check(deployment, service)
+    require_plugin("compose")  # this machine may have no engine
+    return cluster.check(service)
 
 
 def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     """PreflightError if each of the services that start would fit into the memory, but not all of
     them.
     """
-    starting = [one for one in passed if not one.running and len(one.machines) == 1]
-    needs = {
-        one.service: need.bytes
-        for one in starting
-        if (need := deployment.profile.services[one.service].needs_memory)
-    }
+    needs = dict[str, int]()
+    for one in passed:
+        needed = one.service.described.needs_memory
+        if needed and not one.running and len(one.machines) == 1:
+            needs[one.service.name] = needed.bytes
     if len(needs) < 2 or not deployment.is_local:
         return
-    if problems := memory.too_little(sum(needs.values())):
-        names = ", ".join(needs)
-        raise PreflightError(
-            names, (replace(problems[0], message=f"together, {problems[0].message}"),)
-        )
+    for problem in memory.too_little(sum(needs.values())):
+        together = replace(problem, message=f"together, {problem.message}")
+        raise PreflightError(", ".join(needs), (together,))
 
 
 def predicted(checked: Checked) -> Checked:
@@ -86,8 +84,7 @@ def predicted(checked: Checked) -> Checked:
         return checked
     from envgen.app.predict import ask_release  # not for a service that runs
 
-    replaced = checked.running is not None
-    notes = ask_release(checked.deployment, checked.service, replaced=replaced)
+    notes = ask_release(checked.service, replaced=checked.running is not None)
     return replace(checked, notes=(*checked.notes, *notes))
 
 
@@ -95,28 +92,36 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
     """Ask for each service. PreflightError with the problems of all; services with equal problems
     share them.
     """
-    passed, refused = list[Checked](), dict[str, PreflightError]()
+    passed, refused = list[Checked](), list[PreflightError]()
+    reasons = dict[tuple[Problem, ...], list[str]]()
     for name, ask in asked.items():
         try:
             passed.append(ask())
         except PreflightError as error:
-            refused[name] = error
-    if refused:
-        reasons: dict[tuple[Problem, ...], list[str]] = {}
-        for name, refusal in refused.items():
-            reasons.setdefault(tuple(refusal.problems[1:]), []).append(name)
-        raised = next(iter(refused.values()))
-        raised.only_lacking = all(refusal.only_lacking for refusal in refused.values())
-        raised.problems = tuple(
-            problem
-            for why, who in reasons.items()
-            for problem in (
-                Problem(f"{', '.join(who)} {'was' if len(who) == 1 else 'were'} not started:"),
-                *why,
-            )
-        )
-        raise raised
-    return tuple(passed)
+            refused.append(error)
+            reasons.setdefault(tuple(error.problems[1:]), []).append(name)
+    if not refused:
+        return tuple(passed)
+    raised = refused[0]
+    raised.only_lacking = all(error.only_lacking for error in refused)
+    problems = list[Problem]()
+    for why, names in reasons.items():
+        were = "was" if len(names) == 1 else "were"
+        problems += [Problem(f"{', '.join(names)} {were} not started:"), *why]
+    raised.problems = tuple(problems)
+    raise raised
+
+
+def start_one(
+    service: LiveService, options: StartOptions, *, predict: bool = False
+) -> tuple[Checked, Started]:
+    """Start a service as its deployment says, also in place of what runs, and wait until it is
+    ready. PreflightError or ServiceError where it can't be.
+    """
+    checked = check(service)
+    if predict:
+        checked = predicted(checked)
+    return checked, checked.start(lambda _question: True, options)
 
 
 def start_all(
@@ -127,33 +132,33 @@ def start_all(
 
     ``agree`` is asked before a running one is replaced. The error at the end names all that failed.
     """
-    failed: dict[str, EnvgenError] = {}
-    for service in checked:
+    failed = dict[str, EnvgenError]()
+    for one in checked:
         try:
-            started = service.start(agree, options)
+            started = one.start(agree, options)
         except EnvgenError as error:
             if len(checked) == 1 or isinstance(error, EngineError):
                 raise
-            failed[service.service] = error
+            failed[one.service.name] = error
         else:
-            yield service, started
+            yield one, started
     if failed:
-        # A running service that was left alone was not to be started, and may still have failed the
-        # checks.
-        wanted = [
-            one.service
-            for one in checked
-            if one.starts(options) and not isinstance(failed.get(one.service), NotReplaced)
-        ]
-        lost = [name for name in wanted if name in failed]
-        summary = []
-        if lost and len(wanted) > 1:
-            summary = [
-                Problem(f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}")
-            ]
-        raised = next(iter(failed.values()))
-        raised.problems = (
-            *summary,
-            *(problem for error in failed.values() for problem in error.problems),
-        )
-        raise raised
+        raise _all_failures(checked, failed, options)
+
+
+def _all_failures(
+    checked: Sequence[Checked], failed: Mapping[str, EnvgenError], options: StartOptions
+) -> EnvgenError:
+    """One error for all services that failed. A running service that was left alone was not to be
+    started, and may still have failed the checks.
+    """
+    wanted = [one.service.name for one in checked if one.starts(options)]
+    wanted = [name for name in wanted if not isinstance(failed.get(name), NotReplaced)]
+    lost = [name for name in wanted if name in failed]
+    problems = [problem for error in failed.values() for problem in error.problems]
+    if lost and len(wanted) > 1:
+        summary = f"{len(lost)} of {len(wanted)} services did not start: {', '.join(lost)}"
+        problems.insert(0, Problem(summary))
+    raised = next(iter(failed.values()))
+    raised.problems = tuple(problems)
+    return raised

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from envgen.app.session import the_service
 from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
 from envgen.errors import EnvgenError, ExitCode, LockError, Problem, RefusedError, UsageError
@@ -87,25 +88,22 @@ def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, An
     return {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
 
 
-def look(deployment: Deployment, service: str, *, deep: bool = False) -> list[Weights]:
+def look(service: LiveService, *, deep: bool = False) -> list[Weights]:
     """Check the weights of a service in the cache, offline: its model, then its draft. ``deep``:
     read every byte.
     """
-    return [
-        _look(deployment, service, model, deep)
-        for model in deployment.profile.services[service].models
-    ]
+    return [_look(service, model, deep) for model in service.described.models]
 
 
-def _look(deployment: Deployment, service: str, model: ModelRef, deep: bool) -> Weights:
-    described = deployment.profile.services[service]
+def _look(service: LiveService, model: ModelRef, deep: bool) -> Weights:
+    described = service.described
     # A draft has its model's vocabulary; some services name that of another repository, or none.
-    reads = model == described.model and not {"tokenizer", "skip-tokenizer-init"} & set(
-        described.args
-    )
-    request = {**_request("check", deployment, model), "reads": reads, "deep": deep}
-    named = {"service": service, "repo": model.repo, "revision": model.revision}
-    return _read(Weights, {**(_ask(deployment, request, READ if deep else LOOK) or {}), **named})
+    elsewhere = {"tokenizer", "skip-tokenizer-init"} & set(described.args)
+    request = _request("check", service.deployment, model)
+    request |= {"reads": model == described.model and not elsewhere, "deep": deep}
+    answer = _ask(service.deployment, request, READ if deep else LOOK) or {}
+    named = {"service": service.name, "repo": model.repo, "revision": model.revision}
+    return _read(Weights, {**answer, **named})
 
 
 @dataclass(frozen=True)
@@ -190,27 +188,29 @@ class _Progress:
         self.say(line, now.bytes / max(1, now.total))
 
 
-def preflight(deployment: Deployment, service: str) -> Iterator[Problem]:
+def preflight(service: LiveService) -> Iterator[Problem]:
     """A problem if the service can't load its weights offline."""
-    for held in look(deployment, service):
+    for held in look(service):
         state = f"{held.state}: {'; '.join(held.problems[:3]) or 'the download is unfinished'}"
         if held.state == "absent":
             state = "not in the Hugging Face cache"
         if not held.whole:
-            hint = f"envgen model pull {service} {deployment.profile.chosen_variant}"
-            yield Problem(f"the weights of {held.repo} are {state}", hint=hint)
+            message = f"the weights of {held.repo} are {state}"
+            yield Problem(message, hint=service.hint("model pull"))
 
 
 def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
     """Service -> problems of its weights, for doctor; empty without an image, which has the program
     that checks.
     """
-    problems = {}
-    for service in services_with_model(deployment.profile) if deployment.image is not None else ():
+    problems = dict[str, tuple[Problem, ...]]()
+    if deployment.image is None:
+        return problems
+    for name in services_with_model(deployment.profile):
         try:
-            problems[service] = tuple(preflight(deployment, service))
+            problems[name] = tuple(preflight(LiveService(deployment, name)))
         except EnvgenError as problem:
-            problems[service] = (Problem(str(problem).splitlines()[0]),)
+            problems[name] = (Problem(str(problem).splitlines()[0]),)
     return problems
 
 

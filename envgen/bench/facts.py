@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgen.deployment import Deployment
-from envgen.engine.client import Engine
+from envgen.deployment.service import LiveService
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
 from envgen.profile.model import Profile
-from envgen.profile.service import Service
 from envgen.redact import without_login
 from envgen.serve.wait import POLL
 from envgen.text import counted
@@ -45,20 +43,10 @@ class Vitals:
 
 
 @dataclass(frozen=True)
-class RunningService:
-    """A service of a profile and its container."""
+class RunningService(LiveService):
+    """A service and its container."""
 
-    deployment: Deployment
-    name: str
     container: Container
-
-    @property
-    def service(self) -> Service:
-        return self.deployment.profile.services[self.name]
-
-    @property
-    def engine(self) -> Engine:
-        return self.deployment.engine
 
     def log(self) -> str:
         """All of its log."""

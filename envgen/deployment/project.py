@@ -165,9 +165,9 @@ class Deployment(BuiltImage):
         )
         return next((folder for one in there if (folder := elsewhere(one, self.root))), None)
 
-    def require_name(self) -> None:
+    def require_name(self, there: Sequence[Container] | None = None) -> None:
         """RefusedError with the machine and both folders if the name belongs to another one."""
-        other, name = self.other_folder(), self.profile.compose_name
+        other, name = self.other_folder(there), self.profile.compose_name
         if other is not None:
             gone = "; that folder no longer exists" if self.is_local and not other.exists() else ""
             raise RefusedError(

@@ -85,17 +85,13 @@ class LiveService:
     @property
     def url(self) -> str:
         """Its address on the engine's machine; "" if it publishes no port."""
-        port = self._published
-        if port is None:
-            return ""
-        any_address = port.address in ("", "0.0.0.0")
-        return f"http://{self.deployment.address if any_address else port.address}:{port.host}"
+        return url_of(self.effective, self.deployment.address)
 
     def reachable_url(self) -> str:
         """The address at which this process reaches it; for an ssh:// engine, through a forwarded
         port.
         """
-        port, host = self._published, self.deployment.endpoint.host
+        port, host = _published(self.effective), self.deployment.endpoint.host
         if port is None or not host.startswith("ssh://"):
             return self.url
         address = port.address
@@ -104,15 +100,6 @@ class LiveService:
         if ":" in address:
             address = f"[{address}]"
         return f"http://127.0.0.1:{forward(host, f'{address}:{port.host}').port}"
-
-    @property
-    def _published(self) -> PortMapping | None:
-        """The published port that answers HTTP."""
-        service = self.effective
-        for port in service.host_ports:
-            if not service.http_port or service.http_port == port.container:
-                return port
-        return None
 
     @property
     def api_key(self) -> str:
@@ -195,3 +182,22 @@ class LiveService:
             gpus=self.gpus if gpu else (),
         )
         return inside, mounts
+
+
+def url_of(service: Service, machine: str) -> str:
+    """``http://address:port`` of a service whose engine is on ``machine``; "" if it publishes no
+    port.
+    """
+    port = _published(service)
+    if port is None:
+        return ""
+    address = machine if port.address in ("", "0.0.0.0") else port.address
+    return f"http://{address}:{port.host}"
+
+
+def _published(service: Service) -> PortMapping | None:
+    """The published port that answers HTTP."""
+    for port in service.host_ports:
+        if not service.http_port or service.http_port == port.container:
+            return port
+    return None

@@ -199,8 +199,8 @@ def _programs(subject: Subject, container: Container, python: str) -> Running:
 
 
 def _differing(deployment: Deployment, container: Container) -> tuple[str, ...]:
-    here = deployment.rendered_files()
-    return differences(keep_moment(here, container), container.service, container)
+    kept = keep_moment(deployment.rendered_files(), container)
+    return differences(LiveService(kept, container.service), container)
 
 
 def _after(first: Future[Facts], ask: Callable[[], Tried]) -> Tried:

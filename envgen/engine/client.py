@@ -9,7 +9,7 @@ import re
 import signal
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -86,20 +86,31 @@ class Engine:
         One-off containers (`docker compose run`) are in a project, but are not containers of a
         service.
         """
-        labels = [f"{values.COMPOSE_PROJECT}={project}"] if project is not None else []
-        labels += [f"{values.COMPOSE_SERVICE}={service}"] if service is not None else []
+        found = self.inspected(self.listed(project, service, all))
+        return tuple(one for one in found if service is None or not one.one_off)
+
+    def listed(
+        self, project: str | None = None, service: str | None = None, all: bool = False
+    ) -> tuple[values.ContainerRow, ...]:
+        """The same as the engine lists them, in one request."""
+        labels = list[str]()
+        if project is not None:
+            labels.append(f"{values.COMPOSE_PROJECT}={project}")
+        if service is not None:
+            labels.append(f"{values.COMPOSE_SERVICE}={service}")
+        filters = {"label": labels} if labels else {}
         with self._wrap_errors("containers"):
-            names = [
-                str(row["Id"])
-                for row in self._api.containers(
-                    all=all, filters={"label": labels} if labels else {}
-                )
-            ]
-        # The list has neither health nor environment; a container may be gone before it is
-        # inspected.
-        inspected = (self.container(name) for name in names)
-        kept = (c for c in inspected if c and not (service is not None and c.one_off))
-        return tuple(sorted(kept, key=lambda c: c.name))
+            rows = self._api.containers(all=all, filters=filters)
+            return tuple(values.row_of(row) for row in rows)
+
+    def inspected(self, rows: Iterable[values.ContainerRow]) -> tuple[values.Container, ...]:
+        """The containers of ``rows`` that are still there, by their names."""
+        found = list[values.Container]()
+        for row in rows:
+            container = self.container(row.id)
+            if container is not None:
+                found.append(container)
+        return tuple(sorted(found, key=lambda one: one.name))
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
         """The engine's whole document about a container; None if it isn't there."""

@@ -160,6 +160,11 @@ class Container:
         return self.labels.get(COMPOSE_ONE_OFF, "").lower() == "true"
 
     @property
+    def active(self) -> bool:
+        """Whether Docker runs it: also between two runs of its program."""
+        return self.running or self.state == "restarting"
+
+    @property
     def running(self) -> bool:
         """True while its main process runs or is paused."""
         return self.state in ("running", "paused")
@@ -177,6 +182,16 @@ class Container:
             if self.oom_killed
             else f"exited with code {self.own_code}"
         )
+
+
+@dataclass(frozen=True)
+class ContainerRow:
+    """A container as the engine lists it. ``ports``: of the machine, that it publishes."""
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    ports: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -244,6 +259,14 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
         containerd_store=["driver-type", "io.containerd.snapshotter.v1"]
         in (info.get("DriverStatus") or ()),
     )
+
+
+def row_of(document: Mapping[str, Any]) -> ContainerRow:
+    """From a row of ``GET /containers/json``."""
+    names = [str(name).lstrip("/") for name in document.get("Names") or ()]
+    ports = [int(port.get("PublicPort") or 0) for port in document.get("Ports") or ()]
+    labels = texts(document.get("Labels"))
+    return ContainerRow(str(document["Id"]), min(names, default=""), labels, frozenset(ports))
 
 
 def image_of(document: Mapping[str, Any]) -> Image:

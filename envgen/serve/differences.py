@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.values import Container, Image
 from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.profile.model import Profile
@@ -27,19 +28,19 @@ class NotReplaced(RefusedError):
     """A service that runs with other settings, and was left alone."""
 
 
-def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> NotReplaced:
+def recreate_refused(service: LiveService, differences: Sequence[str]) -> NotReplaced:
     """The error for a service that runs with other settings, with the command that replaces it."""
-    head = Problem(f"{service} is running, and a start with the current settings would replace it:")
-    last = Problem(differences[-1], hint=f"envgen up {service} {profile.chosen_variant} --recreate")
-    return NotReplaced(problems=(head, *map(Problem, differences[:-1]), last))
+    message = f"{service.name} is running, and a start with the current settings would replace it:"
+    first = [Problem(text) for text in differences[:-1]]
+    last = Problem(differences[-1], hint=f"{service.hint('up')} --recreate")
+    return NotReplaced(problems=(Problem(message), *first, last))
 
 
 def _kept(deployment: Deployment, running: Container) -> dict[str, str]:
     """The values of ``running`` for variables that this terminal does not set."""
-    names, shell = _passed(deployment.profile), deployment.shell
-    return {
-        name: running.env[name] for name in names if running.env.get(name) and name not in shell
-    }
+    shell = deployment.shell
+    names = [name for name in _passed(deployment.profile) if name not in shell]
+    return {name: running.env[name] for name in names if running.env.get(name)}
 
 
 def keep_moment(deployment: Deployment, running: Container) -> Deployment:
@@ -48,16 +49,15 @@ def keep_moment(deployment: Deployment, running: Container) -> Deployment:
     return deployment.with_cached(compose=replace(deployment.compose, env=env))
 
 
-def compared(
-    deployment: Deployment, service: str, running: Container
-) -> tuple[Deployment, tuple[str, ...]]:
+def compared(service: LiveService, running: Container) -> tuple[LiveService, tuple[str, ...]]:
     """``keep_moment`` and the ``differences`` that are left; prints which variables are kept."""
-    for name in filter(_kept(deployment, running).__contains__, deployment.profile.secrets):
-        progress(
-            f"  note: {name} is not set in this terminal; {service} keeps the value it was started with"
-        )
-    kept = keep_moment(deployment, running)
-    return kept, differences(kept, service, running)
+    secrets = service.profile.secrets
+    for name in _kept(service.deployment, running):
+        if name in secrets:
+            kept = f"{service.name} keeps the value it was started with"
+            progress(f"  note: {name} is not set in this terminal; {kept}")
+    same = service.on(keep_moment(service.deployment, running))
+    return same, differences(same, running)
 
 
 def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> dict[str, bool]:
@@ -81,34 +81,31 @@ def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> 
     return answers
 
 
-def differences(deployment: Deployment, service: str, running: Container) -> tuple[str, ...]:
+def differences(service: LiveService, running: Container) -> tuple[str, ...]:
     """A line for each setting that makes Compose replace ``running``; empty if Compose would keep
     it.
 
     Compose's digest of the settings decides, and the image; the lines are ours. ProcessError if
     Compose fails.
     """
+    deployment, engine = service.deployment, service.engine
     image = tuple(_image(deployment.image, running))
-    digest = deployment.compose.digests().get(service)
+    digest = deployment.compose.digests().get(service.name)
     if digest and digest == running.labels.get(CONFIG_HASH):
         return image
-    wanted, engine = deployment.compose.service(service), deployment.engine
+    wanted = deployment.compose.service(service.name)
     if not wanted:
-        raise ServiceError(f"docker compose config describes no service {service}")
-    inspected = engine.inspect(running.id) or {}
-    config, host = inspected.get("Config") or {}, inspected.get("HostConfig") or {}
+        raise ServiceError(f"docker compose config describes no service {service.name}")
+    document = engine.inspect(running.id) or {}
+    config, host = document.get("Config") or {}, document.get("HostConfig") or {}
     base = engine.image(running.image_id)
+    inherited, passed = base.env if base else {}, _passed(service.profile)
     lines = (
         *image,
         *_words("command", wanted.get("command"), config.get("Cmd")),
         *_words("entrypoint", wanted.get("entrypoint"), config.get("Entrypoint")),
         *_user(str(wanted.get("user") or ""), running),
-        *_environment(
-            wanted.get("environment") or {},
-            running,
-            base.env if base else {},
-            _passed(deployment.profile),
-        ),
+        *_environment(wanted.get("environment") or {}, running, inherited, passed),
         *_mounts(wanted.get("volumes") or [], running),
         *_ports(wanted.get("ports") or [], running),
         *_privileges(wanted, host),

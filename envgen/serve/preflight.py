@@ -13,7 +13,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
-from envgen.engine.values import Container
+from envgen.engine.values import Container, ContainerRow
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
@@ -21,6 +21,7 @@ from envgen.profile.model import REPOSITORIES, GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
 from envgen.serve import memory
 
+Weights = Callable[[], Iterable[Problem]]
 Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
 # "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port
 # 127.0.0.1:8000/tcp: address already in use", "failed to bind host port for
@@ -53,123 +54,113 @@ class PreflightError(EnvgenError):
 
 
 def check(
-    deployment: Deployment,
-    name: str,
-    mine: Sequence[Container],
-    weights: Callable[[], Iterable[Problem]],
+    service: LiveService, rows: Sequence[ContainerRow], mine: Sequence[Container], weights: Weights
 ) -> list[str]:
     """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
     Returns notes to print.
 
-    ``mine``: the containers of the service that run. ``weights``: what keeps it from loading its
-    model; asked only if the image exists and it does not run. Nothing is started, pulled or
-    written.
+    ``rows``: the engine's containers. ``mine``: the containers of the service that run.
+    ``weights``: what keeps it from loading its model; asked only if the image exists and it does
+    not run. Nothing is started, pulled or written.
     """
-    profile = deployment.profile
+    deployment, profile, name = service.deployment, service.profile, service.name
     for container in mine:
         if container.state == "paused":
-            raise RefusedError(
-                f"{container.service} is paused", hint=f"docker unpause {container.name}"
-            )
-    image, problems = deployment.image_problems, [*refusals(deployment, name, running=bool(mine))]
+            hint = f"docker unpause {container.name}"
+            raise RefusedError(f"{name} is paused", hint=hint)
+    makeable = list(deployment.image_problems)
+    problems = list(refusals(service, running=bool(mine)))
     if deployment.is_local:
-        problems += ports(deployment, name, mine)
-    looked = profile.services[name].model is not None and not mine and deployment.image is not None
-    unloadable = tuple(weights()) if looked else ()
-    if image or problems or unloadable:
-        raise PreflightError(name, (*image, *problems, *unloadable), only_lacking=not problems)
-    told = list[str]()
+        problems += ports(service, mine, holders(deployment, rows))
+    if service.described.model is not None and not mine and deployment.image is not None:
+        makeable += weights()
+    if makeable or problems:
+        raise PreflightError(name, (*makeable, *problems), only_lacking=not problems)
+    notes = list[str]()
     if deployment.is_local and not mine:
-        needed, unified = profile.services[name].needs_memory, profile.gpu is not GpuMode.NONE
-        told += memory.notes(
-            name, needed, LiveService(deployment, name).memory_floor, unified=unified
-        )
+        needed, unified = service.described.needs_memory, profile.gpu is not GpuMode.NONE
+        notes += memory.notes(name, needed, service.memory_floor, unified=unified)
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
-        told.append(
-            f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)"
-        )
-    return told
+        modes = "`gpu: required` makes this an error, `gpu: none` hides it"
+        notes.append(f"{name} starts without a GPU: {NO_GPU} ({modes})")
+    return notes
 
 
-def notes(deployment: Deployment, name: str, *, running: bool) -> Iterator[str]:
+def notes(service: LiveService, *, running: bool) -> Iterator[str]:
     """Notes that hold on one machine and on several: patches, ports that are open to the network,
     secrets.
     """
-    profile = deployment.profile
+    deployment, profile = service.deployment, service.profile
     if profile.mounted_sources:
         from envgen.patches.checkout import lacking  # git, and all that applies patches
 
         for source, lacks in lacking(profile, deployment.root).items():
             apply = f"envgen patch apply {source} --profile {profile.name}"
-            yield f"the checkout of {source} lacks {', '.join(lacks)}, or has edits in their lines: {apply}"
-    yield from _exposure(deployment.effective, name)
+            patches = ", ".join(lacks)
+            yield f"the checkout of {source} lacks {patches}, or has edits in their lines: {apply}"
+    open_to_all = exposed(deployment.effective, service.name)
+    if open_to_all:
+        yield open_to_all + _closing(service)
     unset = [secret for secret in profile.secrets if secret not in deployment.shell]
     if unset and not running:
         yield f"not set in this terminal or in .env: {', '.join(unset)}"
 
 
-def _exposure(profile: Profile, name: str) -> list[str]:
-    """A note if every machine in the network can reach the service."""
-    service, open_to_all = profile.services[name], exposed(profile, name)
-    if not open_to_all:
-        return []
-    near = (
-        f"publish it as '{on_loopback(service)}'"
-        if service.network is None
-        else "write args: {host: 127.0.0.1}"
-    )
-    return [
-        open_to_all
-        + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")
-    ]
+def _closing(service: LiveService) -> str:
+    """How a service that every machine in the network can reach is closed; "" if it asks for a key."""
+    if asks_for_key(service.deployment.effective, service.effective):
+        return ""
+    near = "write args: {host: 127.0.0.1}"
+    if service.effective.network is None:
+        near = f"publish it as '{on_loopback(service.effective)}'"
+    return f"; {near}, or add {API_KEY} to `secrets`"
 
 
-def check_once(deployment: Deployment, name: str) -> None:
+def check_once(service: LiveService) -> None:
     """What a one-off container needs: image, checkouts, files, and the GPU of the profile.
     PreflightError.
     """
-    problems = (*deployment.image_problems, *refusals(deployment, name, running=True))
+    problems = (*service.deployment.image_problems, *refusals(service, running=True))
     if problems:
-        raise PreflightError(name, problems)
+        raise PreflightError(service.name, problems)
 
 
-def refusals(deployment: Deployment, name: str, *, running: bool) -> tuple[Problem, ...]:
+def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
     """What `up` refuses besides an old image and taken ports: checkouts, files, memory, the GPU.
 
     ``running``: the service already has its memory.
     """
+    deployment, own = service.deployment, service.profile.compose
     problems = list[Problem]()
-    own = deployment.profile.compose is not None
-    described = (deployment.document.get("services") or {}).get(name) or {} if own else {}
-    copies = described.get("scale") or ((described.get("deploy") or {}).get("replicas"))
-    if copies not in (None, 1):
-        hint = "leave it out; for a second server, describe a second service"
-        problems.append(
-            Problem(f"{deployment.profile.compose} starts {copies} containers of {name}", hint=hint)
-        )
+    if own is not None:
+        document = (deployment.document.get("services") or {}).get(service.name) or {}
+        copies = document.get("scale") or (document.get("deploy") or {}).get("replicas")
+        if copies not in (None, 1):
+            hint = "leave it out; for a second server, describe a second service"
+            problems.append(
+                Problem(f"{own} starts {copies} containers of {service.name}", hint=hint)
+            )
     if deployment.is_local:  # a remote engine's machine can't be checked from here
         problems += _mounts(deployment)
-        problems += _own_mounts(deployment, name)
+        problems += _own_mounts(service)
         problems += deployment.missing_files
-        needed = deployment.profile.services[name].needs_memory
-        problems += (
-            [] if running else memory.problems(needed, LiveService(deployment, name).memory_floor)
-        )
-    return (*problems, *([deployment.lacks_gpu] if deployment.lacks_gpu else []))
+        if not running:
+            problems += memory.problems(service.described.needs_memory, service.memory_floor)
+    if deployment.lacks_gpu:
+        problems.append(deployment.lacks_gpu)
+    return tuple(problems)
 
 
-def check_again(deployment: Deployment, container: Container) -> None:
+def check_again(service: LiveService, container: Container) -> None:
     """PreflightError if folders that ``container`` mounts are gone: it would stop and not start
     again.
     """
-    if deployment.is_local:
-        mounted = {mount.source for mount in container.mounts}
-        problems = [
-            *_mounts(deployment, mounted),
-            *_own_mounts(deployment, container.service, mounted),
-        ]
-        if problems:
-            raise PreflightError(container.service, tuple(problems))
+    if not service.deployment.is_local:
+        return
+    mounted = {mount.source for mount in container.mounts}
+    problems = (*_mounts(service.deployment, mounted), *_own_mounts(service, mounted))
+    if problems:
+        raise PreflightError(service.name, problems)
 
 
 def _place(root: Path, path: str) -> Path:
@@ -205,41 +196,38 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
 
 def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
     """What is wrong with checkouts; with ``among``, only with those folders."""
-    profile, root = deployment.profile, deployment.root
-    for name, source in profile.mounted_sources.items():
+    for name, source in deployment.profile.mounted_sources.items():
         assert source.origin.checkout is not None
-        folder, hint = _place(root, source.origin.checkout.path), _elsewhere(profile, name)
-        if among is not None and str(folder) not in among:
-            continue
-        if not folder.exists() and (clone := _clone(deployment, source, folder)):
-            hint = f"`{clone}, or {hint}"
-        if not folder.is_dir():
-            yield Problem(f"sources.{name}: folder {folder} does not exist", hint=hint)
-        elif not os.access(folder, os.R_OK | os.X_OK):
-            yield Problem(f"sources.{name}: {folder} can't be read", hint=f"ls -ld {folder}")
-        elif not any(folder.iterdir()):
-            yield Problem(f"sources.{name}: {folder} is empty", hint=hint)
-        elif not _has_package(folder, source.package):
-            others = [
-                other for other, one in profile.sources.items() if _has_package(folder, one.package)
-            ]
-            instead = f"; it looks like {others[0]}" if others else ""
-            yield Problem(
-                f"sources.{name}: {folder} has no Python package {source.package}{instead}",
-                hint=hint,
-            )
+        folder = _place(deployment.root, source.origin.checkout.path)
+        if among is None or str(folder) in among:
+            yield from _checkout(deployment, name, source, folder)
 
 
-def _own_mounts(
-    deployment: Deployment, name: str, among: Collection[str] | None = None
-) -> Iterator[Problem]:
-    for key, mount in deployment.profile.services[name].mounts.items():
-        place = _place(deployment.root, mount.host.path)
+def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -> Iterator[Problem]:
+    profile, where = deployment.profile, f"sources.{name}"
+    hint = _elsewhere(profile, name)
+    if not folder.is_dir():
+        clone = "" if folder.exists() else _clone(deployment, source, folder)
+        offered = f"`{clone}, or {hint}" if clone else hint
+        yield Problem(f"{where}: folder {folder} does not exist", hint=offered)
+    elif not os.access(folder, os.R_OK | os.X_OK):
+        yield Problem(f"{where}: {folder} can't be read", hint=f"ls -ld {folder}")
+    elif not any(folder.iterdir()):
+        yield Problem(f"{where}: {folder} is empty", hint=hint)
+    elif not _has_package(folder, source.package):
+        others = [key for key, one in profile.sources.items() if _has_package(folder, one.package)]
+        instead = f"; it looks like {others[0]}" if others else ""
+        message = f"{where}: {folder} has no Python package {source.package}{instead}"
+        yield Problem(message, hint=hint)
+
+
+def _own_mounts(service: LiveService, among: Collection[str] | None = None) -> Iterator[Problem]:
+    for key, mount in service.described.mounts.items():
+        place = _place(service.deployment.root, mount.host.path)
         if not place.exists() and (among is None or str(place) in among):
-            where = f"services.{name}.mounts.{key}"
-            yield Problem(
-                f"{where}: {place} does not exist", hint=f"make it, or correct {where}.host"
-            )
+            where = f"services.{service.name}.mounts.{key}"
+            hint = f"make it, or correct {where}.host"
+            yield Problem(f"{where}: {place} does not exist", hint=hint)
 
 
 def _has_package(folder: Path, package: str) -> bool:
@@ -249,82 +237,81 @@ def _has_package(folder: Path, package: str) -> bool:
     )
 
 
-def ports(deployment: Deployment, name: str, mine: Sequence[Container]) -> Iterator[Problem]:
+def ports(service: LiveService, mine: Sequence[Container], holder: Holder) -> Iterator[Problem]:
     """Ports of the service that something other than its own containers ``mine`` uses."""
-    profile = deployment.effective
-    service, own = (
-        profile.services[name],
-        {port.host for container in mine for port in container.ports},
-    )
-    wanted = [port for port in service.host_ports if port.host not in own]
-    if not wanted or (
-        service.network is not None and mine
-    ):  # then the listener is the service itself
+    effective, profile = service.effective, service.profile
+    if effective.network is not None and mine:  # then the listener is the service itself
         return
-    holder = holders(deployment)
-    taken = {port: found for port in wanted if (found := holder(port))}
-    hint = _free_ports(profile, name, holder, *(port.host for port in taken))
-    if service.ports != deployment.profile.services[name].ports:
+    own = {port.host for container in mine for port in container.ports}
+    taken = dict[PortMapping, str]()
+    for port in effective.host_ports:
+        who = "" if port.host in own else holder(port)
+        if who:
+            taken[port] = who
+    if not taken:
+        return
+    hint = _free_ports(service, holder, *(port.host for port in taken))
+    if effective.ports != service.described.ports:
         hint = f"stop it, or take another one in {profile.compose}"
     for port, who in taken.items():
         yield Problem(f"port {port.host} is taken by {who}", hint=hint)
 
 
-def _free_ports(profile: Profile, name: str, holder: Holder, *taken: int) -> str:
+def _free_ports(service: LiveService, holder: Holder, *taken: int) -> str:
     """The hint for taken ports: all ports of the service, the taken ones with the next free number."""
-    service = profile.services[name]
-    if service.network is not None:
+    effective = service.effective
+    if effective.network is not None:
         return "stop it, or let the server listen on another port"
-    used, numbers = {port.host for one in profile.services.values() for port in one.ports}, {}
-    for port in service.ports:
-        if port.host in taken:
-            others = (
-                replace(port, host=number)
-                for number in range(port.host + 1, 65536)
-                if number not in used
-            )
-            numbers[port.host] = next(
-                (other.host for other in others if not holder(other)), port.host
-            )
-            used.add(numbers[port.host])
-    return (
-        f'stop it, or take a free one: --set "services.{name}.ports={renumbered(service, numbers)}"'
-    )
+    services = service.deployment.effective.services.values()
+    used = {port.host for one in services for port in one.ports}
+    numbers = dict[int, int]()
+    for port in effective.ports:
+        if port.host not in taken:
+            continue
+        number = port.host + 1
+        while number < 65536 and (number in used or holder(replace(port, host=number))):
+            number += 1
+        numbers[port.host] = number if number < 65536 else port.host
+        used.add(numbers[port.host])
+    free = renumbered(effective, numbers)
+    return f'stop it, or take a free one: --set "services.{service.name}.ports={free}"'
 
 
-def changed_meanwhile(
-    deployment: Deployment, name: str, lines: Sequence[str]
-) -> RefusedError | None:
+def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedError | None:
     """The check's error for what Compose printed, if a port was taken or a mounted folder removed
     since the check.
     """
-    profile, root = deployment.profile, deployment.root
-    gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
-    if gone is None:
-        refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
-        port = next(
-            (one for one in deployment.effective.services[name].ports if one.host in refused), None
-        )
-        if port is None:
-            return None
-        holder = holders(deployment)
-        who = holder(port) or "another program"
-        taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
-        return RefusedError(taken, hint=_free_ports(deployment.effective, name, holder, port.host))
-    path, up = Path(gone.strip()), f"envgen up {name} {profile.chosen_variant}"
-    for source, mounted in profile.mounted_sources.items():
-        assert mounted.origin.checkout is not None
-        folder = _place(root, mounted.origin.checkout.path)
+    head = f"{service.name} was not started"
+    for line in lines:
+        gone = _VANISHED.search(line)
+        if gone:
+            return _folder_gone(service, Path((gone[1] or gone[2]).strip()), head)
+    refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
+    for port in service.effective.ports:
+        if port.host in refused:
+            deployment = service.deployment
+            holder = holders(deployment, deployment.engine.listed())
+            who = holder(port) or "another program"
+            taken = f"{head}: port {port.host} was taken by {who} in the meantime"
+            return RefusedError(taken, hint=_free_ports(service, holder, port.host))
+    return None
+
+
+def _folder_gone(service: LiveService, path: Path, head: str) -> RefusedError:
+    """The error for a container whose mount ``path`` is no longer there."""
+    for name, source in service.profile.mounted_sources.items():
+        assert source.origin.checkout is not None
+        folder = _place(service.deployment.root, source.origin.checkout.path)
         if path.is_relative_to(folder) and not folder.is_dir():
-            hint = f"bring it back, or {_elsewhere(profile, source)}; then: {up}"
+            hint = (
+                f"bring it back, or {_elsewhere(service.profile, name)}; then: {service.hint('up')}"
+            )
             return RefusedError(
-                f"{name} was not started: sources.{source}: folder {folder} does not exist",
-                hint=hint,
+                f"{head}: sources.{name}: folder {folder} does not exist", hint=hint
             )
     why = f"its container was made with {path}, which is no longer there"
-    return RefusedError(
-        f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}"
-    )
+    hint = f"to make it with what the profile names: {service.hint('up')}"
+    return RefusedError(f"{head}: {why}", hint=hint)
 
 
 def network_gone(lines: Sequence[str]) -> bool:
@@ -336,17 +323,16 @@ def network_gone(lines: Sequence[str]) -> bool:
     return any(_NETWORK.search(line) for line in lines)
 
 
-def holders(deployment: Deployment) -> Holder:
+def holders(deployment: Deployment, rows: Sequence[ContainerRow]) -> Holder:
     """Who uses a port of the engine's machine. On a remote one, only its containers are known."""
-    local = deployment.is_local
-    everybody = deployment.engine.containers()
 
     def holder(port: PortMapping) -> str:
-        for container in everybody:  # a port that a firewall rule forwards has no listener
-            if any(one.host == port.host for one in container.ports):
-                return f"container {container.name}"
-        taken = local and host.is_taken(port.host, port.address)
-        return f"another program (`sudo ss -ltnp sport = :{port.host}` shows it)" if taken else ""
+        for row in rows:  # a port that a firewall rule forwards has no listener
+            if port.host in row.ports:
+                return f"container {row.name}"
+        if deployment.is_local and host.is_taken(port.host, port.address):
+            return f"another program (`sudo ss -ltnp sport = :{port.host}` shows it)"
+        return ""
 
     return holder
 

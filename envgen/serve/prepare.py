@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.owner import ROOT, caller, run_as
-from envgen.engine.values import ContainerMount
+from envgen.engine.values import ContainerMount, Image
 from envgen.errors import EngineError, RefusedError
 from envgen.render.environment import OVERLAY, overlay_volume
 from envgen.text import progress
@@ -25,55 +26,57 @@ done
 """
 
 
-def prepare(deployment: Deployment, service: str) -> None:
+def prepare(service: LiveService) -> None:
     """Create missing cache folders on this machine, and give existing volumes to the service's
     user.
     """
-    profile, engine, image = deployment.profile, deployment.engine, deployment.image
-    create_volumes(deployment, service)
-    folders = [Path(mount.source) for mount in deployment.caches.values() if mount.kind == "bind"]
-    if folders and engine.info().local:
-        for folder in folders:
-            make_folder(folder)
-    owner = run_as(engine, profile, service)
-    if owner in ("", ROOT) or image is None:
+    deployment, engine = service.deployment, service.engine
+    create_volumes(service)
+    for mount in deployment.caches.values():
+        if mount.kind == "bind" and engine.info().local:
+            make_folder(Path(mount.source))
+    owner = run_as(engine, service.profile, service.name)
+    if owner not in ("", ROOT) and deployment.image is not None:
+        _hand_over(deployment, deployment.image, owner if ":" in owner else f"{owner}:0")
+
+
+def _hand_over(deployment: Deployment, image: Image, owner: str) -> None:
+    """Give the volumes to ``owner``."""
+    mounts = [mount for mount in deployment.caches.values() if mount.kind == "volume"]
+    if deployment.profile.mounted_sources:
+        mounts.append(ContainerMount(overlay_volume(deployment.profile), OVERLAY, "volume"))
+    engine = deployment.engine
+    mounts = [mount for mount in mounts if engine.volume(mount.source) is not None]
+    if not mounts:
         return
-    volumes = [mount for mount in deployment.caches.values() if mount.kind == "volume"]
-    if profile.mounted_sources:
-        volumes.append(ContainerMount(overlay_volume(profile), OVERLAY, "volume"))
-    mounts = [mount for mount in volumes if engine.volume(mount.source) is not None]
-    if mounts:
-        owner = owner if ":" in owner else f"{owner}:0"
-        words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
-        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, timeout=LIMIT)
-        if done.code:
-            error = (
-                done.stderr.decode(errors="replace").strip().splitlines()
-                or [f"exit code {done.code}"]
-            )[-1]
-            raise EngineError(
-                f"the volumes of {profile.compose_name} could not be given to user {owner}: {error}"
-            )
+    words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
+    done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, timeout=LIMIT)
+    if done.code:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {done.code}"
+        volumes = f"the volumes of {deployment.profile.compose_name}"
+        raise EngineError(f"{volumes} could not be given to user {owner}: {reason}")
 
 
-def create_volumes(deployment: Deployment, service: str) -> None:
+def create_volumes(service: LiveService) -> None:
     """Create the missing volumes of a service, as Compose would, with the label of this folder.
 
     The committed Compose files hold no folder of a machine, so Compose can't write that label.
     """
-    profile = deployment.profile
+    deployment, profile, engine = service.deployment, service.profile, service.engine
     own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
-    own += [overlay_volume(profile)] if profile.mounted_sources else []
-    if profile.compose is None and all(deployment.engine.volume(name) is not None for name in own):
+    if profile.mounted_sources:
+        own.append(overlay_volume(profile))
+    if profile.compose is None and all(engine.volume(name) is not None for name in own):
         return
     document = deployment.compose.document
-    used = {str(one.get("source")) for one in document["services"][service].get("volumes") or ()}
+    mounted = document["services"][service.name].get("volumes") or ()
+    used = {str(one.get("source")) for one in mounted}
     for key, volume in (document.get("volumes") or {}).items():
         name = str(volume.get("name", key))
-        if key in used and not volume.get("external") and deployment.engine.volume(name) is None:
-            deployment.create_volume(
-                name, key, str(volume.get("driver") or ""), volume.get("driver_opts")
-            )
+        if key in used and not volume.get("external") and engine.volume(name) is None:
+            driver = str(volume.get("driver") or "")
+            deployment.create_volume(name, key, driver, volume.get("driver_opts"))
 
 
 def make_folder(folder: Path) -> None:

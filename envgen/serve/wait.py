@@ -151,6 +151,7 @@ class Awaited:
     shown: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
     prompt: str = ""
+    container: Container | None = None  # as it was seen last
 
 
 class Waiter:
@@ -354,7 +355,9 @@ class Waiter:
         if not self._evidence.missing:
             self.progress.finish()
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
-            return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
+            return Awaited(
+                answer, self.progress.took(), shown, self._restarts, self._ready.prompt, container
+            )
         wanted = "; ".join(
             f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing
         )

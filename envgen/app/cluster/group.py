@@ -14,17 +14,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from envgen.app import failed
 from envgen.app.cluster.machines import cleanup_hint
 from envgen.app.cluster.watch import Watch
+from envgen.app.failed import failed
+from envgen.app.start import what_next
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.service import Ready
+from envgen.serve import start as serve_start
 from envgen.serve.ended import StartFailure
-from envgen.serve.launch import Launcher, Started, what_next
-from envgen.serve.readiness import Readiness
+from envgen.serve.start import CREATE, INSTALL, Start, Started
 from envgen.serve.wait import SICKNESS, Awaited
 from envgen.text import progress, reason_of
 
@@ -72,7 +73,7 @@ class Group:
                 started, container=container, seconds=time.monotonic() - began, awaited=awaited
             )
         except KeyboardInterrupt:
-            more = what_next(head.profile, self.service)
+            more = what_next(self._live(head))
             progress(f"\nno longer waiting or watching; {self.service} is still starting: {more}")
             raise
         finally:
@@ -81,10 +82,9 @@ class Group:
     def _awaited(self, watch: Watch, started: Started, timeout: float | None) -> Awaited:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
-        launcher = Launcher(head.deployment, self.service, self._say(head.deployment, watch))
-        ready = in_background(
-            lambda: launcher.wait(started.container.id, timeout, already=started.already)
-        )
+        start = self._start_of(head.deployment, watch)
+        start.timeout, start.already = timeout, started.already
+        ready = in_background(lambda: serve_start.wait(start, started.container.id))
         either: list[Future[Any]] = [ready, watch.first]
         wait(either, return_when=FIRST_COMPLETED)
         if not watch.first.done():
@@ -123,12 +123,15 @@ class Group:
         """Start one rank, without waiting for it. If that fails, what was created on its machine is
         removed.
         """
-        launcher = Launcher(deployment, self.service, self._say(deployment, watch))
+        return self._start_of(deployment, watch).run((CREATE, INSTALL))
+
+    def _start_of(self, deployment: Deployment, watch: Watch) -> Start:
+        """The start of one rank."""
         on_failure = partial(self._error, deployment, watch)
-        begun = failed.begin(launcher, on_failure)
-        with failed.cleaned_up(launcher, begun, on_failure):
-            launcher.install()
-            return launcher.started(begun, Awaited(Readiness(True)))
+        return Start(self._live(deployment), on_failure, self._say(deployment, watch))
+
+    def _live(self, deployment: Deployment) -> LiveService:
+        return LiveService(deployment, self.service)
 
     def _say(self, deployment: Deployment, watch: Watch) -> Callable[[str], None]:
         def say(line: str) -> None:
@@ -146,9 +149,8 @@ class Group:
     ) -> ServiceError:
         """The error for a rank that failed, after a crash bundle of all machines."""
         hint = "`envgen nodes check` compares the machines; the crash bundle has the logs of all"
-        return failed.failed(
-            deployment,
-            self.service,
+        return failed(
+            self._live(deployment),
             failure,
             machines=self.ranks,
             verdict=verdict,

@@ -173,28 +173,27 @@ def _folder_of_model(profile: Profile, service: Service, mounts: Sequence[Contai
     return next((mount.source + path.removeprefix(mount.target) for mount in binds), "")
 
 
-def check(
-    deployment: Deployment, name: str, *, reached: Sequence[Deployment] = ()
-) -> list[Finding]:
-    """Check what must hold before ``name`` starts on its machines. Only probes run; nothing is
+def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[Finding]:
+    """Check what must hold before a service starts on its machines. Only probes run; nothing is
     changed.
 
     ``reached``: machines that are connected already.
     """
-    profile = deployment.profile
-    service, cluster = profile.services[name], require_described(profile, name)
+    deployment, profile, name = service.deployment, service.profile, service.name
+    described, cluster = service.described, require_described(profile, name)
     connected = {one.node: one for one in reached}
     nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name)
-    findings = [finding for node in nodes for finding in about(node, profile, service, cluster)]
-    findings += between([node for node in nodes if node.facts], service)
+    findings = list[Finding]()
+    for node in nodes:
+        findings += about(node, profile, described, cluster)
+    findings += between([node for node in nodes if node.facts], described)
     return [completed(one, profile, name) for one in findings]
 
 
-def problems(deployment: Deployment, name: str, reached: Sequence[Deployment]) -> list[Problem]:
-    """What keeps ``name`` from being started on its machines. ``reached``: those that are connected
-    already.
+def problems(service: LiveService, reached: Sequence[Deployment]) -> list[Problem]:
+    """What keeps a service from being started on its machines. ``reached``: those that are
+    connected already.
     """
-    failed = (
-        one for one in check(deployment, name, reached=reached) if one.severity is Severity.ERROR
-    )
+    found = check(service, reached=reached)
+    failed = [one for one in found if one.severity is Severity.ERROR]
     return [Problem(one.title, None, hint_of(one)) for one in failed]

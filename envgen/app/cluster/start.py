@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
-from envgen.app.start import Checked, StartOptions
+from envgen.app.start import Checked, StartOptions, prepare_caches
 from envgen.deployment import Deployment, require_described
+from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import Problem
 from envgen.serve import preflight
 from envgen.serve.differences import differences, keep_moment
-from envgen.serve.launch import Started
 from envgen.serve.preflight import PreflightError
+from envgen.serve.start import Started
 from envgen.text import progress
 
 
@@ -33,55 +34,58 @@ class CheckedCluster(Checked):
     @property
     def group(self) -> Group:
         """All machines as one."""
-        return Group(self.ranks, self.service)
+        return Group(self.ranks, self.service.name)
 
     def launch(self, options: StartOptions) -> Started:
         """Start all ranks, and wait. What runs with other settings is stopped on all machines
         first.
         """
-        if self.running and (options.again or self.differing or options.recreate):
+        if self.makes(options):
+            for rank in self.ranks:
+                prepare_caches(self.service.on(rank))
+        if self.running and self.starts(options):
             self._take_down()
         return self.group.start(wait_for_it=options.wait, timeout=options.timeout)
 
     def _take_down(self) -> None:
         """Stop it on all machines, and check what could not be checked while it ran."""
-        progress(f"  stopping {self.service} on {', '.join(one.node for one in self.ranks)}")
+        progress(f"  stopping {self.service.name} on {', '.join(one.node for one in self.ranks)}")
         problems = [Problem(line) for line in self.group.take_down()]
-        if problems := problems or nodes.problems(self.deployment, self.service, self.ranks):
-            raise PreflightError(self.service, tuple(problems))
+        problems = problems or nodes.problems(self.service, self.ranks)
+        if problems:
+            raise PreflightError(self.service.name, tuple(problems))
 
     def stay(self, container: Container) -> None:
         self.group.stay()
 
 
-def check(deployment: Deployment, service: str) -> Checked:
+def check(service: LiveService) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with
     every problem.
     """
-    profile = deployment.profile
-    machines = connected(deployment, require_described(profile, service).nodes)
-    ranks = [rank.to_start(service) for rank in machines.reached]
+    profile, name = service.profile, service.name
+    machines = connected(service.deployment, require_described(profile, name).nodes)
+    ranks = [service.on(machine).to_start() for machine in machines.reached]
+    running, problems = list[tuple[LiveService, Container]](), list[Problem]()
     for rank in ranks:
-        rank.require_name()
-    there = [(rank, rank.engine.containers(profile.compose_name, service)) for rank in ranks]
-    running = [(rank, one) for rank, containers in there for one in containers]
-    problems = [
-        replace(one, message=rank.named(one.message))
-        for rank, containers in there
-        for one in preflight.refusals(rank, service, running=bool(containers))
-    ]
+        rank.deployment.require_name()
+        there = rank.containers()
+        running += [(rank, one) for one in there]
+        for refusal in preflight.refusals(rank, running=bool(there)):
+            message = rank.deployment.named(refusal.message)
+            problems.append(replace(refusal, message=message))
+    deployments = tuple(rank.deployment for rank in ranks)
     if not running:
-        problems += nodes.problems(deployment, service, ranks)
+        problems += nodes.problems(service, deployments)
     elif len(running) < len(ranks) + len(machines.lost):
-        message = f"it runs on {', '.join(rank.node for rank, _ in running)} alone"
-        problems.append(Problem(message, hint=f"envgen down {service} {profile.chosen}"))
+        where = ", ".join(rank.deployment.node for rank, _ in running)
+        problems.append(Problem(f"it runs on {where} alone", hint=service.hint("down")))
     if problems:
-        raise PreflightError(service, tuple(problems))
-    differing = [
-        rank.named(line)
-        for rank, one in running
-        for line in differences(keep_moment(rank, one), service, one)
-    ]
+        raise PreflightError(name, tuple(problems))
+    differing = list[str]()
+    for rank, one in running:
+        kept = rank.on(keep_moment(rank.deployment, one))
+        differing += [rank.deployment.named(line) for line in differences(kept, one)]
     first = running[0][1] if running else None
-    notes = tuple(preflight.notes(ranks[0], service, running=bool(running)))
-    return CheckedCluster(ranks[0], service, first, tuple(differing), notes, ranks=tuple(ranks))
+    notes = tuple(preflight.notes(ranks[0], running=bool(running)))
+    return CheckedCluster(ranks[0], first, tuple(differing), notes, ranks=deployments)

@@ -74,7 +74,7 @@ def command(asked: Asked, full: bool, max_ttft: int | None, max_per_token: int |
         _, answered = answers.ask(trial, run, None, quick=True)
         parts["answers"] = [checks.of_answers(row) for row in answered["rows"]]
         log, has_gpu = service.log(), "gpu" in trial.environment
-        parts["log"] = checks.log_shows(service.service.ready, log, trial.flags, gpu=has_gpu)
+        parts["log"] = checks.log_shows(service.described.ready, log, trial.flags, gpu=has_gpu)
         criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
         return checks.outcome(criteria, strict=True, **cells_document(tool, cells))
 

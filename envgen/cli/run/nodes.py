@@ -15,6 +15,7 @@ from envgen.app.cluster import nodes
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option
+from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.report import lines_of, row_of
 from envgen.errors import ExitCode
@@ -54,7 +55,7 @@ def check(session: Session, service: str | None) -> int:
     deployment, began = session.deployment(), time.monotonic()
     name, cluster = nodes.choose(deployment.profile, service)
     written = nodes.write_variables(deployment, cluster)
-    findings = nodes.check(deployment, name)
+    findings = nodes.check(LiveService(deployment, name))
     failed = [one for one in findings if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
     document = {

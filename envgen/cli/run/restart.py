@@ -29,8 +29,8 @@ def command(session: Session, names: tuple[str, ...], timeout: int | None) -> in
     documents = []
     for name in names:
         with moving(f"{name}: restart"):
-            profile, started = lifecycle.restart(session, name, timeout)
-        documents.append(started_document(profile, name, started, waited=True))
+            live, started = lifecycle.restart(session, name, timeout)
+        documents.append(started_document(live, started, waited=True))
         if not wants_json():
-            print_started(profile, name, started)
+            print_started(live, started)
     return answer(documents[0] if len(names) == 1 else documents)

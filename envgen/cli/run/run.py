@@ -9,6 +9,7 @@ from envgen.app.session import Session
 from envgen.app.up import main_service
 from envgen.cli.common import project_options, variant_option
 from envgen.cli.run.common import command_of, inside_options
+from envgen.deployment.service import LiveService
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -33,4 +34,6 @@ def command(session: Session, argv: tuple[str, ...], inside: list[str], tty: boo
     service, words = (
         (argv[0], argv[1:]) if argv[0] in profile.services else (main_service(profile), argv)
     )
-    return lifecycle.one_off(session.deployment(), service, command_of(words), inside, tty=tty)
+    return lifecycle.one_off(
+        LiveService(session.deployment(), service), command_of(words), inside, tty=tty
+    )

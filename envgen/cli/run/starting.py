@@ -4,7 +4,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +15,15 @@ from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
 from envgen.cli.common import answer, ask, wants_json, warn_of_unused
+from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, Problem
 from envgen.live import moving
 from envgen.profile.exposure import is_local, open_ports
-from envgen.profile.model import Profile
 from envgen.profile.service import Service
-from envgen.serve.launch import Started
 from envgen.serve.notices import in_words
 from envgen.serve.preflight import PreflightError
+from envgen.serve.start import Started
 from envgen.text import progress
 
 
@@ -49,21 +49,14 @@ def up(
     try:
         with moving("starting"):
             for passed, started in start_all(checked, ask, options):
+                service = passed.service
                 if options.wait and not started.already and len(passed.machines) == 1:
-                    from envgen.app.provision import (
-                        record_sources,
-                    )  # a start that has nothing to do needs neither
+                    from envgen.app.provision import record_sources  # not where nothing is done
 
-                    record_sources(passed.deployment)
-                documents.append(
-                    started_document(
-                        passed.deployment.profile, passed.service, started, waited=options.wait
-                    )
-                )
+                    record_sources(service.deployment)
+                documents.append(started_document(service, started, waited=options.wait))
                 if not wants_json():
-                    print_started(
-                        passed.deployment.profile, passed.service, started, waited=options.wait
-                    )
+                    print_started(service, started, waited=options.wait)
                     _name_comparison(passed)
     except EnvgenError as error:
         error.details = {"started": documents}
@@ -77,13 +70,14 @@ def up(
 
 def _name_comparison(checked: Checked) -> None:
     """Print the command that compares the answers of a variant with those of what ran before."""
-    profile, running = checked.deployment.profile, checked.running
+    service, running = checked.service, checked.running
+    profile = service.profile
     before = running.labels.get(VARIANT_LABEL, "") if running else ""
-    if profile.variant and before != profile.variant and profile.services[checked.service].is_vllm:
+    if profile.variant and before != profile.variant and service.described.is_vllm:
         from envgen.app.stage import PLAIN
 
-        words = f"{checked.service} {profile.chosen_variant} --against {before or PLAIN}"
-        click.echo(f"  are its answers right? envgen answers {words}")
+        compare = f"{service.hint('answers')} --against {before or PLAIN}"
+        click.echo(f"  are its answers right? {compare}")
 
 
 def _checked(
@@ -134,9 +128,7 @@ def reachable(service: Service, container: Container) -> list[int]:
     return sorted({port.host for port in container.ports if not is_local(port.address)})
 
 
-def started_document(
-    profile: Profile, service: str, started: Started, *, waited: bool
-) -> dict[str, Any]:
+def started_document(service: LiveService, started: Started, *, waited: bool) -> dict[str, Any]:
     """The result of a start as JSON."""
     container, awaited = started.container, started.awaited
     return {
@@ -154,12 +146,12 @@ def started_document(
         "image": container.image_id,
         "log_shows": awaited.shown,
         "notices": [one.data() for one in started.notices],
-        "open_ports": reachable(profile.services[service], container),
+        "open_ports": reachable(service.described, container),
         "phases": awaited.phases,
         "pooled": awaited.answer.pooled,
         "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
-        "service": service,
+        "service": service.name,
         "state": container.state,
         "url": started.url,
         "variant": container.labels.get("dev.envgen.variant", ""),
@@ -167,49 +159,41 @@ def started_document(
     }
 
 
-def print_started(profile: Profile, service: str, started: Started, *, waited: bool = True) -> None:
+def print_started(service: LiveService, started: Started, *, waited: bool = True) -> None:
     """Print the result of a start."""
-    container = started.container
+    container, answer = started.container, started.awaited.answer
     if not waited:
-        click.echo(f"{service} was started as {container.name}; not waited for")
+        click.echo(f"{service.name} was started as {container.name}; not waited for")
         return
-    awaited = started.awaited
-    how, unasked = "is ready", ""
-    if awaited.answer.unasked:
-        how = "is running"
-        described = profile.services[service]
-        unasked = (
-            f"; nothing was asked: {awaited.answer.unasked}"
-            if described.serves or described.http_port
-            else ""
-        )
+    described = service.described
+    how = "is running" if answer.unasked else "is ready"
     if started.already:
-        how = "was running already" + (" and is ready" if how == "is ready" else "")
-    click.echo(
-        f"{service} {how} after {started.seconds:.1f} s as {container.name}"
-        + (f", {started.url}" if started.url else "")
-        + (
-            " (reachable from the network)"
-            if reachable(profile.services[service], container)
-            else ""
-        )
-        + unasked
-    )
-    if awaited.answer.pooled:
-        click.echo(f"  {awaited.answer.pooled}")
-    if awaited.answer.text:
-        click.echo(f"  completed {awaited.prompt!r} with {awaited.answer.text!r}")
-    for name, (good, seen) in awaited.answer.chats.items():
-        click.echo(f"  {name}: {seen}" if good else f"  {name}: not tried: {seen}")
+        how = "was running already" if answer.unasked else "was running already and is ready"
+    line = f"{service.name} {how} after {started.seconds:.1f} s as {container.name}"
+    if started.url:
+        line += f", {started.url}"
+    if reachable(described, container):
+        line += " (reachable from the network)"
+    if answer.unasked and (described.serves or described.http_port):
+        line += f"; nothing was asked: {answer.unasked}"
+    click.echo(line)
+    for more in _details(service, started):
+        click.echo(f"  {more}")
+
+
+def _details(service: LiveService, started: Started) -> Iterator[str]:
+    awaited, answer = started.awaited, started.awaited.answer
+    if answer.pooled:
+        yield answer.pooled
+    if answer.text:
+        yield f"completed {awaited.prompt!r} with {answer.text!r}"
+    for name, (good, seen) in answer.chats.items():
+        yield f"{name}: {seen}" if good else f"{name}: not tried: {seen}"
     for name, line in awaited.shown.items():
-        click.echo(f"  {name}: {line.strip()[:160]}")
-    for line in in_words(started.notices):
-        click.echo(f"  {line}")
+        yield f"{name}: {line.strip()[:160]}"
+    yield from in_words(started.notices)
     if awaited.restarts:
-        click.echo(
-            f"  Docker restarted it {awaited.restarts} times: envgen logs {service} {profile.chosen}"
-        )
-    if profile.services[service].cluster:
-        click.echo(
-            "  if a rank ends, the service stays down; `up --stay` in a systemd unit starts it again"
-        )
+        logs = service.profile.hint("logs", service.name)
+        yield f"Docker restarted it {awaited.restarts} times: {logs}"
+    if service.described.cluster:
+        yield "if a rank ends, the service stays down; `up --stay` in a systemd unit starts it again"

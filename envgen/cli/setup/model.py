@@ -11,6 +11,7 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option, wants_json
+from envgen.deployment.service import LiveService
 from envgen.text import GIB, counted, progress
 
 
@@ -69,7 +70,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
         if fetch
         else []
     )
-    held = weights.look(head, name, deep=not fetch)
+    held = weights.look(LiveService(head, name), deep=not fetch)
     main, *drafts = [dict(vars(one)) for one in held]
     main |= {"draft": drafts[0] if drafts else None}
     whole = all(one.whole for one in held)
@@ -81,7 +82,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
         return answer(main | {"fetched": sum(done.bytes for done in fetched)}, lines, not whole)
     code = answer(main, [line for one in held for line in _state(one)], not whole)
     if not (whole or wants_json()):
-        progress(f"hint: envgen model pull {name} {deployment.profile.chosen_variant}")
+        progress(f"hint: {deployment.profile.hint('model pull', name)}")
     return code
 
 

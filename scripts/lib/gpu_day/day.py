@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
+from envgen.deployment.service import url_of
 from envgen.profile.load import load_project
 from envgen.redact import redact
-from envgen.serve.launch import service_url
 from envgen.text import visible
 from gpu_day.models import INSIDE, MODELS, NAME, OURS, TOP, service_of
 
@@ -160,7 +160,7 @@ class Day:
         """Where this machine reaches the server: the published port, which need not be the
         container's.
         """
-        return service_url(self.settings.services[self.service], "unix://")
+        return url_of(self.settings.services[self.service], "unix://")
 
     @property
     def served(self) -> str:

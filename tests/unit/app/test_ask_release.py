@@ -11,6 +11,7 @@ import pytest
 
 from envgen.app.predict import ask_release, choose_service, examine, vllm_words
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
 from envgen.errors import EngineError, UsageError
@@ -82,7 +83,7 @@ def profile(tmp_path: Path, text: str = TEXT) -> Profile:
 
 
 def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TEXT) -> list[str]:
-    return ask_release(Deployment(profile(tmp_path, text), tmp_path).with_cached(engine=engine), service)
+    return ask_release(LiveService(Deployment(profile(tmp_path, text), tmp_path).with_cached(engine=engine), service))
 
 
 def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
@@ -210,18 +211,20 @@ def test_a_value_that_the_release_refuses_is_told_before_a_server_is_replaced(tm
     engine = Recorded({**ANSWER, "refusals": [{"step": "arguments", "message": message}]})
     deployment = Deployment(profile(tmp_path, WRONG), tmp_path).with_cached(engine=engine)
     with pytest.raises(PreflightError) as caught:
-        ask_release(deployment, "serve", replaced=True)
+        ask_release(LiveService(deployment, "serve"), replaced=True)
     assert engine.asked[0]["gpu"] is None and f"this vLLM {REFUSALS[message]}" in str(caught.value)
     assert "`envgen up serve --profile prod --no-predict` starts it anyway" in str(caught.value)
     if "args.dtype" in REFUSALS[message]:
         assert "`envgen up serve --profile prod --set services.serve.args.dtype=null`" in str(caught.value)
-    assert ask_release(deployment, "serve") == [] and len(engine.asked) == 1  # a first start says it itself
+    assert (
+        ask_release(LiveService(deployment, "serve")) == [] and len(engine.asked) == 1
+    )  # a first start says it itself
 
 
 @pytest.mark.parametrize("answer", [None, {"refusals": 7}, {**ANSWER, "refusals": [7]}, ANSWER])
 def test_without_a_gpu_what_can_not_be_asked_stops_nothing(tmp_path: Path, answer: Any) -> None:
     deployment = Deployment(profile(tmp_path, CPU), tmp_path).with_cached(engine=Recorded(answer))
-    notes = ask_release(deployment, "serve", replaced=True)
+    notes = ask_release(LiveService(deployment, "serve"), replaced=True)
     assert notes == [] if answer is ANSWER else notes[0].startswith("vLLM could not be queried")
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from envgen.app.cluster.machines import all_machines, head_of, nodes_of
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
-from envgen.serve.launch import reachable_url
 
 FILE = """\
 version: 1
@@ -125,4 +125,6 @@ def test_the_address_of_a_machines_ports(tmp_path: Path, node: str, engine: str,
     service = deployment.profile.services["serve"]
     serving = replace(service, network="host", args={**service.args, "host": "0.0.0.0", "port": "8000"})
     if not engine.startswith("ssh"):
-        assert reachable_url(serving, deployment) == f"http://{address}:8000"
+        changed = replace(deployment.profile, services={"serve": serving})
+        live = LiveService(replace(deployment, profile=changed), "serve")
+        assert live.reachable_url() == live.url == f"http://{address}:8000"

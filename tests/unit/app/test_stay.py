@@ -13,6 +13,7 @@ import pytest
 from envgen.app import bundle
 from envgen.app.session import Session
 from envgen.app.stay import Stay
+from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import EngineError, ServiceError
 
@@ -70,7 +71,7 @@ def watch(session: Session, engine: StubEngine, policy: str = "") -> None:
     clock = iter(range(10_000))
     deployment: Any = session.deployment().with_cached(engine=engine, compose=SimpleNamespace(files=()))
     Stay(
-        deployment, "web", replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
+        LiveService(deployment, "web"), replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
         now=lambda: float(next(clock)), sleep=lambda _seconds: None,
     ).watch()  # fmt: skip
 

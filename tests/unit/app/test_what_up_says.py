@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from envgen.app import provision, up, weights
+from envgen.deployment.service import LiveService
 from envgen.engine import endpoint
 from envgen.errors import BuildError, EngineError, LockError, RefusedError
 from envgen.profile.model import GpuMode
@@ -73,7 +74,7 @@ def test_compose_and_the_engine_are_named_together(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     deployment: Any = Deployment()
     with pytest.raises(EngineError) as caught:
-        up.check(deployment, "serve")
+        up.check(LiveService(deployment, "serve"))
     engine, plugin = (one.message for one in caught.value.problems)
     assert engine == "the Docker Engine is not running" and "plugin compose is not installed" in plugin
 

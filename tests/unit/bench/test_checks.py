@@ -14,7 +14,7 @@ from envgen.app.session import Session
 from envgen.bench import checks
 from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell
-from envgen.bench.facts import Vitals, parse_gpu_memory
+from envgen.bench.facts import RunningService, Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult, Matrix
 from envgen.deployment import Deployment
 from envgen.errors import ServiceError, UsageError
@@ -109,7 +109,7 @@ def test_the_key_of_the_profiles_servers_needs_no_option() -> None:
     deployment = Deployment(profile, Path(), dotenv={"VLLM_API_KEY": "its own", "OTHER": "named"})
     for variable, key in ((None, "its own"), ("OTHER", "named")):
         asked = measure.Asked(Session(), None, None, None, variable, 1)
-        assert measure._key(asked, cast(Any, SimpleNamespace(deployment=deployment))) == key
+        assert measure._key(asked, RunningService(deployment, "serve", cast(Any, None))) == key
 
 
 def test_strict_and_not() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from envgen import cli
 from envgen.app.start import Checked
+from envgen.deployment.service import LiveService
 from envgen.engine.compose import Compose
 from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, Problem, ServiceError, UsageError
@@ -186,7 +187,13 @@ def test_a_start_that_compose_refuses_is_the_services_failure(
     engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.found = [container("web", "exited")]
-    monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(1, b"", b"x\nport is taken\n"))
+
+    def stream(*_: object, on_line: Callable[[str], None], timeout: float) -> ExecResult:
+        for line in ("x", "port is taken"):
+            on_line(line)
+        return ExecResult(1, b"", b"")
+
+    monkeypatch.setattr(Compose, "stream", stream)
     assert "web was not started: port is taken" in fails(ServiceError, "restart", "web")
 
 
@@ -260,7 +267,8 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     """Each service with its own problems; what all of them have is said once."""
     own = ""
 
-    def check(_session: object, name: str, **_: object) -> NoReturn:
+    def check(service: LiveService, **_: object) -> NoReturn:
+        name = service.name
         raise PreflightError(name, tuple(map(Problem, [*([f"{name}: no"] if own else []), "no image"])))
 
     monkeypatch.setattr("envgen.app.up.check", check)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +11,13 @@ from typing import Any, cast
 import pytest
 from tests_render_make import profile
 
-from envgen.app import failed
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.errors import EnvgenError, RefusedError, ServiceError
 from envgen.profile.model import Profile
+from envgen.serve import start as starts
 from envgen.serve.ended import StartFailure, in_profile
-from envgen.serve.launch import Begun, Launcher
+from envgen.serve.start import CREATE, INSTALL, Start, Step, install
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
 FULL = """\
@@ -47,9 +47,9 @@ def test_why(text: str, reason: str, hint: str) -> None:
         return SimpleNamespace(code=1)
 
     deployment = Deployment(profile(name="dev"), Path()).with_cached(compose=SimpleNamespace(stream=stream))
-    launcher = Launcher(deployment, "web", lambda _line: None)
+    start = Start(LiveService(deployment, "web"), cast(Any, None), lambda _line: None)
     with pytest.raises(ServiceError) as raised:
-        launcher._install("run")
+        install(start, "run")
     (problem,) = raised.value.problems
     assert reason in problem.message and hint in problem.hint
 
@@ -77,7 +77,10 @@ class Engine:
         self.there = list(there)
 
     def containers(self, *_: str, all: bool = False) -> tuple[Any, ...]:
-        return tuple(SimpleNamespace(id=one, state="running") for one in self.there)
+        return tuple(
+            SimpleNamespace(id=one, state="running", service="web", one_off=False, active=True, labels={})
+            for one in self.there
+        )
 
     def container(self, container_id: str) -> Any:
         return SimpleNamespace(id=container_id) if container_id in self.there else None
@@ -92,16 +95,16 @@ class Engine:
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     services = {"web": SimpleNamespace(interactive=True, host_ports=(), ready=None)}
-    values = {"compose_name": "unit-dev", "services": services, "chosen": "--profile dev", "chosen_variant": "",
-              "mounted_sources": {}}  # fmt: skip
+    hint = lambda verb: f"envgen {verb} --profile dev"  # noqa: E731
+    values = {"compose_name": "unit-dev", "services": services, "mounted_sources": {}, "hint": hint}
     deployment = Deployment(cast(Profile, SimpleNamespace(**values)), Path()).with_cached(
         engine=Engine(), lock=None, compose=SimpleNamespace(endpoint=SimpleNamespace(host="unix:///x"), files=())
     )
-    monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
-    monkeypatch.setattr(Launcher, "alone", lambda _self: nullcontext())
-    return Launcher(deployment, "web", lambda _line: None)
+    monkeypatch.setattr("envgen.serve.start.preflight.is_development", lambda _profile: True)
+    monkeypatch.setattr(Start, "alone", lambda _self: None)
+    return Start(LiveService(deployment, "web"), not_ready, lambda _line: None)
 
 
 def not_ready(failure: StartFailure) -> ServiceError:
@@ -109,25 +112,23 @@ def not_ready(failure: StartFailure) -> ServiceError:
 
 
 @pytest.mark.parametrize("created", [False, True])
-def test_ctrl_c_removes_what_was_begun(launcher: Launcher, created: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_removes_what_was_begun(start: Start, created: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was made keeps starting: only the waiting for it ends."""
-    engine: Any = launcher.deployment.engine
+    engine: Any = start.service.engine
 
-    def create(_self: Launcher) -> Any:
+    def compose_up(_start: Start) -> Any:
         engine.there.append("mine")
         if not created:
             raise KeyboardInterrupt
-        return [SimpleNamespace(id="mine")]
+        return SimpleNamespace(id="mine")
 
-    def interrupted(_self: Launcher, *_how: str) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Launcher, "_create", create)
-    monkeypatch.setattr(Launcher, "_install", interrupted)
+    monkeypatch.setattr(starts, "compose_up", compose_up)
+    monkeypatch.setattr(starts, "install", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        begun = failed.begin(launcher, not_ready)
-        with failed.cleaned_up(launcher, begun, not_ready):
-            launcher.install()
+        start.run((CREATE, INSTALL))
     assert engine.there == (["mine"] if created else [])
 
 
@@ -140,6 +141,20 @@ FAILURES = (
 )
 
 
+def made(container: Any, before: tuple[str, ...], then: tuple[str, ...], failure: Exception) -> tuple[Step, Step]:
+    """Steps of which the first made ``container``, and the second fails when the engine has ``then``."""
+
+    def take(start: Start) -> None:
+        start.container, start.before = container, before
+
+    def fail(start: Start) -> None:
+        engine: Any = start.service.engine
+        engine.there = list(then)
+        raise failure
+
+    return Step(take, CREATE.clean_up), Step(fail)
+
+
 @pytest.mark.parametrize("failure", FAILURES, ids=["removed", "stopped", "ServiceError", "RefusedError"])
 @pytest.mark.parametrize(
     ("then", "left"),
@@ -147,26 +162,34 @@ FAILURES = (
     ids=["there", "gone", "replaced", "replacing"],
 )
 def test_a_failed_start_removes_the_container_that_it_created(
-    launcher: Launcher, failure: Exception, then: tuple[str, ...], left: list[str]
+    start: Start, failure: Exception, then: tuple[str, ...], left: list[str]
 ) -> None:
     """And none that has taken its place: another `envgen up` made it, or the owner's own `docker compose`."""
-    engine: Any = launcher.deployment.engine
-    engine.there = list(then)
-    container: Any = SimpleNamespace(id="mine", running=True)
-    begun = Begun(container, 0.0, already=False, created=True)
-    with pytest.raises(EnvgenError) as raised, failed.cleaned_up(launcher, begun, not_ready):
-        raise failure
+    engine: Any = start.service.engine
+    with pytest.raises(EnvgenError) as raised:
+        start.run(made(SimpleNamespace(id="mine", running=True), (), then, failure))
     assert engine.there == left
     if isinstance(failure, StartFailure) and left:
         assert "was replaced while it started; the new one (running) is left as it is" in str(raised.value)
         assert raised.value.problems[0].hint == "envgen ps --profile dev"
 
 
-def test_a_container_that_ran_before_stays(launcher: Launcher) -> None:
-    engine: Any = launcher.deployment.engine
-    engine.there = ["older"]
-
-    begun = Begun(cast(Any, SimpleNamespace(id="older")), 0.0, already=True, created=False)
-    with pytest.raises(ServiceError), failed.cleaned_up(launcher, begun, not_ready):
-        raise ServiceError("no")
+def test_a_container_that_ran_before_stays(start: Start) -> None:
+    engine: Any = start.service.engine
+    with pytest.raises(ServiceError):
+        start.run(made(SimpleNamespace(id="older"), ("older",), ("older",), ServiceError("no")))
     assert engine.there == ["older"]
+
+
+def test_the_reason_is_found_before_anything_is_removed(start: Start) -> None:
+    engine: Any = start.service.engine
+    there = list[str]()
+
+    def reason(failure: StartFailure) -> ServiceError:
+        there.extend(engine.there)
+        return not_ready(failure)
+
+    start.failed = reason
+    with pytest.raises(ServiceError):
+        start.run(made(SimpleNamespace(id="mine"), (), ("mine",), StartFailure("no", STOPPED)))
+    assert there == ["mine"] and engine.there == []

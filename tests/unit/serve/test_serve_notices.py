@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from doctor_facts import CONTAINER
 
 from envgen.cli.run.starting import print_started, started_document
+from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.values import COMPOSE_ONE_OFF, Container
 from envgen.explain import rules
 from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.service import Service
 from envgen.profile.values import ImageRef
-from envgen.serve.launch import Started
 from envgen.serve.notices import OVER, notices, of_all
+from envgen.serve.start import Started
 
 LOG = """\
 (EngineCore pid=88) WARNING 08-31 20:10:44 [kv_cache.py:151] Using KV cache scaling factor 1.0 for fp8_e4m3. If
@@ -74,9 +77,10 @@ def test_up_tells_them(capsys: pytest.CaptureFixture[str]) -> None:
     services = {"serve": Service(("serve",))}
     profile = Profile("lab", "prod", Mode.PRODUCTION, Base(ImageRef.parse("none:1")), services=services)
     started = Started(RUNNING, 1.0, "", False, notices=notices(Engine(), RUNNING))  # type: ignore[arg-type]
-    print_started(profile, "serve", started)
+    live = LiveService(Deployment(profile, Path()), "serve")
+    print_started(live, started)
     said = capsys.readouterr().out
     assert "  note: the FP8 KV cache has no scaling factors of its own" in said and "harmless for most models" in said
     assert "Unknown vLLM environment variable detected: VLLM_USE_V1" in said
-    document = started_document(profile, "serve", started, waited=True)
+    document = started_document(live, started, waited=True)
     assert [one["rule"] for one in document["notices"]] == ["unknown_variable", "kv_scales"]

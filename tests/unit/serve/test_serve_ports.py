@@ -10,6 +10,7 @@ import guard_program
 import pytest
 
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.errors import RefusedError
 from envgen.profile.exposure import asks_for_key, exposed, is_local, on_loopback, open_ports
@@ -40,14 +41,14 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     service = Service(
         command=("web",), ports=tuple(PortMapping.parse(text) for text in ("9000:9", "127.0.0.1:18001:8000", "18003:1"))
     )
-    engine = SimpleNamespace(info=lambda: SimpleNamespace(local=True), containers=lambda: ())
+    engine = SimpleNamespace(info=lambda: SimpleNamespace(local=True), listed=lambda: ())
     return SimpleNamespace(
         engine=engine, profile=SimpleNamespace(services={"web": service}, compose=None), service=service
     )
 
 
-def on(found: Any) -> Deployment:
-    return Deployment(found.profile, Path()).with_cached(engine=found.engine)
+def on(found: Any) -> LiveService:
+    return LiveService(Deployment(found.profile, Path()).with_cached(engine=found.engine), "web")
 
 
 OTHER = "another program (`sudo ss -ltnp sport = :18001` shows it)"
@@ -55,13 +56,13 @@ HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.
 
 
 def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
-    (problem,) = preflight.ports(on(found), "web", ())
+    (problem,) = preflight.ports(on(found), (), preflight.holders(on(found).deployment, ()))
     assert (problem.message, problem.hint) == (f"port 18001 is taken by {OTHER}", HINT)
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
-    refused = preflight.changed_meanwhile(on(found), "web", ["Container x Created", line])
+    refused = preflight.changed_meanwhile(on(found), ["Container x Created", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
     assert problem.message == f"web was not started: port 18001 was taken by {OTHER} in the meantime"
@@ -70,7 +71,7 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
 
 def test_other_failures_are_left_to_compose(found: Any) -> None:
     lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
-    assert preflight.changed_meanwhile(on(found), "web", lines) is None
+    assert preflight.changed_meanwhile(on(found), lines) is None
 
 
 # Services that the network reaches

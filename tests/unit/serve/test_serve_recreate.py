@@ -16,6 +16,7 @@ from tests_render_make import profile
 from envgen.app.start import Checked, StartOptions
 from envgen.app.up import start_all
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
 from envgen.engine.values import Container, ContainerMount, ExecResult
@@ -23,7 +24,7 @@ from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.service import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
 from envgen.serve.ended import StartFailure
-from envgen.serve.launch import Started
+from envgen.serve.start import Started
 from envgen.serve.wait import Waiter
 
 RUNS = Container(
@@ -32,7 +33,7 @@ RUNS = Container(
 )  # fmt: skip
 
 
-def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deployment:
+def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> LiveService:
     """Where Compose would replace the container, and describes the service so; the one that is there ``runs`` this."""
 
     class Described(Compose):
@@ -41,15 +42,20 @@ def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> Deploy
             return ExecResult(0, b"web other\n" if "--hash" in words else document, b"")
 
     engine: Any = SimpleNamespace(image=lambda _name: None, inspect=lambda _id: {"Config": {"Cmd": list(runs)}})
-    return Deployment(profile(name="lab"), Path()).with_cached(
+    made = Deployment(profile(name="lab"), Path()).with_cached(
         engine=engine, compose=Described(cast(Any, None), (), Path(), "lab")
     )
+    return LiveService(made, "web")
 
 
 def test_the_command_below_what_differs_has_the_variant_and_the_values_that_were_given() -> None:
     """Without them it would start something else."""
     found = profile(name="lab", variant="small", options=("--set", "services.web.env.A=b c"))
-    text = str(recreate_refused(found, "web", ["image: a is now b", "environment: LEVEL=1 is new"]))
+    text = str(
+        recreate_refused(
+            LiveService(Deployment(found, Path()), "web"), ["image: a is now b", "environment: LEVEL=1 is new"]
+        )
+    )
     assert text.splitlines()[1:] == [
         "image: a is now b",
         "environment: LEVEL=1 is new",
@@ -73,12 +79,12 @@ def begun(service: str, *, running: bool = False, fails: EnvgenError | None = No
     found = profile(name="lab", services={service: Service(command=("x",))})
     runs = replace(RUNS, service=service) if running else None
     differing = ("image: a is now b",) if isinstance(fails, NotReplaced) else ()
-    return Begun(Deployment(found, Path()), service, runs, differing, fails=fails)
+    return Begun(LiveService(Deployment(found, Path()), service), runs, differing, fails=fails)
 
 
 def test_only_services_that_were_to_start_count_as_not_started() -> None:
     """One runs and is kept, one runs with other settings and the user says no."""
-    kept = recreate_refused(profile(name="lab"), "web", ["image: a is now b"])
+    kept = recreate_refused(LiveService(Deployment(profile(name="lab"), Path()), "web"), ["image: a is now b"])
     chosen = [begun("old", running=True), begun("web", running=True, fails=kept), begun("new")]
     with pytest.raises(EnvgenError) as caught:
         list(start_all(chosen, lambda _question: False, StartOptions()))
@@ -103,7 +109,7 @@ def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
         {"target": "/code/lib/.git", "source": "/wt/lib/.git"},
         {"target": "/code/library", "source": "/wt/x"},
     ]
-    found = differences(deployment({"volumes": wanted}), "web", replace(RUNS, mounts=old))
+    found = differences(deployment({"volumes": wanted}), replace(RUNS, mounts=old))
     assert [line.partition(" is ")[0] for line in found] == ["mount: /code/lib", "mount: /code/library"]
 
 
@@ -144,13 +150,13 @@ def test_a_dollar_sign_is_no_difference() -> None:
     """Compose prints each one twice: that is how its file has it."""
     command = ["sh", "-c", "echo $LEVEL $$"]
     printed = {"command": ["sh", "-c", "echo $$LEVEL $$$$"], "environment": {"A": "$$"}}
-    assert differences(deployment(printed, runs=command), "web", RUNS) == ("environment: A=$ is new",)
+    assert differences(deployment(printed, runs=command), RUNS) == ("environment: A=$ is new",)
 
 
 def test_no_variable_that_is_named_like_a_secret_is_shown() -> None:
     printed = {"environment": {"HF_TOKEN": "word", "MY_PASSWORD": "new", "MAX_TOKENS": "2"}}
     runs = replace(RUNS, env={"MY_PASSWORD": "old", "MAX_TOKENS": "1"})
-    lines = differences(deployment(printed), "web", runs)
+    lines = differences(deployment(printed), runs)
     assert [line.removeprefix("environment: ") for line in lines] == [
         "HF_TOKEN has another value", "MAX_TOKENS=1 is now 2", "MY_PASSWORD has another value",
     ]  # fmt: skip

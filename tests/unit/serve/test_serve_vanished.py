@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.compose import Compose
 from envgen.engine.values import ContainerMount, ExecResult, Image
 from envgen.errors import EnvgenError
@@ -17,7 +18,7 @@ from envgen.lock.model import ProfileLock
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.serve import preflight
-from envgen.serve.launch import Launcher
+from envgen.serve.start import Start, compose_up
 
 FILE = """\
 version: 1
@@ -64,14 +65,14 @@ class Stub:
 ENGINE: Any = Stub()
 
 
-def on(profile: Profile, root: Path) -> Deployment:
-    return Deployment(profile, root).with_cached(engine=ENGINE)
+def on(profile: Profile, root: Path, service: str = "web", **values: Any) -> LiveService:
+    return LiveService(Deployment(profile, root).with_cached(engine=ENGINE, **values), service)
 
 
 @pytest.mark.parametrize("verb", LINES)
 def test_what_compose_says_is_one_sentence_of_ours(tmp_path: Path, profile: Profile, verb: str) -> None:
     line, root = LINES[verb].replace("FOLDER", str(tmp_path / "src/lib")), tmp_path / "p"
-    refused = preflight.changed_meanwhile(on(profile, root), "web", ["Container lab-dev-web-1  Starting", line])
+    refused = preflight.changed_meanwhile(on(profile, root), ["Container lab-dev-web-1  Starting", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
     assert problem.message == f"web was not started: sources.lib: folder {tmp_path / 'src/lib'} does not exist"
@@ -86,7 +87,7 @@ def test_what_only_the_old_container_has(tmp_path: Path, profile: Profile, gone:
     (tmp_path / "src/lib").mkdir(parents=True)
     gone = gone.replace("TMP", str(tmp_path))
     line = RESTART.replace("FOLDER", gone)
-    refused = preflight.changed_meanwhile(on(profile, tmp_path / "p"), "web", [line])
+    refused = preflight.changed_meanwhile(on(profile, tmp_path / "p"), [line])
     assert refused is not None
     (problem,) = refused.problems
     assert problem.message == f"web was not started: its container was made with {gone}, which is no longer there"
@@ -95,7 +96,7 @@ def test_what_only_the_old_container_has(tmp_path: Path, profile: Profile, gone:
 
 def test_a_file_that_the_image_lacks_is_another_matter(tmp_path: Path, profile: Profile) -> None:
     line = 'exec: "vllm": executable file not found in $PATH'
-    assert preflight.changed_meanwhile(on(profile, tmp_path), "web", [line]) is None
+    assert preflight.changed_meanwhile(on(profile, tmp_path), [line]) is None
 
 
 def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +108,9 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Compose, "stream", stream)
     compose = Compose(SimpleNamespace(host="unix:///x"), (), tmp_path / "p/compose", "p")  # type: ignore[arg-type]
-    launcher = Launcher(on(profile, tmp_path / "p").with_cached(compose=compose), "web", lambda _line: None)
+    start = Start(on(profile, tmp_path / "p", compose=compose), cast(Any, None), lambda _line: None)
     with pytest.raises(EnvgenError) as raised:
-        launcher._create()
+        compose_up(start)
     assert f"sources.lib: folder {tmp_path}/src/lib does not exist" in str(raised.value)
 
 
@@ -147,7 +148,7 @@ def test_checkouts_that_cannot_be_right(tmp_path: Path) -> None:
         (tmp_path / path).touch()
     (tmp_path / "empty").mkdir()
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["dev"]
-    assert [problem.message for problem in preflight._mounts(on(profile, tmp_path))] == [
+    assert [problem.message for problem in preflight._mounts(on(profile, tmp_path).deployment)] == [
         f"sources.gone: folder {tmp_path}/gone does not exist", f"sources.empty: {tmp_path}/empty is empty",
         f"sources.wrong: {tmp_path}/wrong has no Python package wrong",
         f"sources.swapped: {tmp_path}/swapped has no Python package swapped; it looks like good",
@@ -163,7 +164,7 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     monkeypatch.chdir(tmp_path / "p")
     mounts = (ContainerMount(str(tmp_path / "flashinfer"), "/f"), ContainerMount(str(tmp_path / "vllm"), "/v"))
     with pytest.raises(preflight.PreflightError) as raised:
-        preflight.check_again(on(profile, tmp_path / "p"), SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
+        preflight.check_again(on(profile, tmp_path / "p", "dev"), SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
     hints = [problem.hint.partition(", or write")[0] for problem in raised.value.problems if problem.hint]
     version = profile.sources["vllm"].binaries
     assert version is not None
