@@ -219,8 +219,11 @@ def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
 def as_data(problem: Problem) -> dict[str, Any]:
     """A problem for `--json`."""
     place = problem.place or Place("")
-    where: dict[str, Any] = {
-        key: redact_secrets(getattr(place, key)) or None for key in ("file", "key")
+    return {
+        "message": problem.message,
+        "hint": problem.hint or None,
+        "file": redact_secrets(place.file) or None,
+        "key": redact_secrets(place.key) or None,
+        "line": place.line or None,
+        "column": place.column or None,
     }
-    where |= {key: getattr(place, key) or None for key in ("line", "column")}
-    return {"message": problem.message, "hint": problem.hint or None, **where}

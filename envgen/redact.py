@@ -355,8 +355,11 @@ def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict
 def _own_names() -> Iterator[tuple[re.Pattern[str], str]]:
     """Patterns of this machine's host and user names, as whole words."""
     host = os.uname().nodename
-    users = (os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))
-    words = {host: "[host]", host.split(".")[0]: "[host]", **dict.fromkeys(users, "[user]")}
+    words = {host: "[host]", host.split(".")[0]: "[host]"}
+    for name in ("USER", "LOGNAME", "SUDO_USER"):
+        words[os.environ.get(name, "")] = "[user]"
     for word in sorted(words, key=len, reverse=True):
-        if len(word) >= 3 and word.lower() not in _COMMON:
-            yield re.compile(rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"), words[word]
+        if len(word) < 3 or word.lower() in _COMMON:
+            continue
+        pattern = rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
+        yield re.compile(pattern), words[word]

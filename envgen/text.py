@@ -177,11 +177,14 @@ KILLED = "it was killed: memory ran out, or somebody stopped it"
 
 def last_printed(printed: bytes | str, code: int, lines: int = 1) -> str:
     """The last lines of a program's output; without any, how it ended."""
-    text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
-    kept = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
-    return "\n".join(kept) or (
-        KILLED if code in (137, -9) else f"exit code {code}, and it printed nothing"
-    )
+    if isinstance(printed, bytes):
+        printed = printed.decode("utf-8", "replace")
+    kept = [line.rstrip() for line in printed.splitlines() if line.strip()]
+    if kept:
+        return "\n".join(kept[-lines:])
+    if code in (137, -9):
+        return KILLED
+    return f"exit code {code}, and it printed nothing"
 
 
 def table(

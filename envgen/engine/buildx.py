@@ -173,10 +173,14 @@ def result_of(output: Sequence[str], code: int, seconds: float) -> BuildResult:
         return BuildResult(code, seconds, notes, lines=notes.splitlines())
     # A killed one comes last: BuildKit kills the steps beside one that failed.
     step = min(errors, key=lambda step: "exit code: 137" in errors[step])
-    exit_code = re.search(r"exit code: (\d+)", errors[step])
+    ended = re.search(r"exit code: (\d+)", errors[step])
+    exit_code = int(ended[1]) if ended else None
     name = re.findall(rf"^#{step} (.*)", text, re.MULTILINE)[0]
-    title = _FLAGS.sub(r"\1", " ".join(name.split()), count=1)
-    # A progress bar rewrites its line: its last state.
-    written = re.findall(rf"^#{step} \d+\.\d+ (.*)", text, re.MULTILINE)[-KEPT_LINES:]
-    lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in written] or notes.splitlines()
-    return BuildResult(code, seconds, notes, title, int(exit_code[1]) if exit_code else None, lines)
+    words = " ".join(name.split())
+    title = _FLAGS.sub(r"\1", words, count=1)
+    written = re.findall(rf"^#{step} \d+\.\d+ (.*)", text, re.MULTILINE)
+    lines = []
+    for line in written[-KEPT_LINES:]:
+        *_, last_state = line.rstrip("\r").rsplit("\r", 1)  # a progress bar rewrites its line
+        lines.append(last_state)
+    return BuildResult(code, seconds, notes, title, exit_code, lines or notes.splitlines())

@@ -86,8 +86,21 @@ class Engine:
         One-off containers (`docker compose run`) are in a project, but are not containers of a
         service.
         """
-        found = self.inspected(self.listed(project, service, all))
-        return tuple(one for one in found if service is None or not one.one_off)
+        labels = []
+        if project is not None:
+            labels.append(f"{values.COMPOSE_PROJECT}={project}")
+        if service is not None:
+            labels.append(f"{values.COMPOSE_SERVICE}={service}")
+        filters = {"label": labels} if labels else {}
+        with self._wrap_errors("containers"):
+            ids = [str(row["Id"]) for row in self._api.containers(all=all, filters=filters)]
+        found = []
+        for container_id in ids:
+            # The list has neither health nor environment; a container may be gone by now.
+            container = self.container(container_id)
+            if container is not None and not (service is not None and container.one_off):
+                found.append(container)
+        return tuple(sorted(found, key=lambda container: container.name))
 
     def listed(
         self, project: str | None = None, service: str | None = None, all: bool = False
@@ -215,12 +228,13 @@ class Engine:
 
     def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
+        images = []
         with self._wrap_errors("images"):
-            rows = self._api.images(filters={"dangling": True, "label": [label]})
-            images = (self.image(str(row["Id"])) for row in rows)
-            return tuple(
-                sorted((image for image in images if image), key=lambda image: image.created)
-            )
+            for row in self._api.images(filters={"dangling": True, "label": [label]}):
+                image = self.image(str(row["Id"]))
+                if image is not None:
+                    images.append(image)
+        return tuple(sorted(images, key=lambda image: image.created))
 
     def _removed(self, remove: Callable[[], object]) -> str:
         """Calls ``remove``; returns the reason where it fails, else ""."""

@@ -196,10 +196,15 @@ def read_config(content: bytes) -> list[tuple[str, str]]:
     effect.
     """
     words = ["config", "--file", "-", "--no-includes", "-z", "--list"]
-    listed = git(words, cwd=Path("/"), stdin=content, env={"GIT_DIR": os.devnull}, check=False)
+    environ = {"GIT_DIR": os.devnull}
+    listed = git(words, cwd=Path("/"), stdin=content, env=environ, check=False)
     if listed.code:
         raise EnvgenError(f"not a git configuration: {listed.text or listed.stderr.strip()}")
-    return [(key, value) for key, _, value in (entry.partition("\n") for entry in listed.names)]
+    entries = []
+    for entry in listed.names:
+        key, _, value = entry.partition("\n")
+        entries.append((key, value))
+    return entries
 
 
 class WorkTree(GitRepository):

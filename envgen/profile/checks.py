@@ -340,12 +340,13 @@ def _names(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 def _texts(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
     """Each text, and each list of words, with its path."""
-    is_command = path[-1:] in (("command",), ("prepare",)) or path[-2:-1] == ("args",)
-    if node.kind == MAP or (node.kind == LIST and not is_command):
-        for name, child in node.items.items():
-            yield from _texts(child, (*path, name))
-    elif node.kind in (LIST, TEXT):
+    *_, above, name = ("", "", *path)
+    is_words = node.kind == LIST and (name in ("command", "prepare") or above == "args")
+    if node.kind == TEXT or is_words:
         yield path, node
+    elif node.kind in (MAP, LIST):
+        for key, child in node.items.items():
+            yield from _texts(child, (*path, key))
 
 
 def _name(path: tuple[str, ...]) -> str:

@@ -80,12 +80,14 @@ def list_for_mapping(inner: Shape, node: YamlNode) -> str:
 
 def pairs(node: YamlNode) -> str:
     """A list of NAME=VALUE as the items of a mapping; "" for any other list."""
-    texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
-    return (
-        ", ".join(item(*text.split("=", 1)) for text in texts)
-        if all("=" in text for text in texts)
-        else ""
-    )
+    items = []
+    for child in node.elements:
+        if child.kind == nodes.TEXT:
+            name, is_pair, value = child.text.partition("=")
+            if not is_pair:
+                return ""
+            items.append(item(name, value))
+    return ", ".join(items)
 
 
 def item(name: str, text: str) -> str:

@@ -124,17 +124,15 @@ def section(top: YamlNode, name: str, problems: list[Problem]) -> YamlNode:
 def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro])."""
     if node.kind == nodes.MAP:
-        return node.with_items(
-            {key: spelled_out(one, (*path, key)) for key, one in node.items.items()}
-        )
+        children = {key: spelled_out(one, (*path, key)) for key, one in node.items.items()}
+        return node.with_items(children)
     is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
     if not is_mount or node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
         return node
     host, target, *mode = node.text.split(":")
-    at = (node.source, node.line, node.column)
-    items = {"host": scalar(host, *at, quoted=True), "path": scalar(target, *at, quoted=True)}
+    items = {"host": _copy(node, host), "path": _copy(node, target)}
     if mode == ["ro"]:
-        items["read_only"] = scalar("true", *at)
+        items["read_only"] = scalar("true", node.source, node.line, node.column)
     return replace(node, kind=nodes.MAP, text="", items=items)
 
 
@@ -198,11 +196,14 @@ def merge(base: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNod
 
 def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[str, ...]) -> None:
     """Remove from ``items`` the alternatives of what ``over`` sets."""
-    named = {name for name, node in over.items.items() if node.kind != nodes.NULL}
-    if len(path) == 3 and path[0] == "sources" and path[2] == "origin":
-        kinds = named & set(ORIGIN_KINDS)
-        if kinds and not kinds & items.keys():
-            items.clear()
+    if len(path) != 3 or path[::2] != ("sources", "origin"):
+        return
+    kinds = set()
+    for kind in ORIGIN_KINDS:
+        if kind in over.items and over.items[kind].kind != nodes.NULL:
+            kinds.add(kind)
+    if kinds and not kinds & items.keys():
+        items.clear()
 
 
 def layered(
@@ -261,11 +262,13 @@ def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> Y
     """
     items = {}
     for name in node.items.keys() & over.items.keys():
-        own, above, at = node.items[name], over.items[name], (*path, name)
-        nested = own.kind == above.kind == nodes.MAP and (
-            len(at) != 3 or at[::2] != ("sources", "origin")
-        )
-        items[name] = _of_its_own(own, above, at) if nested else own
+        own = node.items[name]
+        above = over.items[name]
+        at = (*path, name)
+        is_origin = len(at) == 3 and at[::2] == ("sources", "origin")
+        if own.kind == above.kind == nodes.MAP and not is_origin:
+            own = _of_its_own(own, above, at)
+        items[name] = own
     return node.with_items(items)
 
 
@@ -327,33 +330,38 @@ def _with_mount(name: str, source: YamlNode) -> YamlNode:
 
 
 def _with_model(service: YamlNode) -> YamlNode:
-    args, ready, command = (service.items.get(key) for key in ("args", "ready", "command"))
-    words = (
-        [one.text for one in command.elements]
-        if command is not None and command.kind == nodes.LIST
-        else []
-    )
+    args = service.items.get("args")
+    command = service.items.get("command")
+    ready = service.items.get("ready")
+    repo = service.at(("model", "repo"))
+    if command is None or command.kind != nodes.LIST:
+        return service
+    words = [one.text for one in command.elements]
     if words[:2] != ["vllm", "serve"] or (args is not None and args.kind != nodes.MAP):
         return service
-    assert command is not None
-    flags = {plain_name(key): one for key, one in args.items.items()} if args is not None else {}
-    items, repo = dict(service.items), service.at(("model", "repo"))
     if repo is None or repo.kind != nodes.TEXT or not matches(HUB_REPO, repo.text):
         return service
+    given = args.items if args is not None else {}
+    flags = {plain_name(key): one for key, one in given.items()}
+    items = dict(service.items)
     if len(words) == 2 and "model" not in flags:
         items["command"] = command.with_items({**command.items, "2": _copy(repo, repo.text)})
     if ready is not None and "model" not in ready.items and "port" in ready.items:
-        given, named = flags.get("served-model-name"), in_words(words, "served-model-name")
-        names = [one.text for one in given.elements or [given]] if given is not None else named
-        name = (
-            names
-            if isinstance(names, str)
-            else names[0]
-            if isinstance(names, list | tuple)
-            else repo.text
-        )
+        name = _served_name(flags, words) or repo.text
         items["ready"] = ready.with_items({**ready.items, "model": _copy(repo, name)})
     return service.with_items(items)
+
+
+def _served_name(flags: Mapping[str, YamlNode], words: Sequence[str]) -> str:
+    """The first of `served-model-name`, in `args` or in the command; "" where neither has it."""
+    given = flags.get("served-model-name")
+    if given is not None:
+        first, *_ = given.elements or [given]
+        return first.text
+    named = in_words(words, "served-model-name")
+    if isinstance(named, str):
+        return named
+    return named[0] if isinstance(named, tuple) else ""
 
 
 def _copy(node: YamlNode, text: str) -> YamlNode:

@@ -192,12 +192,15 @@ def values(profile: Profile, tree: YamlNode) -> Iterator[Value]:
             yield Value(join_path(path), value, DEFAULT, None)
             continue
         if node.kind == MAP:  # of a flag written as a mapping: the changed part
-            node = next(
-                (leaf for _, _, leaf in written(node) if leaf.source is not node.source), node
-            )
-        old = node.below
-        over = ", ".join(filter(None, (old.text, str(old.place())))) if old is not None else ""
+            leaves = [leaf for _, _, leaf in written(node)]
+            changed = (leaf for leaf in leaves if leaf.source is not node.source)
+            node = next(changed, node)
+        over = ""
+        if node.below is not None:
+            replaced = (node.below.text, str(node.below.place()))
+            over = ", ".join(filter(None, replaced))
         yield Value(join_path(path), value, node.source.layer, node.place(), over)
-    variants = tree.at(("variants",)) if profile.variants else None
-    for where, text, leaf in written(variants, ("variants",)) if variants is not None else ():
-        yield Value(join_path(where), text, leaf.source.layer, leaf.place())
+    variants = tree.at(("variants",))
+    if profile.variants and variants is not None:
+        for where, text, leaf in written(variants, ("variants",)):
+            yield Value(join_path(where), text, leaf.source.layer, leaf.place())

@@ -277,9 +277,11 @@ class Service:
         names = self.flag("served-model-name")
         if isinstance(names, tuple):
             return names
-        loaded = self.command[2] if self.is_vllm and len(self.command) > 2 else self.flag("model")
-        first = names if isinstance(names, str) else loaded
-        return (first,) if isinstance(first, str) else ()
+        if not isinstance(names, str):
+            names = self.flag("model")
+            if self.is_vllm and len(self.command) > 2:
+                names = self.command[2]
+        return (names,) if isinstance(names, str) else ()
 
     @property
     def is_vllm(self) -> bool:

@@ -76,12 +76,14 @@ def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
 def _unused(loaded: Loaded) -> Iterator[Problem]:
     profile = loaded.project.profiles[loaded.chosen]
     for path, node in _values(loaded.trees[loaded.chosen]):
-        reason = _reason(profile, path, node)
-        if reason and node.source.layer != DEFAULT and not _shared(loaded, path, node):
-            above = (
-                ("variants", profile.variant.split("+")[-1]) if node.source.layer == VARIANT else ()
-            )
-            yield Problem(reason[0], node.key_place(join_path((*above, *path))), reason[1])
+        found = _reason(profile, path, node)
+        if not found or node.source.layer == DEFAULT or _shared(loaded, path, node):
+            continue
+        where = path
+        if node.source.layer == VARIANT:
+            where = ("variants", profile.variant.split("+")[-1], *path)
+        message, hint = found
+        yield Problem(message, node.key_place(join_path(where)), hint)
 
 
 def _values(node: YamlNode, path: Path_ = ()) -> Iterator[tuple[Path_, YamlNode]]:
@@ -97,15 +99,17 @@ def _shared(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
     """
     if node.source.layer in (ENVIRONMENT, SET, VARIANT):
         return False
-    others = [tree.at(path) for name, tree in loaded.trees.items() if name != loaded.chosen]
+    if loaded.project.profiles[loaded.chosen].variant:
+        return True
     variants = loaded.trees[loaded.chosen].at(("variants",))
-    changed = (
-        [variant.at(path[:2]) for variant in variants.elements]
-        if variants and path[0] == "services"
-        else []
-    )
-    in_variant = bool(loaded.project.profiles[loaded.chosen].variant) or any(changed)
-    return in_variant or any(other and other.place() == node.place() for other in others)
+    for variant in variants.elements if variants else ():
+        if path[0] == "services" and variant.at(path[:2]):
+            return True
+    for name, tree in loaded.trees.items():
+        other = tree.at(path)
+        if name != loaded.chosen and other and other.place() == node.place():
+            return True
+    return False
 
 
 def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | None:
@@ -207,8 +211,13 @@ def _lacks_gpus(profile: Profile, service: Service, flag: str) -> bool:
     """Whether vLLM has more ranks than one machine has GPUs for it; told at the first flag of
     ``RANKS``.
     """
-    gpus = len(service.gpu) if service.gpu else 1 if profile.cuda.arch_list.shares_memory else 0
+    if not service.is_vllm or service.cluster is not None:
+        return False
     first = next((key for key in service.args if plain_name(key) in RANKS), "")
-    return (
-        flag == first and service.is_vllm and service.cluster is None and 0 < gpus < service.ranks
-    )
+    if service.gpu:
+        gpus = len(service.gpu)
+    elif profile.cuda.arch_list.shares_memory:
+        gpus = 1
+    else:
+        return False
+    return flag == first and gpus < service.ranks

@@ -248,15 +248,15 @@ def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interp
 
 def _secrets(profile: Profile) -> Block:
     """What a build reads and no layer keeps: the number of compilers, this machine's CA and logins."""
-    ca, builds = (
-        profile.network.ca_certificates,
-        any(s.origin.is_built for s in profile.sources.values()),
-    )
-    return {
-        **({"jobs": {"environment": names.JOBS_VARIABLE}} if builds else {}),
-        **({"ca_certificates": {"file": _ca(ca)}} if ca is not None else {}),
-        **({"netrc": {"file": _netrc(profile)}} if names.asks_logins(profile) else {}),
-    }
+    secrets: dict[str, Any] = {}
+    if any(source.origin.is_built for source in profile.sources.values()):
+        secrets["jobs"] = {"environment": names.JOBS_VARIABLE}
+    ca = profile.network.ca_certificates
+    if ca is not None:
+        secrets["ca_certificates"] = {"file": _ca(ca)}
+    if names.asks_logins(profile):
+        secrets["netrc"] = {"file": _netrc(profile)}
+    return secrets
 
 
 def _ca(path: HostPath) -> Interpolated:

@@ -221,27 +221,27 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
     """The variables for the rendered Compose file that `envgen up` sets: this machine's absolute
     paths.
     """
-
-    def absolute(path: HostPath) -> str:
-        return str((root / Path(path.path).expanduser()).resolve())
-
-    jobs = profile.build.max_jobs.count
-    env = {} if jobs is None else {JOBS_VARIABLE: str(jobs)}
-    paths = {
-        checkout_variable(name): source.origin.checkout
-        for name, source in profile.mounted_sources.items()
-    }
-    paths |= {cache_variable(name): cache.host for name, cache in profile.caches.items()}
-    for name, service in profile.services.items():
-        paths |= {mount_variable(name, key): one.host for key, one in service.mounts.items()}
-    paths |= {
+    paths: dict[str, HostPath | None] = {
         CA_VARIABLE: profile.network.ca_certificates,
         WHEELHOUSE_VARIABLE: profile.build.wheelhouse,
+        NETRC_VARIABLE: profile.pip.netrc,
     }
-    paths |= {NETRC_VARIABLE: profile.pip.netrc}
-    env |= {variable: absolute(path) for variable, path in paths.items() if path is not None}
-    if any(service.model is not None for service in profile.services.values()):
-        env[OFFLINE_VARIABLE] = "1"
+    for name, source in profile.mounted_sources.items():
+        paths[checkout_variable(name)] = source.origin.checkout
+    for name, cache in profile.caches.items():
+        paths[cache_variable(name)] = cache.host
+    env = {}
+    for name, service in profile.services.items():
+        if service.model is not None:
+            env[OFFLINE_VARIABLE] = "1"
+        for key, mount in service.mounts.items():
+            paths[mount_variable(name, key)] = mount.host
+    for variable, path in paths.items():
+        if path is not None:
+            env[variable] = str((root / Path(path.path).expanduser()).resolve())
+    jobs = profile.build.max_jobs.count
+    if jobs is not None:
+        env[JOBS_VARIABLE] = str(jobs)
     return env
 
 
@@ -249,8 +249,10 @@ def compose_env(profile: Profile, service: str) -> dict[str, str]:
     """The variables of a service in Compose: derived ones, then groups in order, then its own,
     which win.
     """
-    described = profile.services.get(service)
-    env = {**service_env(profile), **user_env(profile, service)}
+    env = service_env(profile) | user_env(profile, service)
     for group in profile.env.values():
-        env.update(group)
-    return {**env, **(described.env if described else {})}
+        env |= group
+    described = profile.services.get(service)
+    if described is not None:
+        env |= described.env
+    return env

@@ -285,14 +285,21 @@ def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
         weights = name == HUGGINGFACE.name
         if service.model is None:
             weights = any(word.startswith(f"{path}/") for word in service.argv)
-        claim = {"persistentVolumeClaim": {"claimName": resource_name(f"{profile.project}-{name}")}}
-        called = f"cache-{resource_name(name)}"
-        volumes.append({"name": called, **(claim if weights else {"emptyDir": {}})})
-        mounts.append({"name": called, "mountPath": path})
+        volume: Doc = {"name": f"cache-{resource_name(name)}"}
+        if weights:
+            claim = resource_name(f"{profile.project}-{name}")
+            volume["persistentVolumeClaim"] = {"claimName": claim}
+        else:
+            volume["emptyDir"] = {}
+        volumes.append(volume)
+        mounts.append({"name": volume["name"], "mountPath": path})
+    memory: Doc = {"medium": "Memory"}
     shm = service.shm_size or profile.shm_size
-    limit = {"sizeLimit": str(shm.bytes)} if shm is not None else {}
-    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", **limit}})
-    return volumes, [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]
+    if shm is not None:
+        memory["sizeLimit"] = str(shm.bytes)
+    volumes.append({"name": "shm", "emptyDir": memory})
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    return volumes, mounts
 
 
 # --- systemd

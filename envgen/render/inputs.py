@@ -34,28 +34,30 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     ``files``: path -> digest of its content.
     """
     profile, lock = plan.profile, plan.lock
-    leaves = {join_path(path): value for path, value in flat(plain(profile))}
-    inputs: dict[str, object] = {key: value for key, value in leaves.items() if _KEYS.match(key)}
-    inputs |= {key: _hidden(str(value)) for key, value in inputs.items() if ".install.env." in key}
-    inputs |= {
-        key: without_login(str(value))
-        for key, value in inputs.items()
-        if key.endswith(".git") and value
-    }
-    inputs |= {
-        "base.image": plan.base_image,
-        "caches": [cache.path.path for cache in profile.caches.values()] if plan.opened else (),
-        "folders open to every user": "yes" if plan.opened else "",
-        **{
-            f"sources.{name}.origin": "checkout" for name in profile.mounted_sources
-        },  # its path is a fact of a machine
-    }
+    inputs: dict[str, object] = {}
+    for path, value in flat(plain(profile)):
+        key = join_path(path)
+        if not _KEYS.match(key):
+            continue
+        if ".install.env." in key:
+            value = _hidden(str(value))
+        elif key.endswith(".git") and value:
+            value = without_login(str(value))
+        inputs[key] = value
+    inputs["base.image"] = plan.base_image
+    inputs["caches"] = ()
+    inputs["folders open to every user"] = ""
+    if plan.opened:
+        inputs["caches"] = [cache.path.path for cache in profile.caches.values()]
+        inputs["folders open to every user"] = "yes"
+    for name in profile.mounted_sources:
+        inputs[f"sources.{name}.origin"] = "checkout"  # its path is a fact of a machine
     for name, series in plan.patches.items():
-        inputs[f"sources.{name}.patches"] = [
-            PurePosixPath(patch.path).name for patch in series.patches
-        ]
+        paths = [PurePosixPath(patch.path) for patch in series.patches]
+        inputs[f"sources.{name}.patches"] = [path.name for path in paths]
     if lock is not None:
-        inputs |= {f"{LOCK}: git {name}": git.commit[:12] for name, git in lock.git.items()}
+        for name, git in lock.git.items():
+            inputs[f"{LOCK}: git {name}"] = git.commit[:12]
         inputs[LOCK] = _hidden(lock.digest)
     inputs |= _grouped({path: digest for path, digest in files.items() if not _of_the_lock(path)})
     texts = {name: _text(value) for name, value in inputs.items()}
@@ -80,9 +82,9 @@ def _grouped(files: Mapping[str, str]) -> dict[str, str]:
         return {path: _hidden(digest) for path, digest in files.items()}
     folders: dict[str, list[str]] = {}
     for path, digest in sorted(files.items()):
-        folders.setdefault("/".join(path.split("/")[:2][: path.count("/")]) or path, []).append(
-            f"{path} {digest}"
-        )
+        above = path.split("/")[:-1]
+        folder = "/".join(above[:2]) or path
+        folders.setdefault(folder, []).append(f"{path} {digest}")
     return {folder: _hidden("\n".join(lines)) for folder, lines in folders.items()}
 
 

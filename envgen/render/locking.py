@@ -185,11 +185,11 @@ ALIKE = 6  # digits of a key that are the same for caches that differ by patches
 def key_of(parts: Mapping[str, str]) -> str:
     """Twelve hexadecimal digits; with patches, the first of them are those without."""
     rest = {name: value for name, value in parts.items() if name != "patches"}
-    whole, plain = (
-        hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()
-        for d in (dict(parts), rest)
-    )
-    return plain[:ALIKE] + whole[ALIKE:LENGTH]
+    return _hex_of(rest)[:ALIKE] + _hex_of(dict(parts))[ALIKE:LENGTH]
+
+
+def _hex_of(parts: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:

@@ -135,12 +135,8 @@ def docker_files(plan: ImagePlan) -> dict[str, str]:
 
 def used(text: str, files: dict[str, str]) -> dict[str, str]:
     """The ``files`` that the steps of a Dockerfile mount."""
-    tops = [f"{FOLDER}/{mounted or copied}" for mounted, copied in _MOUNT.findall(text)]
-    return {
-        path: file
-        for path, file in files.items()
-        if any(path == t or path.startswith(f"{t}/") for t in tops)
-    }
+    tops = tuple(f"{FOLDER}/{mounted or copied}/" for mounted, copied in _MOUNT.findall(text))
+    return {path: file for path, file in files.items() if f"{path}/".startswith(tops)}
 
 
 def dockerignore(copied: Iterable[str]) -> str:
@@ -242,13 +238,16 @@ def _below(root: Path, path: str) -> Iterator[str]:
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
     """The files of all profiles (``only``: of one), by path, with one .dockerignore for all."""
-    lock, profiles, wanted = load(project.root), project.profiles, dict[str, bytes]()
-    for profile in [profiles[only]] if only else profiles.values():
-        wanted |= render_profile(
-            profile, locked(profile, lock) if lock else None, root=project.root
-        ).files
-    copied = {path for profile in profiles.values() for path in paths_of(profile)}
-    return wanted | {IGNORE_FILE: dockerignore(sorted(copied)).encode()}
+    lock = load(project.root)
+    wanted: dict[str, bytes] = {}
+    copied: set[str] = set()
+    for name, profile in project.profiles.items():
+        copied.update(paths_of(profile))
+        if only in (None, name):
+            of_profile = locked(profile, lock) if lock else None
+            wanted |= render_profile(profile, of_profile, root=project.root).files
+    wanted[IGNORE_FILE] = dockerignore(sorted(copied)).encode()
+    return wanted
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:

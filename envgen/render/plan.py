@@ -168,12 +168,14 @@ class ImagePlan:
         """Options of pip-install: the sources to install, and those that must not come from the
         index.
         """
-        options = [
-            word for name in own for word in ("--own", self.profile.sources[name].distribution)
-        ]
+        options = []
+        for name in own:
+            options += ["--own", self.profile.sources[name].distribution]
         for name, source in self.profile.sources.items():
-            options += ["--never", source.distribution] if name not in own else []
-        options += [word for name in self.profile.pip.prefer for word in ("--prefer", name)]
+            if name not in own:
+                options += ["--never", source.distribution]
+        for name in self.profile.pip.prefer:
+            options += ["--prefer", name]
         return tuple(options)
 
     def _joined(self, step: str, parts: Iterable[str]) -> str | None:

@@ -216,18 +216,20 @@ class _Composing(Quoting):
         has several lines.
         """
         if isinstance(node, yaml.ScalarNode):
-            return len(node.value) + (2 if node.style else 0)
+            quotes = 2 if node.style else 0
+            return len(node.value) + quotes
         if id(node) in self.names:
             return len(self.names[id(node)]) + 1
-        sizes = [self._on_one_line(child) + 2 for child in _children(node)]
-        keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        length = sum(sizes) + sum(len(key) + 2 for key in keys)
-        is_check = isinstance(node, yaml.SequenceNode) and [
-            one.value for one in node.value[:1]
-        ] == ["CMD"]
-        node.flow_style = is_check or (
-            length < LONG and not {"environment", "<<"}.intersection(keys)
-        )
+        length = 0
+        for child in _children(node):
+            length += self._on_one_line(child) + 2
+        if isinstance(node, yaml.SequenceNode):
+            is_check = bool(node.value) and node.value[0].value == "CMD"
+            node.flow_style = is_check or length < LONG
+        else:
+            keys = [key.value for key, _ in node.value]
+            length += sum(len(key) + 2 for key in keys)
+            node.flow_style = length < LONG and not {"environment", "<<"}.intersection(keys)
         return min(length, LONG) if node.flow_style else LONG
 
     def generate_anchor(self, node: Any) -> str:
