@@ -266,7 +266,11 @@ def tell(project: Project, profiles: Sequence[Profile]) -> None:
             if source.origin.wheel is None or not patches:
                 continue
             try:
-                wheel = PatchedSource(name, profile, source, project.root, locked=version).wheel()
+                pins = lock.pins(source.distribution) if lock else ()
+                target = PatchedSource(
+                    name, profile, source, project.root, locked=version, pins=pins
+                )
+                wheel = target.wheel()
             except EnvgenError as error:
                 progress(
                     f"note: {listed.folder}: not compared with the wheel; the build does: {error}"

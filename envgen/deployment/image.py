@@ -112,6 +112,7 @@ class BuiltImage(Host):
                 self.root,
                 commits.get(name, ""),
                 built_version(source, self.lock),
+                pins=self.lock.pins(source.distribution) if self.lock else (),
             )
             for name, source in self.profile.sources.items()
             if source.patches

@@ -133,12 +133,14 @@ class ProfileLock:
 
     def version(self, distribution: str) -> str:
         """The locked version of a Python package; "" where none is locked, or platforms differ."""
-        name = canonicalize_name(distribution)
-        pins = (
-            pin for python in self.python.values() for pins in python.sets.values() for pin in pins
-        )
-        versions = {pin.version for pin in pins if pin.name == name}
+        versions = {pin.version for pin in self.pins(distribution)}
         return versions.pop() if len(versions) == 1 else ""
+
+    def pins(self, distribution: str) -> tuple[Pinned, ...]:
+        """What the lock has of a Python package, for each platform and step."""
+        sets = (pins for python in self.python.values() for pins in python.sets.values())
+        name = canonicalize_name(distribution)
+        return tuple(pin for pins in sets for pin in pins if pin.name == name)
 
     @property
     def digest(self) -> str:

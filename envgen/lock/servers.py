@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import quote
 
 from envgen import files
-from envgen.certificates import certificates
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
 from envgen.engine.git import GitOutput, Mirror, ask_server
 from envgen.engine.values import read_json
+from envgen.engine.web import get
 from envgen.errors import EngineError, LockError, ProcessError
 from envgen.lock.model import REGISTRY, GitLock, ImageLock
 from envgen.profile.service import ModelRef
@@ -279,8 +279,6 @@ def size_of(model: ModelRef) -> int:
 
 def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     """What the hub says of a model's revision. Raises LockError."""
-    import requests  # a tenth of a second
-
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
     headers = {
         "Accept": "application/json",
@@ -289,17 +287,13 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}{query}"
     with _about(f"the model {model.repo} at {model.revision}"):
         try:
-            with requests.get(
-                url, headers=headers, timeout=30, stream=True, verify=certificates()
-            ) as answer:
-                status = answer.status_code
-                body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
-        except (requests.RequestException, OSError) as error:
-            reason = network_reason(error)
+            reply = get(url, headers=headers, largest=LIMIT)
+        except OSError as error:
             hint = "check the network and its proxy"
-            if isinstance(error, requests.exceptions.SSLError):
+            if "certificate" in str(error).lower():
                 hint = "export REQUESTS_CA_BUNDLE=FILE, with your company's certificates"
-            raise LockError(f"cannot reach the hub: {reason}", hint=hint) from None
+            raise LockError(f"cannot reach the hub: {network_reason(error)}", hint=hint) from None
+        status = reply.status
         if status != 200:
             message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
             if token and status in (401, 403):
@@ -307,6 +301,6 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
                 hint = "check the token's access, and accept the model's licence on its page"
             raise LockError(message, hint=hint)
         try:
-            return _mapping(read_json(body))
+            return _mapping(read_json(reply.body))
         except ValueError:
             return {}

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.engine.git import GitRepository, Mirror, WorkTree
 from envgen.errors import EnvgenError, UsageError
+from envgen.lock.model import Pinned
 from envgen.patches.series import Series, load_series
 from envgen.patches.wheel import File, WheelTree, released
 from envgen.profile.model import REPOSITORIES, Profile, Source
@@ -96,6 +97,7 @@ class PatchedSource:
     commit: str = ""  # the ref's commit in envgen.lock; "" if it is not locked
     locked: str = ""
     checkouts: tuple[Path, ...] = ()
+    pins: tuple[Pinned, ...] = ()  # of its wheel in envgen.lock
 
     @property
     def folder(self) -> str:
@@ -175,7 +177,7 @@ class PatchedSource:
             (self.root / Path(house.path).expanduser()).resolve() if house is not None else None
         )
         indexes = (pip.index, *pip.extra_indexes) if pip.index else ()
-        return released(self.source.distribution, self.version, indexes, folder)
+        return released(self.source.distribution, self.version, indexes, folder, self.pins)
 
 
 # --- what its build asks for

@@ -10,31 +10,30 @@ import functools
 import hashlib
 import importlib
 import io
-import json
 import os
 import re
 import runpy
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urljoin
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from envgen import files
-from envgen.certificates import certificates
+from envgen.binding import digest_of
+from envgen.engine.web import Reply, get
 from envgen.errors import EnvgenError
+from envgen.lock.model import Pinned
 from envgen.patches.series import Patch, strip
 from envgen.redact import without_login
-from envgen.text import progress
+from envgen.text import network_reason, progress
 
-if TYPE_CHECKING:
-    import requests  # a tenth of a second: only where a server is asked
-
-TIMEOUT = 20.0  # seconds, for each answer
 _SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
@@ -84,77 +83,126 @@ def _program() -> dict[str, Any]:
 
 
 def released(
-    name: str, version: str, indexes: tuple[str, ...], wheelhouse: Path | None
+    name: str,
+    version: str,
+    indexes: tuple[str, ...],
+    wheelhouse: Path | None,
+    pins: tuple[Pinned, ...] = (),
 ) -> WheelTree:
     """The wheel of a release: of the folder of wheels, envgen's cache, or a package index.
     EnvgenError without one.
+
+    ``pins``: what the lock has of it. Another index, or another hash, is another wheel.
     """
-    at_hand = (
-        [path for path in sorted(wheelhouse.glob("*.whl")) if _is(path.name, name, version)]
-        if wheelhouse
-        else []
-    )
-    cache = files.cache_dir() / "wheels" / f"{canonicalize_name(name)}-{version}"
-    if not at_hand and (cache / "names.json").is_file():
-        label, names = json.loads(files.read(cache / "names.json"))
-    else:
-        label = at_hand[0].name if at_hand else f"the wheel of {name} {version}"
-        with _opened(at_hand[0] if at_hand else None, name, version, indexes) as archive:
-            names = [one for one in archive.namelist() if not one.endswith("/")]
-        if not at_hand:
-            _keep(cache / "names.json", json.dumps([label, names]).encode())
+    houses = sorted(wheelhouse.glob("*.whl")) if wheelhouse else []
+    at_hand = next((path for path in houses if _is(path.name, name, version)), None)
+    indexes = indexes or tuple(_configured())
+    key = digest_of(2, {"indexes": indexes, "pins": sorted(map(str, pins))})[:16]
+    cache = files.cache_dir() / "wheels" / f"{canonicalize_name(name)}-{version}-{key}"
+    label = at_hand.name if at_hand else f"the wheel of {name} {version}"
+
+    def read(members: Collection[str]) -> dict[str, bytes]:
+        with _opened(at_hand, name, version, indexes) as archive:
+            return {member: _member(archive, member) for member in members}
+
+    def listed() -> list[str]:
+        with _opened(at_hand, name, version, indexes) as archive:
+            return [one for one in archive.namelist() if not one.endswith("/")]
 
     def fetch(wanted: Collection[str]) -> dict[str, bytes]:
         kept = {member: cache / hashlib.sha256(member.encode()).hexdigest() for member in wanted}
-        contents = {
-            member: files.read(path)
-            for member, path in kept.items()
-            if path.is_file() and not at_hand
-        }
-        if rest := sorted(set(wanted) - contents.keys()):
-            with _opened(at_hand[0] if at_hand else None, name, version, indexes) as archive:
-                contents |= {member: archive.read(member) for member in rest}
-            for member in [] if at_hand else rest:
-                _keep(kept[member], contents[member])
-        return contents
+        contents = {} if at_hand else {member: _kept(path) for member, path in kept.items()}
+        found = {member: content for member, content in contents.items() if content is not None}
+        rest = sorted(set(wanted) - found.keys())
+        new = read(rest) if rest else {}
+        for member in [] if at_hand else rest:
+            _keep(kept[member], new[member])
+        return {**found, **new}
 
+    content = None if at_hand else _kept(cache / "names")
+    names = content.decode("utf-8", "surrogateescape").split("\n") if content else listed()
+    if not content and not at_hand:
+        _keep(cache / "names", "\n".join(names).encode("utf-8", "surrogateescape"))
     return WheelTree(label, version, names, fetch)
 
 
 def _keep(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, content)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, hashlib.sha256(content).digest() + content)
 
 
+def _kept(path: Path) -> bytes | None:
+    """What ``_keep`` wrote; None where that is not what is there."""
+    try:
+        data = files.read(path, limit=LARGEST + 32)
+    except OSError:
+        return None
+    digest, content = data[:32], data[32:]
+    return content if hashlib.sha256(content).digest() == digest else None
+
+
+LARGEST = 64 << 20  # bytes of a file in a wheel, or of an index's page
+FETCHED = 256 << 20  # bytes of a wheel that are read by ranges
+# Whatever a hostile or damaged archive makes zipfile raise.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+
+
+@contextlib.contextmanager
 def _opened(
     path: Path | None, name: str, version: str, indexes: tuple[str, ...]
-) -> zipfile.ZipFile:
+) -> Iterator[zipfile.ZipFile]:
+    """The archive. EnvgenError for whatever can't be read of it."""
     try:
-        return zipfile.ZipFile(
-            path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 16)
-        )
-    except (OSError, zipfile.BadZipFile) as error:
-        raise EnvgenError(f"the wheel of {name} {version} can't be read: {error}") from None
+        file = path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 16)
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+    except _UNREADABLE as error:
+        why = str(error) or type(error).__name__
+        raise EnvgenError(f"the wheel of {name} {version} can't be read: {why[:300]}") from None
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(f"{name} has more than {LARGEST >> 20} MiB")
+    return content
+
+
+# No `<`: a page of them would be searched from each to its end.
+_LINK = re.compile(r"""<a\s[^<>]*?href=["']([^"'#]+)""")
 
 
 @functools.cache
 def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
     """The address of a wheel of a release; for any processor, since patches change text."""
-    import requests
-
     trouble = []
-    for index in indexes or _configured():
+    for index in indexes:
         page = f"{index.rstrip('/')}/{canonicalize_name(name)}/"
         progress(f"looking for the wheel of {name} {version} at {without_login(index)}")
         try:
-            answer = requests.get(page, timeout=TIMEOUT, verify=certificates())
-            answer.raise_for_status()
-        except (requests.RequestException, ValueError) as error:
-            trouble.append(f"{without_login(index)}: {type(error).__name__}")
+            answer = get(page, largest=LARGEST)
+        except OSError as error:
+            trouble.append(f"{without_login(index)}: {network_reason(error)}")
             continue
-        for link in re.findall(r"""<a\s[^>]*?href=["']([^"'#]+)""", answer.text):
+        if answer.status != 200:
+            trouble.append(f"{without_login(index)} answers {answer.status}")
+            continue
+        for link in _LINK.findall(answer.text):
             if _is(unquote(link.split("?")[0].rpartition("/")[2]), name, version):
-                return urljoin(str(answer.url), str(link))
+                with contextlib.suppress(ValueError):
+                    return urljoin(answer.address, str(link))
         trouble.append(f"{without_login(index)} has none")
     raise EnvgenError(f"no wheel of {name} {version}: {'; '.join(trouble)}")
 
@@ -197,16 +245,21 @@ class _Remote(io.RawIOBase):
     def __init__(self, address: str) -> None:
         import requests
 
-        self._address, self._at, self._session = address, 0, requests.Session()
-        self._session.verify = certificates()
-        self._size = int(self._get(0, 0).headers["Content-Range"].rpartition("/")[2])
+        self._address, self._at, self._left = address, 0, FETCHED
+        self._session = requests.Session()
+        whole = self._get(0, 0).headers.get("Content-Range", "").rpartition("/")[2]
+        if not re.fullmatch(r"[0-9]{1,12}", whole):
+            raise OSError("the server does not say how large it is")
+        self._size = int(whole)
 
-    def _get(self, first: int, last: int) -> requests.Response:
-        answer = self._session.get(
-            self._address, headers={"Range": f"bytes={first}-{last}"}, timeout=TIMEOUT, stream=True
-        )
-        if answer.status_code != 206:
-            raise OSError(f"the server answers {answer.status_code} to a request for a part of it")
+    def _get(self, first: int, last: int) -> Reply:
+        self._left -= last - first + 1
+        if self._left < 0:
+            raise OSError(f"more than {FETCHED >> 20} MiB of it would be read")
+        part = {"Range": f"bytes={first}-{last}"}
+        answer = get(self._address, largest=last - first + 1, headers=part, session=self._session)
+        if answer.status != 206:
+            raise OSError(f"the server answers {answer.status} to a request for a part of it")
         return answer
 
     def readable(self) -> bool:
@@ -226,7 +279,7 @@ class _Remote(io.RawIOBase):
         last = min(self._at + len(buffer), self._size) - 1
         if last < self._at:
             return 0
-        data = self._get(self._at, last).content
+        data = self._get(self._at, last).body
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

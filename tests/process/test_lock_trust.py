@@ -73,7 +73,7 @@ def test_what_the_machine_trusts_is_trusted(
     if how == "the machine's":
         (tmp_path / "empty.pem").touch()
         places = [tmp_path / "none.pem", tmp_path / "empty.pem", authority]
-        monkeypatch.setattr("envgen.certificates.BUNDLES", tuple(map(str, places)))
+        monkeypatch.setattr("envgen.engine.web.BUNDLES", tuple(map(str, places)))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))  # the interpreter's own place has nothing
     else:
         monkeypatch.setenv(how, str(authority))

@@ -28,7 +28,7 @@ GROUND = -len(FLOORS)
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("engine/process.py", "inside/"),  # the latter: programs for a container
     "docker": ("engine/",),
-    "requests": ("engine/", "lock/", "patches/wheel.py", "serve/"),
+    "requests": ("engine/", "patches/wheel.py", "serve/"),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(
