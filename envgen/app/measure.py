@@ -18,6 +18,7 @@ from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.client import BenchTarget, ServerGone, find
 from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
+from envgen.bench.targets import at_least, gaps
 from envgen.bench.tools import BenchTool, CellResult, Matrix, find_tool, measure_all
 from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
@@ -26,6 +27,7 @@ from envgen.inside import run
 from envgen.live import moving
 from envgen.profile.flags import takes_no_prompt
 from envgen.profile.load import find as find_project
+from envgen.profile.model import Target
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending
 from envgen.text import progress
@@ -186,14 +188,30 @@ def run_tool(
     return tool.plan.tool, measure_all(tool, keep)
 
 
-def bench(plan: Matrix, tokenizer: str | None = None) -> Work:
-    """What `measure` does for `envgen bench`."""
+def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) -> Work:
+    """What `measure` does for `envgen bench`. ``least``: as --at-least has it."""
 
     def work(trial: Trial, run: Run) -> Outcome:
+        targets = targets_of(trial.service) if trial.service else {}
+        limit = at_least(least, targets) if least else None
         tool, cells = run_tool(trial, run, plan, tokenizer)
-        return FAILED if any(cell.failed for cell in cells) else PASSED, cells_document(tool, cells)
+        summary = cells_document(tool, cells)
+        rows = gaps(targets, summary["cells"])
+        summary["targets"] = [row.plain() for row in rows]
+        missed = limit.missed(rows) if limit else []
+        summary["missed"] = [str(row) for row in missed]
+        has_failed = missed or any(cell.failed for cell in cells)
+        return FAILED if has_failed else PASSED, summary
 
     return work
+
+
+def targets_of(running: RunningService) -> dict[str, Target]:
+    """The profile's targets for the model of the service."""
+    model = running.described.model
+    targets = running.deployment.profile.targets
+    repo = model.repo if model else running.described.served_name
+    return {name: target for name, target in targets.items() if target.model == repo}
 
 
 def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:

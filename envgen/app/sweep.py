@@ -176,6 +176,7 @@ def _row(
         "answers": "",
         "bench": "",
         "figures": {},
+        "targets": [],
         "kernels": [],
         "cause": "",
     }
@@ -197,7 +198,7 @@ def _row(
                 for key, label in FIGURES.items()
                 if key in cell
             }
-            row |= {"bench": record.load(path).id, "figures": medians}
+            row |= {"bench": record.load(path).id, "figures": medians, "targets": speed["targets"]}
     except EnvgenError as error:
         told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
         row["cause"] = next((line for line in told if not line.endswith(":")), told[0])
@@ -208,15 +209,24 @@ def _row(
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The table, its head first; a row whose answers are not the reference's is marked."""
     labels = list(dict.fromkeys(label for row in rows for label in row["figures"]))
-    lines: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
+    named = list(dict.fromkeys(_target(gap) for row in rows for gap in row.get("targets", ())))
+    head = ("variant", "started", "answers", *labels, *named, "cause")
+    lines: list[tuple[str, ...]] = [head]
     for row in rows:
         marked = row["verdict"] + ("" if row["verdict"] in GOOD or not row["verdict"] else " !")
         figures = (
             f"{row['figures'][label]:,.1f}" if label in row["figures"] else "-" for label in labels
         )
         started = "-" if row["seconds"] is None else duration(row["seconds"])
-        lines.append((row["variant"], started, marked or "-", *figures, row["cause"]))
+        apart = {_target(gap): f"{gap['percent']:+.0f} %" for gap in row.get("targets", ())}
+        beside = (apart.get(name, "-") for name in named)
+        lines.append((row["variant"], started, marked or "-", *figures, *beside, row["cause"]))
     return lines
+
+
+def _target(gap: Mapping[str, Any]) -> str:
+    """The head of a target's column."""
+    return f"{gap['wanted']:g} {gap['target']}"
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

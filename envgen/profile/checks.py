@@ -57,6 +57,7 @@ def check_profile(profile: Profile, tree: YamlNode, binding: Binding, root: Path
     check_services.check(report)
     _own(report)
     _variants(report)
+    _targets(report)
 
 
 def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, YamlNode]) -> list[Problem]:
@@ -100,6 +101,14 @@ def _image(report: BoundProfile) -> None:
             "is the base image itself, which a build would overwrite",
             "choose another name",
         )
+
+
+def _targets(report: BoundProfile) -> None:
+    for name, target in report.profile.targets.items():
+        for figure, text in target.figures.items():
+            if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text) or not float(text):
+                where = ("targets", name, "figures", figure)
+                report.problem(where, f"{text!r} is not a speed", "write a number, such as 57.85")
 
 
 def _variants(report: BoundProfile) -> None:

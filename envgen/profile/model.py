@@ -380,6 +380,22 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Target:
+    """Speeds to compare with: somebody's figures for the same model on the same machine."""
+
+    figures: Mapping[str, str] = key(
+        "decode and prefill in tokens/s, first_token in ms; tg32 and pp2048 as llama-bench names them.",
+        names=p.FIGURE,
+    )
+    model: str = key(
+        "The model that was measured; for another one nothing is compared.", item=p.HUB_REPO
+    )
+    source: str = key("Who measured it, where and how: a link, or a sentence.")
+    depth: int = key("Tokens in the context before the prompt.", 0, low=0)
+    concurrency: int = key("Requests at once.", 1, low=1)
+
+
+@dataclass(frozen=True)
 class Profile:
     """One environment. ``name`` and ``project`` are set by the loader; all else comes from the
     files and overrides.
@@ -450,6 +466,11 @@ class Profile:
         "Machines that services can share (`cluster`), each under a name of your own.",
         {},
         names=p.NODE,
+    )
+    targets: Mapping[str, Target] = key(
+        "Speeds to compare with; `envgen bench` and `sweep` print the gap to each.",
+        {},
+        names=p.TITLE,
     )
     variants: Mapping[str, Variant] = key(
         "Other ways to run the same image (`envgen up SERVICE --variant NAME`): the settings that differ.",

@@ -75,6 +75,8 @@ def as_profile_name(text: str) -> str:
     return word if word[:1].isalpha() else f"m_{word}"[:40].strip("_")
 
 
+# What is compared with: llama.cpp, SGLang 0.5.
+TITLE = Pattern(r"[A-Za-z0-9][A-Za-z0-9 ,._+#/-]{0,59}", "a name such as llama.cpp")
 # Machines.
 NODE = Pattern(
     r"[a-z0-9](-?[a-z0-9]){0,39}", "lowercase letters and digits, with single dashes between them"
@@ -122,6 +124,10 @@ INNER_PATH = Pattern(
 USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: UID or UID:GID")
 RESTART = Pattern(
     r"no|always|unless-stopped|on-failure:[1-9][0-9]?", "no, on-failure:N, unless-stopped or always"
+)
+FIGURE = Pattern(
+    r"decode|prefill|first_token|tg[1-9][0-9]{0,6}|pp[1-9][0-9]{0,6}",
+    "decode, prefill, first_token, tgN or ppN",
 )
 WEDGED = Pattern(r"restart|tell|off", "restart, tell or off")
 IPC = Pattern(r"private|host|shareable", "private, host or shareable")

@@ -16,18 +16,26 @@ from envgen.cli.measure.common import ANYWHERE, MATRIX, TOOL, matrix_of, measuri
 @click.option(
     "--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."
 )
-def command(asked: Asked, tokenizer: str | None, **given: Any) -> int:
+@click.option(
+    "--at-least",
+    "least",
+    metavar="TARGET",
+    help="Exit with 1 below this target of the profile, such as 'llama.cpp -20%'.",
+)
+def command(asked: Asked, tokenizer: str | None, least: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 
     Measures every combination of --pp, --tg, --depth and --concurrency. After Ctrl-C, finished
     measurements are kept.
-    The tool's output is kept beside the record.
+    The tool's output is kept beside the record. The gap to each of the profile's `targets` is
+    printed.
 
     \b
     Examples:
       envgen bench
       envgen bench --depth 0,4096,8192,16384,32768
       envgen bench --tool vllm --concurrency 1,8 --runs 10
+      envgen bench --at-least 'llama.cpp -20%'
     """
     chosen = matrix_of(given)
-    return report(asked, "bench", asdict(chosen), bench(chosen, tokenizer))
+    return report(asked, "bench", asdict(chosen), bench(chosen, tokenizer, least))

@@ -13,11 +13,13 @@ from envgen.app.measure import Asked, Work, measure
 from envgen.app.session import Session
 from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS
+from envgen.bench.targets import Gap
 from envgen.bench.tools import TOOLS, Matrix
 from envgen.cli.common import LARGEST, Count, answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.text import shorten, table, visible
 
+GAP_KEYS = [field.name for field in fields(Gap)]
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
@@ -76,6 +78,8 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from (
             visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"]
         )
+    for gap in summary.get("targets", ()):
+        yield visible(f"  {Gap(**{key: gap[key] for key in GAP_KEYS})}")
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]

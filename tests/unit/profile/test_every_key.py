@@ -98,6 +98,11 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "memory.floor": ("1GiB", "2GiB"),
     "ulimits.memlock": (-1, 5),
     "working_dir": ("/workspace", "/opt/work"),
+    "targets.x.figures.tg32": ("57.85", "60"),
+    "targets.x.model": ("a/b", "c/d"),
+    "targets.x.source": ("one", "two"),
+    "targets.x.depth": (0, 1),
+    "targets.x.concurrency": (1, 2),
     "services.serve.command": (["vllm", "serve", "a/b"], ["vllm", "serve", "c/d"]),
     "services.serve.args.max-model-len": (1024, 2048),
     "services.serve.env.A": ("1", "2"),
@@ -157,6 +162,11 @@ READ_LATER: Mapping[str, tuple[str, Callable[[Service], bool]]] = {
     "sources.vllm.console_scripts": ("doctor: what commands import", _always),
     "sources.vllm.patches": ("doctor and `patch apply` of a checkout", _always),
     "services.serve.ready.timeout": ("`up`", _always),
+    "targets.x.figures.tg32": ("`bench` compares with it", _always),
+    "targets.x.model": ("`bench` compares its speed", _always),
+    "targets.x.source": ("`results html` shows it", _always),
+    "targets.x.depth": ("`bench` compares with it", _always),
+    "targets.x.concurrency": ("`bench` compares with it", _always),
     "services.serve.ready.model": ("`up` asks /v1/models for it", _asks),
     "services.serve.ready.port": ("`up` asks it", _always),
     "services.serve.ready.prompt": ("`up` completes it", _asks),
@@ -185,12 +195,31 @@ def leaves(cls: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 def schema_of(key: str) -> tuple[str, ...]:
     """A key of VALUES as the schema spells it."""
-    named = {"sources": (1,), "caches": (1,), "services": (1,), "nodes": (1,), "env": (1, 2), "ulimits": (1,)}
+    named = {
+        "sources": (1,),
+        "caches": (1,),
+        "services": (1,),
+        "nodes": (1,),
+        "env": (1, 2),
+        "ulimits": (1,),
+        "targets": (1,),
+    }
     parts = key.split(".")
     for number in named.get(parts[0], (1,) if parts[0] == "variants" else ()):
         parts[number] = "*"
     for number, part in enumerate(parts[:-1]):
-        deeper = {"args", "env", "expect", "forbid", "mounts", "inputs", "submodule_origins", "encodings", "caches"}
+        deeper = {
+            "args",
+            "env",
+            "expect",
+            "forbid",
+            "mounts",
+            "inputs",
+            "submodule_origins",
+            "encodings",
+            "caches",
+            "figures",
+        }
         if number and part in deeper and parts[0] != "env":
             parts[number + 1] = "*"
     return tuple(parts)
@@ -243,6 +272,7 @@ def profile_of(kind: str, health: bool, ready: str, gpu: str, ipc: str, shared: 
             "huggingface": {"path": "/root/.cache/huggingface"},
         },
         "services": {"serve": serve},
+        "targets": {"x": {"figures": {"pp512": "9"}, "model": "a/b", "source": "s"}},
         "nodes": {
             name: {"address": f"192.168.1.{number}", "interface": "eth0", "context": f"c{number}"}
             for number, name in enumerate(("a", "b"), 1)
