@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from envgen import files
+from envgen.app.images import adopt, keep_before
 from envgen.deployment import Deployment
 from envgen.engine import buildx
 from envgen.engine.buildx import BuildRequest, BuildResult
@@ -78,6 +79,8 @@ def build(
     """
     deployment = deployment.to_build(unlocked=unlocked)
     image_name = deployment.profile.image_name
+    if not unlocked and not no_cache:
+        deployment = adopt(deployment)
     try_patches(deployment)  # before Docker is asked for anything
     if not unlocked:
         require_lock(deployment)
@@ -95,6 +98,8 @@ def build(
     require_plugin("buildx")
     result, cause, log = _run(deployment, request_of(deployment, no_cache=no_cache), show)
     image = deployment.engine.image(image_name) if result.ok else None
+    if image and existing and image.id != existing.id:
+        keep_before(deployment, existing)
     if image and existing and image.id == existing.id and not no_cache:
         return BuildOutcome(deployment, image.id, changed=changed)
     return BuildOutcome(deployment, image.id if image else "", result, cause, log, show, changed)

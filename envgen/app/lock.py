@@ -12,11 +12,12 @@ from envgen.errors import LockError, Problem
 from envgen.lock.ask import Stale, Upgrade, checked, locked, stale, unlocked_models
 from envgen.lock.model import FILE_NAME, InputChange, Lock, changes, facts, load, save
 from envgen.profile.load import Loaded, require_alone
+from envgen.profile.model import Profile
 from envgen.render.locking import left_out, series_of
 from envgen.text import counted, progress
 
 if TYPE_CHECKING:
-    from envgen.lock.resolve import Unresolved
+    from envgen.lock.resolve import ResolveResult, Unresolved
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,12 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a
     model's revision.
     """
-    from envgen.lock.resolve import resolve  # asks servers; a check asks none
-
     profiles, loaded = session.profiles(local=False), session.loaded(local=False)
-    root, every = loaded.project.root, list(loaded.project.profiles.values())
+    root = loaded.project.root
     require_alone(loaded.project)
     old = load(root) or Lock()
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
-    own = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
-    outcome = resolve(profiles, every, old, wanted, own.require_own_files())
+    outcome = resolve(session, profiles, old, wanted)
     left = [
         one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))
     ]
@@ -80,9 +78,9 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
             if (root / FILE_NAME).exists()
             else "no envgen.lock was written"
         )
-        raise LockError(problems=_problems_of(loaded, [*outcome.problems, *outcome.left]))
+        raise LockError(problems=problems_of(loaded, [*outcome.problems, *outcome.left]))
     differences = changes(facts(old), facts(outcome.lock))
-    written, unpinned = save(root / FILE_NAME, outcome.lock), _problems_of(loaded, outcome.left)
+    written, unpinned = save(root / FILE_NAME, outcome.lock), problems_of(loaded, outcome.left)
     same = f"{FILE_NAME} is unchanged" if unpinned else f"{FILE_NAME} is up to date"
     progress(f"wrote {FILE_NAME}: {counted(len(differences), 'input')}" if written else same)
     for problem in unpinned:
@@ -94,7 +92,18 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     return Updated(differences, outcome.notes, written, not old.images, unpinned)
 
 
-def _problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Problem]:
+def resolve(
+    session: Session, profiles: Sequence[Profile], old: Lock, wanted: Upgrade
+) -> ResolveResult:
+    """The lock of the session's project, with ``profiles`` brought up to date; nothing is written."""
+    from envgen.lock import resolve  # asks servers; a check asks none
+
+    every = list(session.loaded(local=False).project.profiles.values())
+    own = Deployment(session.profile(), session.loaded().project.root)  # with envgen.local.yaml
+    return resolve.resolve(profiles, every, old, wanted, own.require_own_files())
+
+
+def problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Problem]:
     """Each problem once, with its place in the project file."""
     unique = {(one.problem.message, one.problem.hint): one for one in reversed(unresolved)}
     return [

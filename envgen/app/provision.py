@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from envgen.app import build as builds
 from envgen.app import lock as locks
 from envgen.app import weights
+from envgen.app.images import remember
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
@@ -248,6 +249,7 @@ class Provision:
     def image(self) -> None:
         """Build it."""
         self.shown(builds.build(self.session.deployment(), show=is_terminal()))
+        remember(self.session)
 
     def weights(self) -> None:
         """Wait for the downloads, which begin here at the latest."""

@@ -7,29 +7,36 @@ name has containers of another folder.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from envgen import files
+from envgen.app.images import BEFORE
+from envgen.app.session import Candidate
+from envgen.app.upgrade import journal
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, RefusedError
+from envgen.lock.servers import seconds
 from envgen.profile.model import Project
 from envgen.text import reason_of, short_id
 
 STATE = ".envgen"  # the project's folder of files.state_dir
 LOGS_KEPT = 20
 CRASHES_KEPT = 5
+RECORDS_KEPT = 40  # two files for each image
+UNUSED = 30 * 86400.0  # seconds that the way back is kept for
 
 
 @dataclass(frozen=True)
 class Item:
     """A leftover. ``remove`` returns why it could not be removed, or "" or None."""
 
-    kind: str  # container, image, log or crash
+    kind: str  # container, image, log, crash or record
     name: str
     bytes: int
     why: str
@@ -48,6 +55,7 @@ def find(engine: Engine, project: Project) -> Iterator[Item]:
     yield from _images(engine, project, containers, foreign)
     yield from _old(project.root, "log", "logs", LOGS_KEPT)
     yield from _old(project.root, "crash", "crash", CRASHES_KEPT)
+    yield from _old(project.root, "record", "history", RECORDS_KEPT)
 
 
 def held_elsewhere(engine: Engine, project: Project) -> dict[str, Path]:
@@ -80,11 +88,21 @@ def remove(items: Sequence[Item]) -> list[str]:
 def _images(
     engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Path]
 ) -> Iterator[Item]:
-    """Untagged images of earlier builds that no container uses."""
+    """Images of earlier builds and of upgrades that were not kept, which no container uses. The
+    image before stays for a month, because it is the way back.
+    """
     used = {container.image_id for container in containers}
-    for image in engine.dangling(f"dev.envgen.project={project.name}"):
+    names = [profile.image_name for profile in project.profiles.values()]
+    before, candidates = ({name + end for name in names} for end in (BEFORE, Candidate.tag))
+    for image in engine.images(f"dev.envgen.project={project.name}"):
         profile = image.labels.get("dev.envgen.profile", "")
-        if image.id in used or profile in foreign:
+        unused = time.time() - seconds(image.tagged)
+        tags = set(image.repo_tags)
+        is_way_back = bool(tags & before) and unused < UNUSED
+        is_tried = bool(tags & candidates) and journal.pending(project.root, profile) is not None
+        if image.id in used or profile in foreign or tags - before - candidates:
+            continue
+        if is_way_back or is_tried:
             continue
         why = f"an earlier build of profile {profile}"
         yield Item(

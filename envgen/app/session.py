@@ -8,15 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envgen.app.upgrade.journal import finish
 from envgen.deployment import Deployment, known_service
 from envgen.engine.client import Engine
 from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, Problem, RefusedError, UsageError
+from envgen.lock.model import Lock
 from envgen.profile import unused
 from envgen.profile.layers import OF_COMPOSE
 from envgen.profile.load import Loaded, called, load_project, select
 from envgen.profile.model import Profile
+from envgen.profile.values import ImageRef
 from envgen.redact import hidden_values, secret_in
 from envgen.render.environment import FLOOR_VARIABLE
 from envgen.text import hide, progress
@@ -24,16 +27,29 @@ from envgen.text import hide, progress
 VARIANT_LABEL = "dev.envgen.variant"
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A project as it could become: the text of its file, its lock, and what follows the name of
+    its image. ``of``: the state of the files that it was made from.
+    """
+
+    text: str
+    lock: Lock = field(repr=False)
+    tag: str = "-candidate"
+    of: str = ""
+
+
 @dataclass
 class Session:
     """The choices of a command line: file, profile, overrides, variant. What was read for them is
-    kept beside them.
+    kept beside them. ``candidate``: in place of the project's own files.
     """
 
     file: Path | None = None
     profile_name: str | None = None
     sets: tuple[str, ...] = ()
     variant: str = ""
+    candidate: Candidate | None = None
     _loaded: dict[bool, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
     _dotenv: dict[str, str] | None = field(
         default=None, init=False, repr=False, compare=False
@@ -55,9 +71,12 @@ class Session:
         if (mine := self._loaded.get(True)) and not mine.personal:
             return mine
         if local not in self._loaded:
+            if not self.candidate:
+                finish(self.file)
             environ = dict(os.environ) if local else {}
             self._loaded[local] = load_project(
                 file=self.file,
+                text=self.candidate.text if self.candidate else None,
                 sets=self.sets,
                 environ=environ,
                 local=local,
@@ -71,6 +90,9 @@ class Session:
         """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
         profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
         hide(hidden_values(os.environ, profile.secrets))
+        if self.candidate and self.candidate.tag:
+            name = ImageRef.parse(profile.image_name + self.candidate.tag)
+            profile = replace(profile, image=name)
         return replace(profile, options=self._options)
 
     def profiles(self, *, local: bool = True) -> list[Profile]:
@@ -128,7 +150,8 @@ class Session:
             except RefusedError as error:
                 progress(f"warning: {error}")
             hide(hidden_values(self._dotenv, profile.secrets))
-        return Deployment(profile, root, dotenv=self._dotenv or {})
+        lock = self.candidate.lock if self.candidate else None
+        return Deployment(profile, root, dotenv=self._dotenv or {}, own_lock=lock)
 
 
 def with_running_variant(

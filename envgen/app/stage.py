@@ -9,7 +9,7 @@ from envgen.app import lifecycle
 from envgen.app.cluster.machines import head_of, machines_of, on_all
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions
-from envgen.app.up import start_one
+from envgen.app.up import check
 from envgen.deployment.service import LiveService
 from envgen.engine.owner import ours
 from envgen.errors import EngineError
@@ -52,13 +52,14 @@ class Stage:
         """Start the service as ``session`` says, in place of what runs. Returns the seconds until
         it was ready.
         """
-        self.clear()
+        wanted = session.deployment()
+        if self.now and self.now.profile().compose_name != wanted.profile.compose_name:
+            self.clear()
+        checked = check(LiveService(wanted, self.service))
         self.now = (
             session  # also where it fails on the way: then nothing, or a part of it, is there
         )
-        service = LiveService(session.deployment(), self.service)
-        _, started = start_one(service, StartOptions(recreate=True))
-        return started.seconds
+        return checked.start(lambda _question: True, StartOptions(recreate=True)).seconds
 
     def clear(self) -> None:
         """Remove what runs."""

@@ -10,7 +10,9 @@ from functools import partial
 
 from envgen.app import weights
 from envgen.app.failed import failed
+from envgen.app.images import adopt
 from envgen.app.stay import Stay
+from envgen.app.upgrade import journal
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.endpoint import require_plugin, with_plugin
@@ -75,9 +77,16 @@ class Checked:
         changes = service.own_changes() if self.starts(options) else []
         if changes:
             progress(f"  note: {profile.compose} changes {', '.join(changes)}")
-        if running and self.differing and not options.recreate and not options.again:
+        root, is_trial = service.deployment.root, service.deployment.own_lock is not None
+        broken_off = not is_trial and journal.abandoned(root, profile.name)
+        if broken_off:
+            progress("  a trial of an upgrade was broken off, and ends here: nothing was changed")
+        elif running and self.differing and not options.recreate and not options.again:
             self._may_replace(running, agree)
-        return self.launch(options)
+        started = self.launch(options)
+        if broken_off:
+            journal.forget(root, profile.name)
+        return started
 
     def _may_replace(self, running: Container, agree: Agree) -> None:
         """RefusedError unless ``running`` is unhealthy or the user agrees to replace it."""
@@ -149,6 +158,8 @@ def check(service: LiveService) -> Checked:
     # a Compose that started it is new enough, and asking its version takes as long as all the rest
     if not mine:
         require_plugin("compose")
+    deployment = adopt(deployment)
+    service = service.on(deployment)
     deployment.rendered_files().require_name(there)
     notes = preflight.check(service, rows, mine, partial(weights.preflight, service))
     running, differing = next(iter(mine), None), tuple[str, ...]()

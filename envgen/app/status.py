@@ -10,6 +10,7 @@ from envgen.app import lock
 from envgen.app.cluster.machines import nodes_of, reach
 from envgen.app.containers import rows_of
 from envgen.app.session import Session
+from envgen.app.upgrade.trial import upgrade_state
 from envgen.deployment import Deployment
 from envgen.engine.endpoint import with_plugin
 from envgen.engine.owner import ours
@@ -38,6 +39,8 @@ def look(session: Session) -> dict[str, Any]:
         "left_out": [],
         "other_folder": None,
         "notices": {},
+        "trial": None,
+        "back": None,
     }
     try:
         reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE)
@@ -46,6 +49,7 @@ def look(session: Session) -> dict[str, Any]:
             raise with_plugin(next(iter(lost.values())), "compose")
         first = next(iter(reached.values()))  # the head, if there are several
         state["image"], state["left_out"] = _image(first), first.left_out
+        state["trial"], state["back"] = upgrade_state(first)
         state["caches"] = [asdict(mount) for mount in first.caches.values()]
         for deployment in reached.values():
             there = deployment.engine.containers(profile.compose_name, all=True)

@@ -131,7 +131,7 @@ def sweep(
                         first = reference_among(rows.values())
                         reference = record.resolve(folder, first) if first else None
                         shown = replace(asked, session=form, service=service)
-                        rows[name] = _row(
+                        rows[name] = measured_row(
                             shown, name, partial(stage.show, form), reference, matrix, quick
                         )
                         run.sample(rows[name])
@@ -160,7 +160,7 @@ def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
     return same[-1] if same and same[-1].outcome == record.UNFINISHED else None
 
 
-def _row(
+def measured_row(
     asked: Asked,
     name: str,
     show: Callable[[], float],
@@ -191,19 +191,24 @@ def _row(
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
         if matrix:
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
-            cells = speed["cells"]
-            medians = {
-                f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
-                for cell in cells
-                for key, label in FIGURES.items()
-                if key in cell
-            }
-            row |= {"bench": record.load(path).id, "figures": medians, "targets": speed["targets"]}
+            figures = medians(speed["cells"])
+            row |= {"bench": record.load(path).id, "figures": figures, "targets": speed["targets"]}
     except EnvgenError as error:
         told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
+        row["error"] = str(error)
         row["cause"] = next((line for line in told if not line.endswith(":")), told[0])
         progress(f"  {name} failed: {row['cause']}")
     return row
+
+
+def medians(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The figures of a benchmark, by what a reader calls them."""
+    return {
+        f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
+        for cell in cells
+        for key, label in FIGURES.items()
+        if key in cell
+    }
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -48,6 +48,7 @@ GROUPS: Groups = {
             "down": "Stop and remove services.",
             "stop, restart": "Stop or restart services.",
             "ps, logs": "List services, or show their output.",
+            "upgrade, bisect": "Try a new release, or find a change that broke it.",
             "exec, run": "Run a command in a container of a service.",
             "nodes": "Compare the machines that serve one model.",
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -35,8 +35,10 @@ B = TypeVar("B", bound="BuiltImage")
 @dataclass(frozen=True)
 class BuiltImage(Host):
     """The image of a profile, and what it was built from. The lock is read once, and the files are
-    rendered once.
+    rendered once. ``own_lock``: in place of the lock file, for what is tried before it is written.
     """
+
+    own_lock: Lock | None = field(default=None, repr=False)
 
     @cached_property
     def image(self) -> Image | None:
@@ -46,7 +48,7 @@ class BuiltImage(Host):
     @cached_property
     def lock_file(self) -> Lock | None:
         """envgen.lock; None without that file. ProjectError with all that is wrong in it."""
-        return load(self.root)
+        return self.own_lock or load(self.root)
 
     @cached_property
     def locked(self) -> ProfileLock | None:

@@ -226,11 +226,11 @@ class Engine:
             document = self._api.volumes(filters=label or {"name": text})
             return tuple(sorted(str(volume["Name"]) for volume in document["Volumes"] or ()))
 
-    def dangling(self, label: str) -> tuple[values.Image, ...]:
-        """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
+    def images(self, label: str) -> tuple[values.Image, ...]:
+        """Images that carry ``label`` (KEY or KEY=VALUE), oldest first."""
         images = []
         with self._wrap_errors("images"):
-            for row in self._api.images(filters={"dangling": True, "label": [label]}):
+            for row in self._api.images(filters={"label": [label]}):
                 image = self.image(str(row["Id"]))
                 if image is not None:
                     images.append(image)
@@ -245,8 +245,16 @@ class Engine:
             return "" if "already in progress" in str(error) else error.problems[0].message
         return ""
 
+    def tag(self, image_id: str, name: str) -> None:
+        """Give an image another name, which another image may have had."""
+        with self._wrap_errors(f"image {name}"):
+            repository, _, tag = name.rpartition(":")
+            self._api.tag(image_id, repository, tag, force=True)
+
     def remove_image(self, image_id: str) -> str:
-        """Remove an image that nothing uses. Returns the reason where it stays, else ""."""
+        """Remove an image that nothing uses, or one of its names. Returns the reason where it
+        stays, else "".
+        """
         return self._removed(lambda: self._work.remove_image(image_id))
 
     def remove_container(self, name: str) -> str:

@@ -21,7 +21,7 @@ from envgen.binding import digest_of
 from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
 from envgen.files import data_dir, state_dir
 from envgen.lock.ask import locked
-from envgen.lock.model import ProfileLock, load
+from envgen.lock.model import Lock, ProfileLock, load
 from envgen.profile.model import Network, Profile, Project
 from envgen.render.compose import compose_files
 from envgen.render.environment import WRITTEN
@@ -236,9 +236,14 @@ def _below(root: Path, path: str) -> Iterator[str]:
                 yield shown
 
 
-def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
-    """The files of all profiles (``only``: of one), by path, with one .dockerignore for all."""
-    lock = load(project.root)
+def render_project(
+    project: Project, *, only: str | None = None, lock: Lock | None = None
+) -> dict[str, bytes]:
+    """The files of all profiles (``only``: of one), by path, with one .dockerignore for all.
+
+    ``lock``: in place of the lock file.
+    """
+    lock = lock or load(project.root)
     wanted: dict[str, bytes] = {}
     copied: set[str] = set()
     for name, profile in project.profiles.items():

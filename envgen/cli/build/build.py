@@ -11,6 +11,7 @@ import click
 from envgen.app import build as builds
 from envgen.app import provision
 from envgen.app.build import BuildOutcome
+from envgen.app.images import remember
 from envgen.app.provision import Lacking
 from envgen.app.session import Session
 from envgen.app.status import drift
@@ -42,7 +43,8 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     """
     deployment = session.deployment()
     warn_of_unused(session)
-    _show(builds.build(deployment, show=not wants_json(), no_cache=no_cache, unlocked=unlocked))
+    show(builds.build(deployment, show=not wants_json(), no_cache=no_cache, unlocked=unlocked))
+    remember(session)
     if files := drift(session):
         progress(
             f"out of date: {', '.join(files)}; update with: {deployment.profile.render_command}"
@@ -52,10 +54,10 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
 
 def provide(session: Session, lacking: Lacking) -> None:
     """Make what services lack, as the first step of another command: prints to stderr."""
-    provision.Provision(session, lacking, lambda outcome: _show(outcome, to_stderr=True)).run()
+    provision.Provision(session, lacking, lambda outcome: show(outcome, to_stderr=True)).run()
 
 
-def _show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
+def show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
     """Print how the build ended. BuildError if it failed."""
     profile, result = outcome.deployment.profile, outcome.result
     as_json = wants_json() and not to_stderr

@@ -48,6 +48,11 @@ def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield from (f"patches     {line}" for line in state["left_out"])
     yield f"lock        {_lock(state['lock'])}"
+    if state["trial"]:
+        yield f"trial       under way: `{state['trial']}` goes on with it, `envgen up` ends it"
+    if state["back"]:
+        back = f"envgen upgrade --back {profile.chosen}"
+        yield f"way back    to image {short_id(state['back'])}: {back}"
     if state["drift"]:
         yield f"files       out of date: {', '.join(state['drift'])}; update with: {profile.render_command}"
     for message in state["lost"].values():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envgen.app.measure import Asked
 from envgen.app.session import Session
-from envgen.app.sweep import _row, forms_of, lines_of, markdown, reference_among, unfinished
+from envgen.app.sweep import forms_of, lines_of, markdown, measured_row, reference_among, unfinished
 from envgen.bench import record
 from envgen.errors import Problem, UsageError
 from envgen.serve.preflight import PreflightError
@@ -94,7 +94,7 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
         raise PreflightError("serve", (Problem("the image is older than the profile"), Problem("port 8000 is taken")))
 
     asked = Asked(Session(), "serve", None, None, None, 1)
-    kept = _row(asked, "long", show, None, None, True)
+    kept = measured_row(asked, "long", show, None, None, True)
     assert kept["cause"] == "the image is older than the profile"
 
 

@@ -48,7 +48,7 @@ QUESTIONS: dict[str, tuple[Callable[[Engine], Any], list[Any]]] = {
     "container": (lambda engine: engine.container("c"), [CONTAINER]),
     "containers": (lambda engine: engine.containers(all=True), [[ROW, ROW], CONTAINER]),
     "leftovers": (lambda engine: engine.leftovers(), [[ROW, ROW]]),
-    "dangling": (lambda engine: engine.dangling("l"), [[ROW], IMAGE]),
+    "images": (lambda engine: engine.images("l"), [[ROW], IMAGE]),
     "processes": (lambda engine: engine.processes("c"), [{"Processes": [["5", "1", "Ss", "5", "x"]]}]),
     "volume": (lambda engine: engine.volume("v"), [VOLUME]),
     "volumes": (lambda engine: engine.volumes("v"), [{"Volumes": [VOLUME]}]),

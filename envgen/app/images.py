@@ -1,0 +1,82 @@
+"""Images that the engine has already: the one that fits the profile, and the one before it.
+
+An image is found by its labels, whatever its name; what it was built from is kept beside the
+project's other state, so that the way back needs neither git nor a network.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envgen import files
+from envgen.app.session import Session
+from envgen.deployment import Deployment
+from envgen.engine.values import Image
+from envgen.errors import ProjectError
+from envgen.lock.model import Lock, read_lock, text_of
+from envgen.profile import tree
+from envgen.render.outputs import RENDER_LABEL
+from envgen.text import progress, short_id
+
+BEFORE = "-before"  # after the name of the image that another one has replaced
+_DIGITS = 16
+
+
+def fitting(deployment: Deployment) -> Image | None:
+    """The newest image on the engine that was built from what the profile and its lock say now."""
+    wanted = deployment.to_build()
+    if not wanted.lock or not wanted.lock.base or wanted.profile.build.wheelhouse:
+        return None  # BuildKit alone knows whether what no lock names has changed
+    mine = {"dev.envgen.project": wanted.profile.project, "dev.envgen.profile": wanted.profile.name}
+    built = wanted.engine.images(f"{RENDER_LABEL}={wanted.rendered.digest}")
+    fits = [image for image in built if mine.items() <= image.labels.items()]
+    return fits[-1] if fits else None
+
+
+def adopt(deployment: Deployment) -> Deployment:
+    """``deployment``, with an image that fits under the profile's name, if the engine has one."""
+    if deployment.is_current or not (image := fitting(deployment)):
+        return deployment
+    engine, name = deployment.engine, deployment.profile.image_name
+    keep_before(deployment, deployment.image)
+    engine.tag(image.id, name)
+    progress(f"{name} is now {short_id(image.id)}, which the engine had: nothing is built")
+    return deployment.to_build()
+
+
+def keep_before(deployment: Deployment, image: Image | None) -> None:
+    """Name an image that is replaced, so that neither Docker nor `envgen prune` removes it."""
+    tried = deployment.own_lock is not None
+    if image is not None and RENDER_LABEL in image.labels and not tried:
+        deployment.engine.tag(image.id, deployment.profile.image_name + BEFORE)
+
+
+# --- what an image was built from
+
+
+def _kept(deployment: Deployment, digest: str) -> Path:
+    name = f"{deployment.profile.name}-{digest[:_DIGITS]}.yaml"
+    return files.state_dir(deployment.root, "history") / name
+
+
+def remember(session: Session) -> None:
+    """Keep the project's file and lock that its image was built from."""
+    deployment = session.deployment()
+    if deployment.lock is None or not deployment.is_current:
+        return
+    path, file = _kept(deployment, deployment.rendered.digest), session.loaded().project.file
+    lock = deployment.lock_file or Lock()
+    files.write(path, tree.text_of(file, file.name).encode(), within=deployment.root)
+    files.write(path.with_suffix(".lock"), text_of(lock).encode(), within=deployment.root)
+
+
+def remembered(deployment: Deployment, image: Image | None) -> tuple[str, Lock] | None:
+    """The project file's text and the lock that an image was built from, if they were kept."""
+    digest = image.labels.get(RENDER_LABEL, "") if image else ""
+    path = _kept(deployment, digest)
+    if not digest or not path.with_suffix(".lock").is_file() or not path.is_file():
+        return None
+    try:
+        return tree.text_of(path, path.name), read_lock(path.with_suffix(".lock"))
+    except ProjectError:  # damaged: there is no way back
+        return None

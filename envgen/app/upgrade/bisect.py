@@ -1,0 +1,312 @@
+"""Which change between two locks made a server fail, answer differently, or slow: halves what
+differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from envgen import files
+from envgen.app import lock as locks
+from envgen.app.answers import GOOD
+from envgen.app.measure import Asked, results_folder
+from envgen.app.session import Candidate, Session
+from envgen.app.stage import Stage
+from envgen.app.sweep import measured_row
+from envgen.app.upgrade import journal, paper
+from envgen.app.upgrade.journal import Pending
+from envgen.app.upgrade.trial import MATRIX, NOTHING, Row, lent_name
+from envgen.bench import record
+from envgen.engine import process
+from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
+from envgen.lock.ask import Upgrade
+from envgen.lock.model import FILE_NAME, Lock, PythonLock, load, read_lock, text_of
+from envgen.profile import tree
+from envgen.profile.model import Profile
+from envgen.text import progress
+
+TAG = "-bisect"
+START, ANSWERS, COMMAND = "start", "answers", "command"
+SPEED = re.compile(r"(prefill|decode) *< *-(\d+(?:\.\d+)?) *%")
+Units = frozenset[str]  # the packages (and `base`, and sources from git) that are BAD's
+
+
+@dataclass(frozen=True)
+class Side:
+    """A project file and its lock."""
+
+    text: str
+    lock: Lock
+
+
+def side_of(session: Session, name: str) -> Side:
+    """GOOD or BAD: a lock file, SOURCE==VERSION, or a git revision. UsageError."""
+    project = session.loaded(local=False).project
+    now = tree.text_of(project.file, project.file.name)
+    if Path(name).is_file():
+        return Side(now, read_lock(Path(name).absolute()))
+    if "==" in name or "@" in name:
+        made = paper.proposed(session, [name]).candidate
+        assert made is not None
+        return Side(made.text, made.lock)
+    with files.Scratch("bisect") as scratch:
+        texts = []
+        for path in (project.file.name, FILE_NAME):
+            argv = ["git", "-C", str(project.root), "show", f"{name}:./{path}"]
+            done = process.run(argv, check=False)
+            if done.code:
+                hint = "write a lock file, SOURCE==VERSION, or a git revision that has a lock"
+                raise UsageError(f"{name!r} is no side of a bisection", hint=hint)
+            file = Path(scratch) / path
+            files.write(file, done.stdout)
+            texts.append(file)
+        return Side(tree.text_of(texts[0], texts[0].name), read_lock(texts[1]))
+
+
+def _versions(lock: Lock, profile: str) -> dict[str, str]:
+    """Unit -> what a lock says of it."""
+    units = {f"image {key}": one.digest for key, one in lock.images.items()}
+    units |= {f"git {key}": one.commit for key, one in lock.git.items()}
+    for python in lock.python.get(profile, {}).values():
+        units |= {pin.name: pin.version for pins in python.sets.values() for pin in pins}
+    return units
+
+
+@dataclass
+class Bisection:
+    """``test``: start, answers, `decode < -5%`, or command (``argv``). ``rows``: what was tried."""
+
+    session: Session
+    service: str
+    sides: tuple[Side, Side]
+    test: str
+    argv: Sequence[str] = ()
+    build: Callable[[Session], None] = lambda _session: None
+    rows: dict[Units, bool] = field(default_factory=dict)
+    reference: Row | None = None  # GOOD's
+
+    def __post_init__(self) -> None:
+        self.profile = self.session.profile().name
+        before, after = (_versions(side.lock, self.profile) for side in self.sides)
+        self.differing = {
+            name: (before.get(name, ""), after.get(name, ""))
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
+        }
+        self.path = files.state_dir(self.session.loaded().project.root, "state") / (
+            f"bisect-{self.profile}.json"
+        )
+        self.key = [*map(str, self.differing.items()), self.service, self.test, *self.argv]
+
+    def run(self) -> Units:
+        """The units that must be BAD's for the test to fail: one, or several that move together.
+        RefusedError where the two sides do not differ in it.
+        """
+        if not self.differing:
+            raise RefusedError("both sides lock the same")
+        self._read()
+        low, high = Units(), Units(self.differing)
+        with process.terminable(), self._stage() as stage:
+            if self.is_bad(stage, low) or not self.is_bad(stage, high):
+                self.path.unlink(missing_ok=True)
+                raise RefusedError(f"GOOD and BAD do not differ in `{self.test}`, beyond its noise")
+            while between := self._between(low, high):
+                if self.is_bad(stage, between[0]):
+                    high = between[0]
+                else:
+                    low = between[0]
+        self.path.unlink(missing_ok=True)
+        return high - low
+
+    def _between(self, low: Units, high: Units) -> list[Units]:
+        """[a set of units between the two that the resolver takes], as close to the middle as there
+        is one; [] if there is none: the rest moves together.
+        """
+        left = sorted(high - low)
+        for count in sorted(range(1, len(left)), key=lambda n: abs(n - len(left) / 2)):
+            units = self._closed(low | Units(left[:count]))
+            if units is not None and low < units < high:
+                return [units]
+        return []
+
+    # --- one step
+
+    def mixed(self, units: Units) -> Session:
+        """The session of GOOD's project with BAD's ``units``, as the resolver takes it."""
+        good, bad = self.sides
+        text = bad.text if units else good.text
+        draft = paper.Draft(self.session, good.lock, text)
+        profile = self._profile_of(draft)
+        for name, source in profile.sources.items():
+            wheel = source.origin.wheel
+            if wheel is not None and wheel.version:
+                side = bad if wheel.name in units else good
+                version = _versions(side.lock, self.profile).get(wheel.name, wheel.version)
+                draft.set(f"sources.{name}.origin.wheel", str(replace(wheel, version=version)))
+        lock = Lock(
+            _chosen(good.lock.images, bad.lock.images, units, "image "),
+            _chosen(good.lock.git, bad.lock.git, units, "git "),
+            {**good.lock.python, self.profile: self._python(units)},
+            good.lock.models,
+        )
+        made = self.session.with_(candidate=Candidate(draft.text, lock, TAG))
+        loaded = made.loaded(local=False)
+        # Their pins are no more than what the resolver prefers: it gives what fits together.
+        outcome = locks.resolve(made, [loaded.project.profiles[self.profile]], lock, Upgrade())
+        if outcome.problems:
+            raise LockError(problems=locks.problems_of(loaded, outcome.problems))
+        return made.with_(candidate=Candidate(draft.text, outcome.lock, TAG))
+
+    def _profile_of(self, draft: paper.Draft) -> Profile:
+        made = self.session.with_(candidate=Candidate(draft.text, draft.old))
+        return made.loaded(local=False).project.profiles[self.profile]
+
+    def _python(self, units: Units) -> dict[str, PythonLock]:
+        """Each platform's packages: BAD's of ``units``, else GOOD's; to be resolved again."""
+        good, bad = (side.lock.python.get(self.profile, {}) for side in self.sides)
+        mixed = {}
+        for platform in good.keys() & bad.keys():
+            sets = {}
+            for step in {**good[platform].sets, **bad[platform].sets}:
+                pins = [pin for pin in good[platform].sets.get(step, ()) if pin.name not in units]
+                pins += [pin for pin in bad[platform].sets.get(step, ()) if pin.name in units]
+                sets[step] = tuple(pins)
+            mixed[platform] = replace(good[platform], asks="", sets=sets)
+        return mixed
+
+    def _closed(self, units: Units) -> Units | None:
+        """``units`` and what must move with them; None if the resolver takes neither side's."""
+        try:
+            made = self.mixed(units).candidate
+        except EnvgenError:
+            return None
+        assert made is not None
+        now = _versions(made.lock, self.profile)
+        sides = {name: (before, after) for name, (before, after) in self.differing.items()}
+        if any(now.get(name, "") not in both for name, both in sides.items()):
+            return None
+        return Units(name for name, (_, after) in sides.items() if now.get(name, "") == after)
+
+    def is_bad(self, stage: Stage, units: Units) -> bool:
+        """Whether the test fails with BAD's ``units``; tried once, whatever ends this command."""
+        if units not in self.rows:
+            made = self.mixed(units)
+            self.build(made)
+            self.rows[units] = self._fails(stage, made, units)
+            self._save()
+        word = "bad" if self.rows[units] else "good"
+        progress(f"{word}: {len(units)} of {len(self.differing)} changes")
+        return self.rows[units]
+
+    def _fails(self, stage: Stage, made: Session, units: Units) -> bool:
+        assert made.candidate is not None
+        shown = made.with_(candidate=replace(made.candidate, tag=""))
+
+        def show() -> float:
+            with lent_name(self.session, made, self.service):
+                return stage.show(shown)
+
+        if self.test in (START, COMMAND):
+            try:
+                show()
+            except EnvgenError as error:
+                progress(str(error))
+                return True
+            return bool(self.argv) and process.run(list(self.argv), check=False).code != 0
+        row = self._row(shown, show)
+        if not units:
+            self.reference = row
+        if row["cause"] and not row["verdict"]:
+            return True
+        assert self.reference is not None
+        if self.test == ANSWERS:
+            return row["verdict"] not in GOOD
+        return self._is_slower(shown, row)
+
+    def _row(self, shown: Session, show: Callable[[], float]) -> Row:
+        """The measurements, against GOOD's answers."""
+        asked = Asked(shown, self.service, None, None, None, 300)
+        reference = None
+        if self.reference:
+            folder = results_folder(self.session.file)
+            reference = record.resolve(folder, str(self.reference["answers"]))
+        matrix = MATRIX if SPEED.fullmatch(self.test) else None
+        return measured_row(asked, "bisect", show, reference, matrix, True)
+
+    def _is_slower(self, shown: Session, row: Row) -> bool:
+        """Whether it is slower than GOOD, and more so than it differs from itself."""
+        limit = SPEED.fullmatch(self.test)
+        assert limit is not None
+        assert self.reference is not None
+        again = self._row(shown, lambda: 0.0)
+        label = f"{limit[1]} t/s"
+        speeds = [one["figures"].get(label) for one in (self.reference, row, again)]
+        if None in speeds:
+            raise UsageError(
+                f"{self.test}: no {label} was measured", hint="pip.tools: [llama-benchy]"
+            )
+        good, first, second = speeds
+        slowest, fastest = min(first, second), max(first, second)
+        noise = fastest - slowest
+        return bool(fastest < good * (1 - float(limit[2]) / 100) and good - fastest > noise)
+
+    # --- what outlives a break
+
+    @contextmanager
+    def _stage(self) -> Iterator[Stage]:
+        """Inside, the sides are shown in place of what runs, which runs again afterwards."""
+        project = self.session.loaded(local=False).project
+        root, over = project.root, True
+        with journal.alone(root, self.profile):
+            stage, earlier = Stage(self.session, self.service), journal.pending(root, self.profile)
+            variant = stage.before.variant if stage.before else NOTHING
+            if earlier:
+                variant = earlier.services.get(self.service, NOTHING)
+            stage.before = None if variant == NOTHING else self.session.with_(variant=variant)
+            if not earlier:  # else one of the sides may run
+                stage.now = stage.before
+            text = tree.text_of(project.file, project.file.name)
+            trial = Pending("envgen bisect", "", {self.service: variant})
+            lock = text_of(load(root) or Lock())
+            journal.save(root, self.profile, trial, text, lock)
+            try:
+                with stage:
+                    yield stage
+            except KeyboardInterrupt:
+                over = False
+                raise
+            finally:
+                if over:
+                    journal.forget(root, self.profile)
+
+    def _read(self) -> None:
+        """What an interrupted bisection of the same has tried."""
+        try:
+            document = json.loads(files.read(self.path))
+            if document["key"] == self.key:
+                self.rows = {Units(names): bool(bad) for names, bad in document["rows"]}
+                self.reference = document["reference"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+
+    def _save(self) -> None:
+        rows = [[sorted(units), bad] for units, bad in self.rows.items()]
+        document = {"key": self.key, "rows": rows, "reference": self.reference}
+        root = self.session.loaded().project.root
+        files.write(self.path, json.dumps(document).encode(), within=root)
+
+
+def _chosen(
+    good: Mapping[str, Any], bad: Mapping[str, Any], units: Units, prefix: str
+) -> dict[str, Any]:
+    """The entries of a lock, from the side of each."""
+    return {
+        key: (bad if f"{prefix}{key}" in units or key not in good else good)[key]
+        for key in {**good, **bad}
+    }

@@ -1,0 +1,221 @@
+"""An upgrade on paper: the text of the project file and the lock as they would be. Nothing of the
+project changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from packaging.utils import canonicalize_name
+
+from envgen.app import lock as locks
+from envgen.app.session import Candidate, Session
+from envgen.app.upgrade import journal
+from envgen.errors import LockError, RefusedError, UsageError
+from envgen.lock.ask import Upgrade, checked, locked
+from envgen.lock.model import InputChange, Lock, changes, facts_of, load
+from envgen.lock.servers import resolve_image
+from envgen.profile import tree
+from envgen.profile.edit import with_value
+from envgen.profile.model import Profile, Source
+from envgen.profile.values import ImageRef, Pin
+
+_ASKED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:(==|@)(\S+))?")
+_FIRST = re.compile(r"(flashinfer|torch)\b")  # a change of these changes kernels
+
+
+@dataclass
+class Draft:
+    """A project file that is being changed. ``names``: the inputs that are resolved again."""
+
+    session: Session
+    old: Lock
+    text: str
+    names: list[str] = field(default_factory=list)
+    unpinned: list[str] = field(default_factory=list)  # sources that get the newest version
+
+    def set(self, key: str, value: str) -> None:
+        """Write a value at its place in the file."""
+        now = self.session.with_(candidate=Candidate(self.text, self.old)).loaded(local=False)
+        self.text = with_value(self.text, now.place_of(now.chosen, key), key, value)
+
+    def resolved(self) -> Session:
+        """The session with this file, and a lock for it. LockError with all problems."""
+        made = self.session.with_(candidate=Candidate(self.text, self.old))
+        before = self.session.loaded(local=False).project.profiles
+        loaded = made.loaded(local=False)
+        chosen = loaded.project.profiles[loaded.chosen]
+        shared = [
+            profile  # the same line may be theirs, too
+            for name, profile in loaded.project.profiles.items()
+            if name in self.old.python and name != chosen.name and profile != before[name]
+        ]
+        outcome = locks.resolve(made, [chosen, *shared], self.old, Upgrade(tuple(self.names)))
+        if outcome.problems:
+            raise LockError(problems=locks.problems_of(loaded, outcome.problems))
+        of = journal.state_of(loaded.project)
+        return made.with_(candidate=Candidate(self.text, outcome.lock, of=of))
+
+
+def draft(session: Session) -> Draft:
+    """The project as it is. RefusedError without a lock: there is nothing to compare with."""
+    project = session.loaded(local=False).project
+    old = load(project.root)
+    if old is None or session.profile(local=False).name not in old.python:
+        hint = session.profile().lock_command
+        raise RefusedError("an upgrade starts from what is locked, and nothing is", hint=hint)
+    return Draft(session, old, tree.text_of(project.file, project.file.name))
+
+
+def proposed(session: Session, asked: Sequence[str]) -> Session:
+    """The session of the candidate that ``asked`` (SOURCE, SOURCE==VERSION, SOURCE@REF, base==TAG)
+    describes. UsageError, LockError.
+    """
+    plan = draft(session)
+    for word in asked:
+        if not (parts := _ASKED.fullmatch(word)):
+            raise UsageError(f"{word!r} is not an input", hint="write it like vllm==0.33.0")
+        try:
+            _ask(plan, *(part or "" for part in parts.groups()))
+        except ValueError as error:  # no version, tag or image
+            raise UsageError(f"{word}: {error}") from None
+    made = plan.resolved()
+    for name in plan.unpinned:
+        profile = made.loaded(local=False).project.profiles[plan.session.profile().name]
+        wheel = profile.sources[name].origin.wheel
+        assert wheel is not None
+        assert made.candidate is not None
+        version = locked(profile, made.candidate.lock).version(wheel.name)
+        plan.set(f"sources.{name}.origin.wheel", str(replace(wheel, version=version)))
+    made = plan.resolved() if plan.unpinned else made
+    _require_effect(made)
+    return made
+
+
+def _ask(plan: Draft, name: str, sign: str, version: str) -> None:
+    """Write one input that was asked for into the draft."""
+    profile = plan.session.profile(local=False)
+    by_package = {canonicalize_name(one.distribution): key for key, one in profile.sources.items()}
+    name = by_package.get(canonicalize_name(name), name)
+    if name in profile.sources:
+        _ask_source(plan, profile, name, sign, version)
+    elif name == "base" and version:
+        whole = "/" in version or ":" in version
+        tagged = replace(profile.base.image, tag=version, digest="")
+        plan.set("base.image", str(ImageRef.parse(version) if whole else tagged))
+    elif version:
+        plan.set(*_word(profile, name, version))
+    else:
+        checked([name], [profile], plan.old)
+    plan.names.append(name)
+
+
+def _word(profile: Profile, name: str, version: str) -> tuple[str, str]:
+    """The key and the new text of a package among pip.tools and pip.deps. UsageError."""
+    for kind in ("tools", "deps"):
+        for number, word in enumerate(getattr(profile.pip, kind)):
+            package = re.match(r"[\w.-]+(\[[^]]*\])?", word)
+            if package and canonicalize_name(package[0].partition("[")[0]) == name:
+                return f"pip.{kind}.{number}", f"{package[0]}=={version}"
+    known = ", ".join(["base", *profile.sources])
+    raise UsageError(
+        f"profile {profile.name} names no {name}, so no line has its version",
+        hint=f"add `{name}=={version}` to pip.deps; named are: {known}",
+    )
+
+
+def _ask_source(plan: Draft, profile: Profile, name: str, sign: str, version: str) -> None:
+    source = profile.sources[name]
+    origin, key = source.origin, f"sources.{name}.origin"
+    if origin.checkout is not None:
+        raise UsageError(
+            f"{name} is your checkout {origin.checkout}, which envgen leaves alone",
+            hint=f"git -C {origin.checkout} checkout {version or 'v0.33.0'}; its wheel is that of "
+            "the profile that this one extends: add --profile to upgrade that",
+        )
+    if origin.git is not None:
+        if not version or origin.ref is None:
+            raise UsageError(f"{name} is built from git", hint=f"envgen upgrade {name}@v0.33.0")
+        plan.set(f"{key}.ref", version)
+    elif sign == "@":
+        raise UsageError(f"{name} is a wheel", hint=f"envgen upgrade {name}==VERSION")
+    elif version or (origin.wheel and origin.wheel.version):
+        pin = Pin.parse(str(replace(_wheel(source), version=version)))
+        plan.set(f"{key}.wheel", str(pin))
+        plan.unpinned += [] if version else [name]
+
+
+def _wheel(source: Source) -> Pin:
+    assert source.origin.wheel is not None
+    return source.origin.wheel
+
+
+def _require_effect(made: Session) -> None:
+    """UsageError if envgen.local.yaml or a variable sets what the upgrade changes."""
+    shared, here = made.profile(local=False), made.profile()
+    for name, source in shared.sources.items():
+        origin = here.sources[name].origin
+        if origin != source.origin and origin.checkout is None:
+            raise UsageError(
+                f"sources.{name}.origin is another one here, so this changes nothing",
+                hint="envgen.local.yaml, or a variable ENVGEN_..., sets it",
+            )
+
+
+def newest(session: Session) -> Session:
+    """The session with the newest release of each source and package that its lines allow."""
+    plan, profile = draft(session), session.profile(local=False)
+    plan.names += ["pip", *profile.sources]
+    for name, source in profile.sources.items():
+        if source.origin.wheel and source.origin.wheel.version:
+            plan.set(f"sources.{name}.origin.wheel", str(replace(source.origin.wheel, version="")))
+    return plan.resolved()
+
+
+def moved_base(session: Session) -> str:
+    """A sentence if the registry has another image under the base image's name; "" if not, or if it
+    does not answer.
+    """
+    plan = draft(session)
+    image = session.profile(local=False).base.image
+    held = plan.old.images.get(str(image))
+    try:
+        now = resolve_image(image)
+    except LockError:
+        return ""
+    moved = held is not None and held.digest != now.digest
+    return f"base {image}: its registry has another image; `envgen lock --upgrade base`" * moved
+
+
+def differing(made: Session) -> list[InputChange]:
+    """What the candidate changes, FlashInfer's and torch's packages first."""
+    assert made.candidate is not None
+    project = made.loaded(local=False).project
+    before = made.with_(candidate=None).profile(local=False)
+    after = project.profiles[before.name]
+    old = locked(before, load(project.root) or Lock())
+    moved = changes(facts_of(old), facts_of(locked(after, made.candidate.lock)))
+    named = [replace(one, name=_package(one.name)) for one in moved]
+    unique = dict.fromkeys(one for one in named if not one.name.endswith(" sha256"))
+    return sorted(unique, key=lambda one: (not _FIRST.match(one.name), one.name))
+
+
+def _package(name: str) -> str:
+    """`linux/amd64 pip install.vllm torch` -> `torch`."""
+    _, pip, rest = name.partition(" pip ")
+    return rest.partition(" ")[2] if pip else name
+
+
+def notes(made: Session) -> Iterator[str]:
+    """What the user must see to: inputs of builds, and checkouts of other profiles."""
+    profile = made.profile()
+    before = made.with_(candidate=None).profile()
+    for name, source in profile.sources.items():
+        if source.origin != before.sources[name].origin and source.origin.is_built:
+            keys = ", ".join(
+                f"sources.{name}.install.inputs.{key}" for key in source.install.inputs
+            )
+            if keys:
+                yield f"compare with the CMake files of {source.origin.ref}: {keys}"

@@ -1,0 +1,359 @@
+"""A candidate is started in place of what runs, measured beside it, and kept or left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from envgen.app import images
+from envgen.app.answers import GOOD
+from envgen.app.cluster.machines import all_machines, head_of
+from envgen.app.measure import Asked, results_folder, service_of
+from envgen.app.session import Candidate, Session
+from envgen.app.stage import Stage
+from envgen.app.sweep import measured_row
+from envgen.app.up import check_all
+from envgen.app.upgrade import journal
+from envgen.app.upgrade.journal import Pending
+from envgen.bench import record
+from envgen.bench.record import RunRecord
+from envgen.bench.tools import Matrix
+from envgen.deployment import Deployment
+from envgen.engine.process import terminable
+from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
+from envgen.lock.model import FILE_NAME as LOCK_FILE
+from envgen.lock.model import Lock, load, read_lock, text_of
+from envgen.profile import tree
+from envgen.profile.flags import takes_no_prompt
+from envgen.render.outputs import render_project
+from envgen.text import progress
+
+NOTHING = "-"  # in place of a variant: the service did not run
+Row = Mapping[str, Any]
+Keep = Callable[[], bool]  # asks whether a good candidate is kept
+MATRIX = Matrix(pp=(256,), tg=(64,), runs=3)
+
+
+@dataclass
+class UpgradeTrial:
+    """``session``: of the project as it is; ``candidate``: as it could become.
+
+    ``command`` goes on with it after a break. ``names``: the services that are started; the default
+    is what runs. ``rows``: service -> what was measured of the old and of the new one.
+    """
+
+    session: Session
+    candidate: Session
+    command: str
+    names: Sequence[str] = ()
+    slower: float = 5.0
+    measures: bool = True
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)  # why it is not kept
+    resumed: bool = False
+
+    @property
+    def of(self) -> str:
+        """The state of the project that the candidate was made from."""
+        return self.candidate.candidate.of if self.candidate.candidate else ""
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.session.deployment()
+
+    def run(self, keep: Keep) -> bool:
+        """Try it, and keep it if it is good and ``keep`` agrees; else what ran before runs again.
+        Returns whether it was kept.
+        """
+        root, profile = self.deployment.root, self.deployment.profile.name
+        with terminable(), journal.alone(root, profile):
+            before = self._before()
+            self._require_ready(list(before.services))
+            made = self.candidate.candidate
+            assert made is not None
+            journal.save(root, profile, before, made.text, text_of(made.lock))
+            with ExitStack() as stack:
+                stages = {name: self._stage(name, before) for name in before.services}
+                for stage in stages.values():
+                    stack.enter_context(stage)
+                for name, stage in stages.items():
+                    self._show(name, stage, before)
+                    if self.reasons:
+                        break
+                kept = not self.reasons and keep()
+                if kept:
+                    keep_files(self.session, self.candidate)
+                    for stage in stages.values():
+                        stage.before = stage.now  # nothing to start again
+            if kept:
+                take_image(self.session)
+            journal.forget(root, profile)
+        return kept
+
+    def _before(self) -> Pending:
+        """What runs, or what ran before a trial that was broken off, with its measurements."""
+        deployment = head_of(self.deployment)
+        if earlier := journal.pending(deployment.root, deployment.profile.name):
+            self.resumed = True
+            return replace(earlier, command=self.command, of=self.of)
+        running = {
+            one.service: one.labels.get("dev.envgen.variant", "")
+            for one in deployment.containers(all=False)
+            if one.service in deployment.profile.services
+        }
+        services = {name: running.get(name, NOTHING) for name in self.names} or running
+        rows = {}
+        for name, variant in services.items():
+            if variant != NOTHING and self._is_measured(name):
+                rows[name] = self._row(self.session.with_(variant=variant), name, lambda: 0.0)
+        return Pending(self.command, self.of, services, rows)
+
+    def _require_ready(self, names: Sequence[str]) -> None:
+        """Refuse, with nothing stopped, what could not start: PreflightError, or RefusedError for a
+        machine without the image.
+        """
+        machines = [
+            one for name in names for one in all_machines(self.candidate.deployment(), name)
+        ]
+        for machine in machines:
+            if not machine.is_current:
+                image = machine.profile.image_name
+                there = " ".join(machine.docker("load"))
+                message = machine.named(f"the image {image} is not there")
+                raise RefusedError(message, hint=f"docker save {image} | {there}")
+        check_all(self.candidate.deployment(), names, predict=self.measures)
+
+    def _stage(self, name: str, before: Pending) -> Stage:
+        stage, variant = Stage(self.session, name), before.services[name]
+        stage.before = None if variant == NOTHING else self.session.with_(variant=variant)
+        if not self.resumed:  # else the candidate may run
+            stage.now = stage.before
+        return stage
+
+    def _is_measured(self, name: str) -> bool:
+        service = self.session.profile().services[name]
+        asks = service.ready is not None and bool(service.host_ports)
+        return self.measures and asks and not takes_no_prompt(service.flag)
+
+    def _show(self, name: str, stage: Stage, before: Pending) -> None:
+        """Start the candidate of one service, and judge it."""
+        variant = before.services[name].replace(NOTHING, "")
+        assert self.candidate.candidate is not None
+        named = replace(self.candidate.candidate, tag="")  # Compose compares the name, too
+        shown = self.candidate.with_(candidate=named, variant=variant)
+
+        def show() -> float:
+            with lent_name(self.session, self.candidate, name):
+                return stage.show(shown)
+
+        progress(f"{name}: starting the candidate in place of what runs")
+        if not self._is_measured(name):
+            try:
+                show()
+            except EnvgenError as error:
+                self.reasons += [str(error)]
+            return
+        old = before.rows.get(name)
+        row = self._row(shown, name, show, old)
+        self.rows[name] = [old, row] if old else [row]
+        if old and (reason := judged(old, row, self.slower)):
+            self.reasons.append(reason)
+        elif not old and row["seconds"] is None:
+            self.reasons.append(row["error"])
+
+    def _row(
+        self, session: Session, name: str, show: Callable[[], float], old: Row | None = None
+    ) -> Row:
+        """The measurements of a service; of the same image with the same settings only once."""
+        asked = Asked(session, name, None, None, None, 300)
+        label = "candidate" if session.candidate else "now"
+        matrix = MATRIX if old is None or old["figures"] else None
+        folder = results_folder(self.session.file)
+        if label == "now" and (known := known_row(asked, folder)):
+            return known
+        reference = record.resolve(folder, old["answers"]) if old and old["answers"] else None
+        row = measured_row(asked, label, show, reference, matrix, False)
+        if label == "now" and row["verdict"] and row["cause"]:
+            progress(f"  its speed is not compared: {row['cause']}")  # no tool in the image
+            row["cause"] = ""
+        return row
+
+
+@contextmanager
+def lent_name(session: Session, made: Session, service: str) -> Iterator[None]:
+    """Inside, the candidate's image has the profile's name on the machines of a service. Where this
+    is broken off, `up` finds the image that fits again.
+    """
+    machines = all_machines(made.deployment(), service)
+    name = session.profile().image_name
+    before = [(one.engine, one.engine.image(name)) for one in machines]
+    for machine in machines:
+        machine.engine.tag(machine.profile.image_name, name)
+    try:
+        yield
+    finally:
+        for engine, image in before:
+            if image is not None:
+                engine.tag(image.id, name)
+
+
+def known_row(asked: Asked, folder: Path) -> Row | None:
+    """What was measured before of the same image with the same settings."""
+    service = service_of(asked)
+    now = service.environment() if service else {}
+    same = [
+        run
+        for run in record.runs(folder)[0]
+        if all(run.environment.get(key) == now.get(key) for key in ("image", "flags", "env"))
+    ]
+    latest = {run.kind: run for run in same if run.outcome not in ("error", record.UNFINISHED)}
+    speed = latest.get("bench")
+    if "answers" not in latest or speed is None or speed.parameters["pp"] != list(MATRIX.pp):
+        return None
+    return _row_of(latest["answers"], speed)
+
+
+def _row_of(answers: RunRecord, speed: RunRecord) -> Row:
+    from envgen.app.sweep import medians
+
+    return {
+        "variant": "now",
+        "seconds": None,
+        "verdict": answers.outcome,
+        "answers": answers.id,
+        "bench": speed.id,
+        "figures": medians(speed.summary["cells"]),
+        "targets": speed.summary.get("targets", []),
+        "kernels": answers.environment.get("kernels", []),
+        "cause": "",
+    }
+
+
+def judged(old: Row, new: Row, slower: float) -> str:
+    """Why a candidate is not kept; "" if it is good."""
+    if new["cause"]:
+        return str(new["error"])
+    if new["verdict"] not in GOOD:
+        return f"its answers are {new['verdict']}"
+    for label, before in old["figures"].items():
+        if label.endswith("t/s") and label in new["figures"]:
+            percent = 100 * (new["figures"][label] - before) / before
+            if percent < -slower:
+                return f"{label} {percent:+.0f} %, and {slower:g} % slower is too slow"
+    return ""
+
+
+# --- keeping it
+
+
+def keep_files(session: Session, made: Session) -> None:
+    """Write the candidate's project file, lock and rendered files, all together. RefusedError if
+    the project has changed meanwhile.
+    """
+    assert made.candidate is not None
+    project = made.loaded(local=False).project
+    root, lock = project.root, made.candidate.lock
+    if journal.state_of(project) != made.candidate.of:
+        message = f"{project.file.name} or {LOCK_FILE} has changed since the trial began"
+        raise RefusedError(message, hint="the same command again tries what they say now")
+    images.remember(session)
+    texts = {project.file.name: made.candidate.text, LOCK_FILE: text_of(lock)}
+    rendered = render_project(project, lock=lock)
+    texts |= {path: data.decode() for path, data in rendered.items() if (root / path).is_file()}
+    journal.write_together(root, made.profile().name, texts)
+
+
+def take_image(session: Session) -> None:
+    """Give the candidate's image the profile's name on each machine; the old one stays as the one
+    before.
+    """
+    fresh = session.with_()
+    profile = fresh.profile()
+    for machine in all_machines(fresh.deployment()):
+        images.adopt(machine)
+        machine.engine.remove_image(profile.image_name + Candidate.tag)  # this name of it
+    images.remember(fresh)
+
+
+# --- the way back
+
+
+def upgrade_state(deployment: Deployment) -> tuple[str | None, str | None]:
+    """The command of a trial under way, and the ID of the image that `--back` leads to."""
+    trial = journal.pending(deployment.root, deployment.profile.name)
+    image = deployment.engine.image(deployment.profile.image_name + images.BEFORE)
+    kept = images.remembered(deployment, image)
+    return trial.command if trial else None, image.id if image and kept else None
+
+
+def way_back(session: Session) -> tuple[str, Lock]:
+    """The project file and the lock of the image before. NotFoundError if there is no way back."""
+    deployment = session.deployment()
+    name = deployment.profile.image_name + images.BEFORE
+    image = deployment.engine.image(name)
+    kept = images.remembered(deployment, image)
+    if image is None or kept is None:
+        what = f"no image is named {name}" if image is None else f"nothing tells what {name} is of"
+        raise NotFoundError(
+            f"there is no way back: {what}", hint="git log -p envgen.yaml envgen.lock"
+        )
+    return kept
+
+
+def backwards(session: Session) -> Session:
+    """The session of what was there before. RefusedError if the image before is not what the
+    project would be then: it was edited since.
+    """
+    text, lock = way_back(session)
+    deployment = session.deployment()
+    project = session.loaded(local=False).project
+    now = tree.text_of(project.file, project.file.name)
+    present = images.remembered(deployment, deployment.image)
+    if present is None or present[0] != now:
+        text = _with_inputs_of(session, now, text)
+    current = load(project.root) or Lock()
+    if present is None or present[1] != current:
+        python = {**current.python, deployment.profile.name: lock.python[deployment.profile.name]}
+        parts = {part: {**vars(current)[part], **vars(lock)[part]} for part in ("images", "git")}
+        lock = replace(current, python=python, **parts)
+    made = session.with_(candidate=Candidate(text, lock, images.BEFORE, journal.state_of(project)))
+    then = made.deployment()
+    if not then.is_current:
+        changed = [Problem(str(one)) for one in then.outdated]
+        head = Problem("the image before does not have what the project says since:")
+        hint = f"envgen build {session.profile().chosen}"
+        raise RefusedError(problems=(head, *changed, Problem("nothing was changed", hint=hint)))
+    return made
+
+
+def _with_inputs_of(session: Session, now: str, then: str) -> str:
+    """The text ``now`` with the inputs of the image that ``then`` has."""
+    from envgen.app.upgrade.paper import Draft
+
+    profile = session.profile().name
+    plan = Draft(session, Lock(), now)
+    old = session.with_(candidate=Candidate(then, Lock())).loaded(local=False).trees[profile]
+    new = session.loaded(local=False).trees[profile]
+    for path, value, _ in tree.written(old):
+        node = new.at(path)
+        if path[0] in ("sources", "base") and node is not None and node.text not in ("", value):
+            plan.set(".".join(path), value)
+    return plan.text
+
+
+def resumed(session: Session, command: str) -> Session | None:
+    """The candidate of a trial of the same command that was broken off; None if there is none, or
+    the project has changed since.
+    """
+    project, profile = session.loaded(local=False).project, session.profile().name
+    earlier = journal.pending(project.root, profile)
+    if not earlier or (earlier.command, earlier.of) != (command, journal.state_of(project)):
+        return None
+    folder = journal.folder_of(project.root, profile)
+    text = tree.text_of(folder / journal.FILE, journal.FILE)
+    progress("going on with a trial that was broken off")
+    lock = read_lock(folder / journal.LOCK)
+    return session.with_(candidate=Candidate(text, lock, of=earlier.of))

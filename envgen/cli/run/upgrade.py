@@ -1,0 +1,165 @@
+"""`envgen upgrade`: try a new release beside what runs, and keep it, leave it, or go back."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from envgen.app import build as builds
+from envgen.app import sweep
+from envgen.app.session import Session
+from envgen.app.upgrade import paper
+from envgen.app.upgrade.trial import UpgradeTrial, backwards, resumed
+from envgen.cli.build.build import show
+from envgen.cli.common import answer, ask, reporting, wants_json
+from envgen.errors import ExitCode, Problem, RefusedError, UsageError
+from envgen.live import moving
+from envgen.lock.model import InputChange
+from envgen.text import first_of, progress, table, visible
+
+CHANGES = 20  # shown at most
+
+
+@click.command()
+@click.argument("names", metavar="[SOURCE[==VERSION]]...", nargs=-1)
+@reporting
+@click.option("--back", is_flag=True, help="Undo the last upgrade, without a network or a build.")
+@click.option("-y", "--yes", is_flag=True, help="Try it without asking.")
+@click.option("--keep", is_flag=True, help="Keep it without asking, if it is good.")
+@click.option(
+    "--slower",
+    type=click.FloatRange(0, 100),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Leave what is slower than this.",
+)
+def command(
+    session: Session, names: tuple[str, ...], back: bool, yes: bool, keep: bool, slower: float
+) -> int:
+    """Try another release of a source beside the server that runs; keep it if it is good.
+
+    Without SOURCE, lists what is newer than the lock (exit code 1 if anything is). SOURCE is a
+    source of the profile, a package that it names, or `base`; `vllm` is its newest release,
+    `vllm==0.33.0` that one, `vllm@v0.33.0` a ref of a source from git, `base==TAG` another base.
+
+    First it is tried on paper: packages are resolved, and patches are tried. Then its image is
+    built beside the old one, and vLLM is asked whether it takes the flags. Until then the server
+    serves on. It answers the questions of `envgen answers` and a short `envgen bench`, and the
+    candidate starts in its place and is asked the same. If it does not start, answers
+    differently or is slower, the old one starts again. Else you are asked, and `envgen.yaml`,
+    `envgen.lock` and rendered files are written together. Until then no file changes.
+
+    After an interruption the same command goes on, and `envgen up` starts what ran before. Exits
+    with 1 if it was left, with 5 if it did not start.
+
+    \b
+    Examples:
+      envgen upgrade
+      envgen upgrade vllm==0.33.0 --yes --keep
+      envgen upgrade --back
+    """
+    if back:
+        if names:
+            raise UsageError("--back goes back to what was there before; it takes no SOURCE")
+        return _back(session)
+    if not names:
+        return _newer(session)
+    words = shlex.join(["envgen", "upgrade", *names, *shlex.split(session.profile().chosen)])
+    made = resumed(session, words)
+    if made is None:
+        made = _on_paper(session, names, yes)
+        if made is None:
+            return answer({"kept": False, "changes": []}, ["nothing to upgrade"])
+    with moving("building"):
+        show(builds.build(made.deployment(), show=not wants_json()), to_stderr=True)
+    trial = UpgradeTrial(session, made, words, slower=slower)
+    kept = trial.run(lambda: _agrees(trial, keep))
+    return _end(trial, kept)
+
+
+def _newer(session: Session) -> int:
+    with moving("resolving"):
+        changes = paper.differing(paper.newest(session))
+        base = paper.moved_base(session)
+    lines = [*_changed(changes), *([base] if base else [])]
+    code = ExitCode.FINDINGS if lines else ExitCode.OK
+    document = {"newer": [asdict(one) for one in changes], "base": base}
+    return answer(document, lines or ["everything is the newest that fits"], code)
+
+
+def _changed(changes: list[InputChange]) -> Iterator[str]:
+    rows = [(one.name, one.before or "-", "→", one.after or "-") for one in changes]
+    yield from table([[word[:40] for word in row] for row in rows[:CHANGES]], indent="  ")
+    if len(rows) > CHANGES:
+        yield f"  and {len(rows) - CHANGES} more"
+
+
+def _on_paper(session: Session, names: tuple[str, ...], yes: bool) -> Session | None:
+    """The candidate, after one screen and one question; None if it changes nothing."""
+    with moving("resolving"):
+        made = paper.proposed(session, names)
+        builds.try_patches(made.deployment().to_build())
+    changes = paper.differing(made)
+    if not changes:
+        return None
+    for line in (*_changed(changes), *(f"  note: {one}" for one in paper.notes(made))):
+        progress(visible(line))
+    progress(
+        "The image is built beside the old one, whose server serves on. Then the server is away"
+    )
+    progress("for one start if the candidate is kept, and for two if it is left.")
+    if not yes and not ask("Try it?"):
+        hint = shlex.join(["envgen", "upgrade", *names, "--yes"])
+        raise RefusedError(problems=(Problem("nothing was changed", hint=hint),))
+    return made
+
+
+def _agrees(trial: UpgradeTrial, keep: bool) -> bool:
+    """Whether a good candidate is kept: by --keep, or by an answer on the terminal."""
+    if not wants_json():
+        for line in _rows(trial):
+            progress(line)
+    if keep or ask("Keep it?"):
+        return True
+    trial.reasons.append("nobody agreed to keep it: add --keep")
+    return False
+
+
+def _rows(trial: UpgradeTrial) -> Iterator[str]:
+    for service, rows in trial.rows.items():
+        yield service
+        lines = sweep.lines_of(rows)
+        yield from map(visible, table(lines, right=range(3, len(lines[0]) - 1), indent="  "))
+        kernels = [set(row["kernels"]) for row in rows]
+        for line in sorted(kernels[-1] - kernels[0]) if len(kernels) > 1 else ():
+            yield visible(f"  another kernel: {line}")
+
+
+def _end(trial: UpgradeTrial, kept: bool) -> int:
+    profile = trial.session.profile()
+    started = all(rows[-1]["seconds"] is not None for rows in trial.rows.values())
+    lines = [] if kept else [*_rows(trial), *(f"left: {one}" for one in trial.reasons)]
+    if kept:
+        lines = [f"kept; the way back: envgen upgrade --back {profile.chosen}"]
+    code = ExitCode.OK if kept else ExitCode.FINDINGS if started else ExitCode.SERVICE
+    changes = [asdict(one) for one in paper.differing(trial.candidate)] if not kept else []
+    document = {"kept": kept, "rows": trial.rows, "reasons": trial.reasons, "changes": changes}
+    return answer(document, first_of(lines, 40), code)
+
+
+def _back(session: Session) -> int:
+    made = backwards(session)
+    words: dict[str, Any] = {"changes": [asdict(one) for one in paper.differing(made)]}
+    lines = list(_changed(paper.differing(made)))
+    trial = UpgradeTrial(session, made, "envgen upgrade --back", measures=False)
+    kept = trial.run(lambda: True)
+    for line in trial.reasons:
+        progress(f"not undone: {line}")
+    end = "what was there before is back" if kept else "what ran goes on"
+    code = ExitCode.OK if kept else ExitCode.SERVICE
+    return answer({"kept": kept, **words}, [*lines, end], code)

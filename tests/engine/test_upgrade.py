@@ -1,0 +1,165 @@
+"""`envgen upgrade`, its way back, and kills at each step, on a real engine with an index of small packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from local import free_port
+from projects import Project, docker, lean_base
+from toy_index import index
+
+pytestmark = pytest.mark.engine
+
+NAME = "envgentestupgrade"
+BASE = f"{NAME}base:1"
+TEXT = """\
+profiles:
+  prod:
+    # the base without compilers
+    mode: production
+    base: {image: "BASE"}
+    pip: {extra_indexes: ["INDEX"], tools: [llama-benchy]}
+    sources:
+      toy:
+        package: toyserver
+        distribution: toyserver
+        mount: /workspace/toy
+        origin: {wheel: toyserver==1.0}  # a new release is this line
+        install: {dependencies: true}
+    services:
+      serve:
+        command: [python3, -m, toyserver]
+        args: {port: 8000, greeting: hello}
+        ports: ["127.0.0.1:PORT:8000"]
+        ready: {port: 8000, model: toy, prompt: one}
+"""
+KEEP = ("--yes", "--keep", "--json")
+
+
+class Toy(Project):
+    """The project, and what its engine has."""
+
+    def state(self) -> dict[str, bytes]:
+        """The files that a user has."""
+        paths = [path for path in self.root.rglob("*") if path.is_file()]
+        mine = [path for path in paths if {".envgen", "results"}.isdisjoint(path.relative_to(self.root).parts)]
+        return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in mine}
+
+    def image(self, tag: str = "prod") -> str:
+        return docker("image", "inspect", "-f", "{{.Id}}", f"{self.name}:{tag}", check=False)
+
+    def runs(self) -> str:
+        """The release that serves, as its log says; "" if none runs."""
+        container = docker("ps", "-q", "--filter", f"name={self.name}-prod-serve")
+        return docker("logs", container).splitlines()[0].split()[1] if container else ""
+
+
+@pytest.fixture(scope="module")
+def toy(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+    lean_base(BASE)
+    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+    with index(tmp_path_factory.mktemp("index"), gateway) as address:
+        text = TEXT.replace("BASE", BASE).replace("INDEX", address).replace("PORT", str(free_port()))
+        made = make_project(NAME, text)
+        toy = Toy(made.root, made.name)
+        toy.envgen("lock")
+        toy.envgen("render")
+        toy.envgen("up", "serve", "--yes")
+        yield toy
+        docker("image", "rm", "-f", f"{NAME}:prod-before", f"{NAME}:prod-candidate", BASE, check=False)
+
+
+def test_nothing_and_something_newer(toy: Toy) -> None:
+    found = toy.envgen("upgrade", "--json", code=1).json
+    assert {"name": "toyserver", "before": "1.0", "after": "1.5"} in found["newer"]
+
+
+def test_on_paper_nothing_changes(toy: Toy) -> None:
+    before, image = toy.state(), toy.image()
+    refused = toy.envgen("upgrade", "toy==1.1", code=6)
+    assert "toyserver" in refused.err and "1.0" in refused.err and "--yes" in refused.err
+    assert "one start" in refused.err
+    assert "toyserver==9" in toy.envgen("upgrade", "toy==9", "--yes", code=7).err
+    assert "unknown input" in toy.envgen("upgrade", "nothing", "--yes", code=2).err
+    assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
+
+
+def test_kept_and_back(toy: Toy) -> None:
+    before, image = toy.state(), toy.image()
+    kept = toy.envgen("upgrade", "toy==1.1", *KEEP).json
+    old, new = kept["rows"]["serve"]
+    assert kept["kept"] and new["verdict"] in ("same", "close") and new["figures"] == old["figures"]
+    after = toy.state()
+    text = after["envgen.yaml"].decode()
+    assert text == before["envgen.yaml"].decode().replace("toyserver==1.0", "toyserver==1.1")
+    changed = {path for path in after if after[path] != before.get(path)}
+    assert set(after) == set(before) and {"envgen.yaml", "envgen.lock"} < changed
+    toy.envgen("render", "--check")
+    toy.envgen("lock", "--check")
+    assert toy.runs() == "1.1" and toy.image("prod-before") == image and not toy.image("prod-candidate")
+    again = toy.envgen("up", "serve", "--json").json
+    assert again["already_running"]  # what was tried is what `up` would start
+    assert "envgen upgrade --back" in toy.envgen("status").out
+
+    docker("builder", "prune", "-af")
+    toy.envgen("prune", "--yes")
+    toy.envgen("upgrade", "--back")
+    assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
+    assert toy.envgen("up", "serve", "--json").json["already_running"]
+
+
+@pytest.mark.parametrize(
+    ("release", "code", "why"),
+    [
+        ("1.2", 1, "its answers are different"),
+        ("1.3", 5, "this release does not start"),
+        ("1.4", 1, "-50 %"),
+        ("1.5", 5, "unrecognized arguments: --greeting"),
+    ],
+)
+def test_left(toy: Toy, release: str, code: int, why: str) -> None:
+    before, image = toy.state(), toy.image()
+    left = toy.envgen("upgrade", f"toy=={release}", *KEEP, code=code)
+    assert not left.json["kept"] and why in left.out + left.err
+    assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
+    assert not (toy.root / ".envgen/candidate/prod").exists()
+
+
+STEPS = {  # what the command has printed when it is killed -> how often before
+    "resolving in": 1,
+    "32 questions": 1,
+    "starting the candidate": 1,
+    "32 questions, of the candidate": 2,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("then", ["up", "again"])
+def test_killed(toy: Toy, step: str, then: str) -> None:
+    """Whatever step it was killed at: no file has changed, and either command goes on."""
+    before, image = toy.state(), toy.image()
+    for record in (toy.root / "results").glob("*"):
+        if record.is_file():
+            record.unlink()
+    child = toy.start("upgrade", "toy==1.1", "--yes", "--keep")
+    assert child.stderr
+    marker, seen = step.partition(",")[0], 0
+    for line in child.stderr:
+        seen += marker in line
+        if seen == STEPS[step]:
+            break
+    child.kill()
+    child.communicate()
+    assert seen == STEPS[step] and (toy.state(), toy.image()) == (before, image)
+    if "candidate" in step:
+        assert "envgen upgrade toy==1.1" in toy.envgen("status").out
+    if then == "up":
+        toy.envgen("up", "serve")
+        assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
+        assert "trial" not in toy.envgen("status").out
+    else:
+        toy.envgen("upgrade", "toy==1.1", *KEEP)
+        assert toy.runs() == "1.1" and toy.image("prod-before") == image
+        toy.envgen("upgrade", "--back")
+        assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
