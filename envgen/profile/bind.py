@@ -8,6 +8,7 @@ lists the paths that they must not judge.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -70,20 +71,20 @@ class Binding:
         """The record of class ``cls`` at ``node``; ``given`` are fields that no file sets."""
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
-        if node.kind != nodes.MAP:
-            hint = (
-                f"write it like {cls.EXAMPLE}"
-                if node.kind == nodes.TEXT and hasattr(cls, "EXAMPLE")
-                else ""
-            )
+        if node.kind == nodes.MAP:
+            children = node.items
+        else:
+            children = {}
+            hint = ""
+            if node.kind == nodes.TEXT and hasattr(cls, "EXAMPLE"):
+                hint = f"write it like {cls.EXAMPLE}"
             self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
-        for name, child in node.items.items() if node.kind == nodes.MAP else ():
+        for name, child in children.items():
             key = below(path, name)
             field = fields.get(name)
             if field is None:
-                self.report(
-                    "unknown key", child.key_place(key), hints.unknown(cls, name, child, path)
-                )
+                hint = hints.unknown(cls, name, child, path)
+                self.report("unknown key", child.key_place(key), hint)
             elif child.kind != nodes.NULL:
                 value = self.value(field.shape, child, key, field.key)
                 if value is not _WRONG:
@@ -107,11 +108,9 @@ class Binding:
         return getattr(self, f"_{shape.kind}")(shape, node, path, key)
 
     def _record(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
-        return (
-            self._variant(node, path)
-            if shape.type is Variant
-            else self.record(shape.type, node, path)
-        )
+        if shape.type is Variant:
+            return self._variant(node, path)
+        return self.record(shape.type, node, path)
 
     def _variant(self, node: YamlNode, path: str) -> Variant:
         """The variant at ``node``, in which nothing is required."""
@@ -120,30 +119,27 @@ class Binding:
         self.problems += inner.problems
         if inner.problems:
             self.broken.add(path)
-        changed = written(overlay(node)) if node.kind == nodes.MAP else ()
-        changes = MappingProxyType({join_path(where): text for where, text, _ in changed})
-        return Variant(changes=changes, description=bound.description)
+        changes = {}
+        if node.kind == nodes.MAP:
+            for where, text, _ in written(overlay(node)):
+                changes[join_path(where)] = text
+        return Variant(changes=MappingProxyType(changes), description=bound.description)
 
     def _scalar(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
+        hint = ""
         if shape.type is bool:
-            if node.kind != nodes.BOOL:
-                hint = (
-                    "YAML 1.2 knows only true and false"
-                    if node.text.lower() in ("yes", "no", "on", "off")
-                    else ""
-                )
-                return self.wrong(node, path, f"expected true or false, found {node.seen()}", hint)
-            return node.text[0] in "tT"
+            if node.kind == nodes.BOOL:
+                return _is_true(node)
+            if node.text.lower() in ("yes", "no", "on", "off"):
+                hint = "YAML 1.2 knows only true and false"
+            return self.wrong(node, path, f"expected true or false, found {node.seen()}", hint)
         if shape.type is int:
             return self._number(node, path, key)
-        if node.kind != nodes.TEXT:
-            hint = (
-                f'quote it: "{node.text}"'
-                if node.kind in (nodes.INT, nodes.FLOAT, nodes.BOOL)
-                else ""
-            )
-            return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
-        return self.text(node, path, key.item)
+        if node.kind == nodes.TEXT:
+            return self.text(node, path, key.item)
+        if node.kind in (nodes.INT, nodes.FLOAT, nodes.BOOL):
+            hint = f'quote it: "{node.text}"'
+        return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
 
     def _number(self, node: YamlNode, path: str, key: Key) -> Any:
         if node.kind != nodes.INT or not re.fullmatch(r"-?(0|[1-9][0-9]*)", node.text):
@@ -151,15 +147,14 @@ class Binding:
         if len(node.text) > _INTEGER_DIGITS:
             return self.wrong(node, path, f"{node.text[:20]}... is too large")
         value = int(node.text)
-        if key.low is not None and not key.low <= value <= (
-            value if key.high is None else key.high
-        ):
-            reason = (
-                f"too small; the minimum is {key.low}"
-                if key.high is None
-                else f"out of range ({key.low} to {key.high})"
-            )
-            return self.wrong(node, path, f"{value} is {reason}")
+        if key.low is None:
+            return value
+        if key.high is None:
+            if value < key.low:
+                reason = f"{value} is too small; the minimum is {key.low}"
+                return self.wrong(node, path, reason)
+        elif not key.low <= value <= key.high:
+            return self.wrong(node, path, f"{value} is out of range ({key.low} to {key.high})")
         return value
 
     def text(self, node: YamlNode, path: str, pattern: str = "") -> Any:
@@ -168,27 +163,24 @@ class Binding:
         try:
             plain_text(text)
         except ValueError as error:
-            hint = (
-                "separate the commands by `; `, or put them into a script"
-                if hints.is_command(path)
-                else ""
-            )
-            return self.wrong(
-                node, path, str(error), (hint or "write it in one line") if "\n" in text else ""
-            )
+            hint = ""
+            if "\n" in text:
+                hint = "write it in one line"
+                if hints.is_command(path):
+                    hint = "separate the commands by `; `, or put them into a script"
+            return self.wrong(node, path, str(error), hint)
         if pattern and not matches(pattern, text):
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
 
     def _value(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         type_ = shape.type
-        if node.kind != nodes.TEXT and node.kind != getattr(type_, "NUMBER", ""):
-            hint = (
-                hints.for_number(type_, node.text) if node.kind in (nodes.INT, nodes.FLOAT) else ""
-            )
-            return self.wrong(
-                node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}", hint
-            )
+        if node.kind not in (nodes.TEXT, getattr(type_, "NUMBER", nodes.TEXT)):
+            hint = ""
+            if node.kind in (nodes.INT, nodes.FLOAT):
+                hint = hints.for_number(type_, node.text)
+            message = f"expected text such as {type_.EXAMPLE}, found {node.seen()}"
+            return self.wrong(node, path, message, hint)
         try:
             return type_.parse(plain_text(node.text))
         except ValueError as error:
@@ -197,152 +189,149 @@ class Binding:
     def _enum(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         members: type[Enum] = shape.type
         known = {str(member.value): member for member in members}
-        if node.text in known and node.kind not in (nodes.MAP, nodes.LIST):
+        is_plain = node.kind not in (nodes.MAP, nodes.LIST)
+        if is_plain and node.text in known:
             return known[node.text]
         hint = near(node.text, list(known))
-        if members is GpuMode and node.kind in (nodes.MAP, nodes.LIST):
+        if not hint.startswith("did you"):
+            hint = ""
+        if members is GpuMode and not is_plain:
             hint = "for single GPUs, write `gpu: [0]` in a service"
-            return self.wrong(
-                node, path, f"expected one of {', '.join(known)}; found {node.seen()}", hint
-            )
         message = f"expected one of {', '.join(known)}; found {node.seen()}"
-        return self.wrong(node, path, message, hint if hint.startswith("did you") else "")
+        return self.wrong(node, path, message, hint)
 
     def _sequence(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         assert shape.inner is not None
         if node.kind != nodes.LIST:
-            hint = (
-                hints.as_list(shape.inner, node.text, path)
-                if node.kind not in (nodes.MAP, nodes.NULL)
-                else ""
-            )
+            hint = ""
+            if node.kind not in (nodes.MAP, nodes.NULL):
+                hint = hints.as_list(shape.inner, node.text, path)
             return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
-        values = [
-            self.value(shape.inner, child, f"{path}[{i}]", key)
-            for i, child in enumerate(node.elements)
-        ]
-        return tuple(value for value in values if value is not _WRONG)
+        values = []
+        for number, child in enumerate(node.elements):
+            value = self.value(shape.inner, child, f"{path}[{number}]", key)
+            if value is not _WRONG:
+                values.append(value)
+        return tuple(values)
 
     def _mapping(self, shape: Shape, node: YamlNode, path: str, key: Key) -> Any:
         inner = shape.inner
         assert inner is not None
         if node.kind != nodes.MAP:
-            hint = hints.list_for_mapping(inner, node) if node.kind == nodes.LIST else ""
-            if (
-                inner.kind == shapes.MAPPING
-                and node.kind == nodes.LIST
-                and (pairs := hints.pairs(node))
-            ):
-                hint = f"{_GROUPS}: {{common: {{{pairs}}}}}"
+            hint = ""
+            if node.kind == nodes.LIST:
+                hint = hints.list_for_mapping(inner, node)
+                pairs = hints.pairs(node)
+                if inner.kind == shapes.MAPPING and pairs:
+                    hint = f"{_GROUPS}: {{common: {{{pairs}}}}}"
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         flat = self._without_group(inner, node, path)
-        texts = inner.type is str
-        nested = replace(key, names=ENV_NAME) if inner.kind == shapes.MAPPING else key
+        nested = key
+        if inner.kind == shapes.MAPPING:
+            nested = replace(key, names=ENV_NAME)
         values: dict[str, Any] = {}
         for name, child in node.items.items():
-            where = below(path, name)
-            if name in flat:
+            if name in flat or not self._is_entry(inner, node, name, path, key):
                 continue
-            if key.names and not matches(key.names, name):
-                hint = meaning(key.names)
-                if key.names == NAME and redact_secrets(name) == name:
-                    hint = f"write {as_profile_name(name)}: {NAME.meaning}"
-                self.report(
-                    f"{_short(name)} is not a valid name here", child.key_place(where), hint
-                )
-            elif _begun_by_override(inner, child):
-                others = [other for other in node.items if other != name]
-                self.report(
-                    "does not exist; overrides can't add it",
-                    child.key_place(where),
-                    near(name, others),
-                )
-            elif child.kind != nodes.NULL:
-                value = (
-                    self.source_text(child, where)
-                    if texts
-                    else self.value(inner, child, where, nested)
-                )
-                if value is not _WRONG:
-                    values[name] = value
+            where = below(path, name)
+            if inner.type is str:
+                value = self.source_text(child, where)
+            else:
+                value = self.value(inner, child, where, nested)
+            if value is not _WRONG:
+                values[name] = value
         return MappingProxyType(values)
 
-    def _without_group(self, inner: Shape, node: YamlNode, path: str) -> set[str]:
+    def _is_entry(self, inner: Shape, node: YamlNode, name: str, path: str, key: Key) -> bool:
+        """Whether ``node`` may have an entry of that name; False for null, too."""
+        child = node.items[name]
+        place = child.key_place(below(path, name))
+        if key.names and not matches(key.names, name):
+            hint = meaning(key.names)
+            if key.names == NAME and redact_secrets(name) == name:
+                hint = f"write {as_profile_name(name)}: {NAME.meaning}"
+            self.report(f"{_short(name)} is not a valid name here", place, hint)
+            return False
+        if _begun_by_override(inner, child):
+            others = [other for other in node.items if other != name]
+            self.report("does not exist; overrides can't add it", place, near(name, others))
+            return False
+        return child.kind != nodes.NULL
+
+    def _without_group(self, inner: Shape, node: YamlNode, path: str) -> list[str]:
         """Variables that stand where a group of them should, as in a service: one problem."""
-        if inner.kind != shapes.MAPPING:
-            return set()
-        flat = {
-            name: one
-            for name, one in node.items.items()
-            if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL)
-        }
-        self.broken |= {below(path, name) for name in flat}
+        flat: list[str] = []
+        if inner.kind == shapes.MAPPING:
+            for name, one in node.items.items():
+                if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL):
+                    flat.append(name)
+                    self.broken.add(below(path, name))
         if flat:
-            first, child = next(iter(flat.items()))
-            items = ", ".join(hints.item(name, variable.text) for name, variable in flat.items())
+            items = ", ".join(hints.item(name, node.items[name].text) for name in flat)
             hint = f"{_GROUPS}: {{common: {{{items}}}}}"
-            self.report("is not a group of variables", child.key_place(below(path, first)), hint)
-        return set(flat)
+            place = node.items[flat[0]].key_place(below(path, flat[0]))
+            self.report("is not a group of variables", place, hint)
+        return flat
 
     def source_text(self, node: YamlNode, path: str) -> Any:
         """The value of a variable, as written in the file: 0.70 stays 0.70."""
         if node.kind == nodes.NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
         if node.kind in (nodes.MAP, nodes.LIST):
-            return self.wrong(
-                node, path, f"expected text, found {node.seen()}", "quote it to pass it on as text"
-            )
+            hint = "quote it to pass it on as text"
+            return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
         return self.text(node, path)
 
     def _arg(self, _shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         """The value of a command-line argument."""
         if node.kind == nodes.BOOL:
-            return node.text[0] in "tT"
+            return _is_true(node)
         if node.kind == nodes.LIST:
             if not node.items:
                 return self.wrong(node, path, "is an empty list", "write true for a bare flag")
-            words = [
-                self.source_text(child, f"{path}[{i}]") for i, child in enumerate(node.elements)
-            ]
+            words = []
+            for number, child in enumerate(node.elements):
+                words.append(self.source_text(child, f"{path}[{number}]"))
             return _WRONG if any(word is _WRONG for word in words) else tuple(words)
         if node.kind == nodes.MAP:
             before = len(self.problems)
             document = self.json_value(node, path)
-            wrong = len(self.problems) > before
-            return (
-                _WRONG if wrong else json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-            )
+            if len(self.problems) > before:
+                return _WRONG
+            return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
         return self.source_text(node, path)
 
     def json_value(self, node: YamlNode, path: str) -> Any:
         """A mapping in ``args`` as JSON."""
         if node.kind == nodes.MAP:
+            document = {}
             for name, child in node.items.items():
                 try:
                     plain_text(name)
                 except ValueError as error:
                     self.report(f"the key {_short(name)} {error}", child.key_place(path))
-            return {
-                name: self.json_value(child, f"{path}.{name}") for name, child in node.items.items()
-            }
+                document[name] = self.json_value(child, f"{path}.{name}")
+            return document
         if node.kind == nodes.LIST:
             return [self.json_value(child, f"{path}[{i}]") for i, child in enumerate(node.elements)]
-        if node.kind in (nodes.NULL, nodes.BOOL):
-            return None if node.kind == nodes.NULL else node.text[0] in "tT"
-        if node.kind in (nodes.INT, nodes.FLOAT):
-            try:
-                number = json.loads(node.text) if len(node.text) <= 30 else math.nan
-            except ValueError:
-                number = math.nan
-            if not math.isfinite(number):
-                return self.wrong(
-                    node,
-                    path,
-                    f"{_short(node.text)} is not a number that JSON can carry",
-                    "quote it",
-                )
+        if node.kind == nodes.NULL:
+            return None
+        if node.kind == nodes.BOOL:
+            return _is_true(node)
+        if node.kind not in (nodes.INT, nodes.FLOAT):
+            return self.text(node, path)
+        number = math.nan
+        if len(node.text) <= 30:
+            with contextlib.suppress(ValueError):
+                number = json.loads(node.text)
+        if math.isfinite(number):
             return number
-        return self.text(node, path)
+        message = f"{_short(node.text)} is not a number that JSON can carry"
+        return self.wrong(node, path, message, "quote it")
+
+
+def _is_true(node: YamlNode) -> bool:
+    return node.text[0] in "tT"
 
 
 def _begun_by_override(inner: Shape, node: YamlNode) -> bool:
@@ -351,15 +340,13 @@ def _begun_by_override(inner: Shape, node: YamlNode) -> bool:
 
     Machines (`nodes`) belong in the local file, and are not overrides there.
     """
-    if (
-        node.source.layer not in (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
-        or node.kind != nodes.MAP
-    ):
+    overrides = (nodes.LOCAL, nodes.ENVIRONMENT, nodes.SET)
+    if node.source.layer not in overrides or node.kind != nodes.MAP:
         return False
     if inner.kind != shapes.RECORD or inner.type is Machine:
         return False
-    required = [name for name, field in fields_of(inner.type).items() if field.required]
-    return bool(required) and not any(name in node.items for name in required)
+    required = {name for name, field in fields_of(inner.type).items() if field.required}
+    return bool(required) and not required & node.items.keys()
 
 
 def below(path: str, name: str) -> str:
@@ -380,8 +367,9 @@ def _stand_in(shape: Shape) -> Any:
     if shape.kind == shapes.ENUM:
         return next(iter(shape.type))
     if shape.kind == shapes.RECORD:
-        fields = fields_of(shape.type)
-        return shape.type(
-            **{name: _stand_in(field.shape) for name, field in fields.items() if field.required}
-        )
+        values = {}
+        for name, field in fields_of(shape.type).items():
+            if field.required:
+                values[name] = _stand_in(field.shape)
+        return shape.type(**values)
     return MappingProxyType({}) if shape.kind == shapes.MAPPING else ()
