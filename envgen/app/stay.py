@@ -8,14 +8,15 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from envgen.app.failed import failed
+from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
-from envgen.engine.client import Engine, connect
 from envgen.engine.values import Container
-from envgen.errors import EngineError, EnvgenError, ServiceError
+from envgen.errors import ServiceError
 from envgen.serve.ended import StartFailure, ending, last_end
+from envgen.serve.follow import Event, Follower, Kind
 from envgen.text import counted, progress
 
 POLL = 1.0  # seconds between two looks
@@ -26,22 +27,18 @@ QUIET = 60.0  # seconds after which it is printed again that the engine does not
 
 
 class Stay:
-    """Watches the container of a service that runs. Time comes from ``now`` and ``sleep``, in
-    seconds.
-    """
+    """Watches the container of a service that runs."""
 
-    def __init__(
-        self,
-        service: LiveService,
-        container: Container,
-        *,
-        connect: Callable[[], Engine] = connect,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._live, self._service, self._container = service, service.name, container
-        self._engine, self._connect, self._now, self._sleep = service.engine, connect, now, sleep
-        self._restarts = container.restarts
+    def __init__(self, service: LiveService, container: Container) -> None:
+        self._live, self._name = service, service.name
+        connect = service.deployment.reconnected
+        self._follower = Follower(
+            service.engine, container.id, pause=POLL, reads=None, connect=connect
+        )
+        self._follower.restarts = container.restarts
+        self._lost = False  # the engine did not answer since it ran last
+        self._stopped = 0.0  # when it was first seen stopped
+        self._said = 0.0  # when it was printed last that the engine does not answer
 
     def watch(self) -> None:
         """Return when the service was stopped or removed on purpose.
@@ -49,85 +46,62 @@ class Stay:
         ServiceError, with a crash bundle, if it has ended by itself and Docker does not start it
         again, or if it ended with the engine.
         """
-        progress(f"watching {self._service}; Ctrl-C ends only the watching")
-        while True:
-            self._sleep(POLL)
-            container, lost = self._look()
-            if container is None:
-                progress(f"{self._service} was removed")
-                return
-            self._note(container)
-            if container.running or container.state == "restarting":
-                continue
-            end = last_end(self._engine, container)
-            if end is not None and not end.asked:
-                raise self._failed(ending(container))
-            again, lost = (container, True) if lost else self._settled(container)
-            if again is None or again.running:
-                continue  # the next look finds out
-            if lost:  # the end of the engine asks its containers to stop, too
-                raise self._failed(StartFailure("it ended with the engine", again, says_all=True))
-            progress(str(end) if end else f"{self._service} was stopped")
-            return
+        progress(f"watching {self._name}; Ctrl-C ends only the watching")
+        for event in self._follower.events():
+            if event.kind is Kind.LOST:
+                self._note_loss(event)
+            elif event.kind is Kind.RESTARTED and event.container:
+                self._note_restart(event.container)
+            elif event.kind is Kind.RUNNING:
+                self._lost, self._stopped = False, 0.0
+            elif event.kind is Kind.ENDED:
+                last = self._end(event.container)
+                if last:
+                    progress(last)
+                    return
 
-    def _look(self) -> tuple[Container | None, bool]:
-        """The service's container now, and whether the engine did not answer meanwhile."""
-        lost, said = False, 0.0
-        while True:
-            try:
-                container = self._engine.container(self._container.id)
-                if container is None:  # a container that has taken its place is watched instead
-                    there = self._engine.containers(
-                        self._live.profile.compose_name, self._service, all=True
-                    )
-                    container = there[0] if there else None
-                    self._container = container or self._container
-                    self._restarts = container.restarts if container else 0
-                if (
-                    lost
-                    and container is not None
-                    and not container.running
-                    and container.restart_policy
-                ):
-                    self._sleep(SETTLE)  # it may start it
-                    container = self._engine.container(container.id)
-                return container, lost
-            except EngineError as error:
-                if not lost or self._now() - said > QUIET:
-                    progress(
-                        f"the engine does not answer, still trying: {error.problems[0].message}"
-                    )
-                    said = self._now()
-                lost = True
-                self._sleep(POLL)
-                with contextlib.suppress(EnvgenError):
-                    self._engine = self._connect()
+    def _end(self, container: Container | None) -> str:
+        """How it was ended on purpose; "" if it may run again. ServiceError if it has failed."""
+        if container is None:
+            there = self._live.on(self._now).containers(all=True)
+            if not there:
+                return f"{self._name} was removed"
+            self._follower.follow(there[0].id)  # it has taken the place of the one that was watched
+            return ""
+        end = last_end(self._follower.engine, container)
+        if end is not None and not end.asked:
+            raise self._failed(ending(container))
+        self._stopped = self._stopped or time.monotonic()
+        settled = time.monotonic() - self._stopped >= SETTLE
+        if self._lost and (settled or not container.restart_policy):
+            # The end of the engine asks its containers to stop, too.
+            raise self._failed(StartFailure("it ended with the engine", container, says_all=True))
+        if not settled:
+            return ""
+        return str(end) if end else f"{self._name} was stopped"
 
-    def _settled(self, container: Container) -> tuple[Container | None, bool]:
-        """What has become of a stopped container a moment later, and whether its engine ended right
-        after it.
-        """
-        until, last, lost = self._now() + SETTLE, container, False
-        while self._now() < until and not lost:
-            self._sleep(POLL)
-            seen, lost = self._look()
-            if seen is None or seen.running:
-                return seen, lost
-            last = seen
-        return last, lost
+    def _note_loss(self, event: Event) -> None:
+        now = time.monotonic()
+        if event.error and (not self._lost or now - self._said > QUIET):
+            why = event.error.problems[0].message
+            progress(f"the engine does not answer, still trying: {why}")
+            self._said = now
+        self._lost = True
 
-    def _note(self, container: Container) -> None:
+    def _note_restart(self, container: Container) -> None:
         """Print that Docker has started it again."""
-        if container.running and container.restarts > self._restarts:
-            end = last_end(self._engine, container)
-            why = f"; before, {end.why}" if end and end.why else ""
-            progress(
-                f"{self._service} was restarted by Docker ({counted(container.restarts, 'time')}){why}"
-            )
-        self._restarts = container.restarts
+        end = last_end(self._follower.engine, container)
+        why = f"; before, {end.why}" if end and end.why else ""
+        times = counted(container.restarts, "time")
+        progress(f"{self._name} was restarted by Docker ({times}){why}")
+
+    @property
+    def _now(self) -> Deployment:
+        """The deployment, with the engine's last connection."""
+        return self._live.deployment.with_cached(engine=self._follower.engine)
 
     def _failed(self, failure: StartFailure) -> ServiceError:
-        live = self._live.on(self._live.deployment.with_cached(engine=self._engine))
+        live = self._live.on(self._now)
         return failed(live, failure, verdict="has ended", hint=live.hint("up"))
 
 

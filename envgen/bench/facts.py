@@ -17,7 +17,7 @@ from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.redact import without_login
-from envgen.serve.wait import POLL
+from envgen.serve.follow import POLL
 from envgen.text import counted
 
 PROGRAM = run.Program("inventory")

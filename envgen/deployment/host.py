@@ -93,6 +93,10 @@ class Host:
         except EngineError as error:
             raise (named(self.node, error) if self.node else error) from None
 
+    def reconnected(self) -> Engine:
+        """A new connection to the engine."""
+        return connect(self._environment)
+
     @property
     def gpu(self) -> GpuMode:
         """How the engine gives containers a GPU."""

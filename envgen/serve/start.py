@@ -330,6 +330,7 @@ def wait(start: Start, container_id: str) -> Awaited:
         service.reachable_url(),
         start.say,
         service.api_key,
+        service.deployment.reconnected,
     )
     seconds = patience(service.described) if start.timeout is None else start.timeout
     return waiter.wait(container_id, time.monotonic() + seconds, already=start.already)

@@ -18,80 +18,16 @@ from functools import partial
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineError, EngineTimeout
+from envgen.errors import EngineError
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
 from envgen.profile.service import Ready, Service
 from envgen.serve.chat import chat_flags
 from envgen.serve.ended import StartFailure, log_text
+from envgen.serve.follow import POLL, Event, Follower, Kind
 from envgen.serve.phases import DOING, Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
 from envgen.text import Verbosity, counted, instant, is_terminal, step_line
-
-# Lines per look: a program that writes more loses its oldest lines. Without a number, the engine
-# would read the whole log at each look.
-LINES = 5000
-LONGEST = 8192  # characters of a line; what a server says about itself is shorter
-LOOK = 3.0  # seconds for one look: a program that floods its log must not block everything else
-
-
-class LogReader:
-    """The lines of a container's log from ``since`` on (an instant of the engine), each once.
-
-    Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds,
-    then new ones. What a server logs about itself is at the beginning, and days of requests would
-    fill the memory.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        container_id: str,
-        since: str = "",
-        window: float | None = None,
-    ) -> None:
-        self._engine, self._container_id = engine, container_id
-        self._since = instant(since)
-        self._until = (
-            f"{float(self._since) + window:.9f}" if self._since and window is not None else ""
-        )
-        self._last = ""  # the timestamp of the last line returned
-        self._tail: int | None = None  # the first look sees all
-        self._same = 0  # how many lines had that timestamp
-
-    def new_lines(self) -> list[str]:
-        """The lines since the last call."""
-        until, self._until = self._until, ""
-        text = self._look(self._tail, until)
-        self._tail = LINES
-        skip = self._same
-        lines = []
-        for line in text.split("\n"):
-            stamp, _, rest = line.partition(" ")
-            if not stamp or not stamp[0].isdigit():
-                continue
-            if stamp == self._last and skip:
-                skip -= 1  # the engine repeats lines with the same timestamp
-                continue
-            lines.append(rest[:LONGEST].removesuffix("\r"))
-            self._same = self._same + 1 if stamp == self._last else 1
-            self._last = stamp
-        self._since = instant(self._last) or self._since
-        if until:  # by the engine's own times: this machine's clock may be another
-            newest = self._look(1).partition(" ")[0]
-            if float(instant(newest) or 0) > float(until):
-                self._last, self._same, self._since = newest, 1, instant(newest)
-        return lines
-
-    def _look(self, tail: int | None, until: str = "") -> str:
-        return self._engine.logs(
-            self._container_id,
-            tail=tail,
-            since=self._since,
-            until=until,
-            timestamps=True,
-            seconds=LOOK,
-        )
 
 
 class Evidence:
@@ -126,7 +62,7 @@ class Evidence:
         return tuple(name for name in self._wanted if name not in self.seen)
 
 
-POLL = 0.25  # seconds between two looks at the container
+SLOW = 1.0  # seconds between two looks at a container that ran before
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
 REPEAT = 60.0  # seconds between two lines about a phase that goes on, where there is no live line
 REFUSALS = 3  # useless answers after which waiting won't help
@@ -165,33 +101,40 @@ class Waiter:
         url: str,
         say: Callable[[str], None],
         api_key: str = "",
+        connect: Callable[[], Engine] | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine, self._connect = engine, connect
         self._name = name
         self._url = url
         self._say = say
         self._ready = service.ready or Ready()
         self._policy = service.restart
         self._serves = service.serves
-        self._question: Question | None = None
         port = service.http_port
-        self._unasked = (
-            f"port {port} is not published"
-            if port
-            else "no port is known to answer HTTP (ready.port)"
-        )
-        if url and service.http_port:
+        self._question: Question | None = None
+        self._unasked = "no port is known to answer HTTP (ready.port)"
+        if port:
+            self._unasked = f"port {port} is not published"
+        if url and port:
             prompt, expected = self._ready.prompt, self._ready.expect_text
-            self._question = Question(
-                self._ready.model, prompt, expected, api_key, chat_flags(service.argv)
-            )
+            flags = chat_flags(service.argv)
+            self._question = Question(self._ready.model, prompt, expected, api_key, flags)
         self.progress = StartProgress(on_end=self._ended)
         self._tells = True  # each phase
+        self._pause = POLL
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
-        self._first_restarts = self._restarts = 0
+        self._first_restarts: int | None = None
+        self._restarts = 0
         self._ended_with = ""
         self._why = ""
         self._step = _MODELS  # of the question
+        self._asking: Future[Readiness] | None = None
+        self._stable_since: float | None = None
+        self._ask_at = self._asked_at = 0.0
+        self._refusals = 0
+        self._answer: Readiness | None = None
+        self._answered_at, self._answered_restarts = 0.0, 0
+        self._old = False  # it ran before, and for long
         self._began = self._last_said = time.monotonic()
 
     def wait(self, container_id: str, deadline: float, *, already: bool = False) -> Awaited:
@@ -200,64 +143,84 @@ class Waiter:
         ``already``: it was started before, so its phases are over.
         """
         self._tells = not already
+        self._pause = SLOW if already else POLL
+        window = self._ready.timeout.seconds
+        follower = Follower(self._engine, container_id, window=window, connect=self._connect)
         with doing(self._name, f"{self._name}: {DOING[Phase.START]}"):
-            return self._wait(container_id, deadline)
+            for event in follower.events():
+                awaited = self._take(event, follower)
+                if awaited is not None:
+                    return awaited
+                if event.kind in (Kind.RUNNING, Kind.LOST):
+                    self._in_time(event.container, deadline)
+        raise AssertionError("the events have no end")
 
-    def _wait(self, container_id: str, deadline: float) -> Awaited:
-        container = self._look(container_id)
+    def _take(self, event: Event, follower: Follower) -> Awaited | None:
+        """What an event means. How it became ready, once it is."""
+        container = event.container
+        if event.kind is Kind.LOST and event.error and event.seconds > SICKNESS:
+            # A server that loads 61 GiB can keep the whole machine from answering.
+            raise event.error
+        if event.kind is Kind.ENDED:
+            raise self._end(container)
+        if container is None or event.kind is Kind.BACK:
+            return None
+        if self._first_restarts is None:
+            self._first_look(container)
+        if event.kind is Kind.RESTARTED:
+            self._note_restart(container)
+        elif event.kind is Kind.LINE:
+            self._read(event.line, container)
+        elif event.kind is Kind.RUNNING:
+            self._check(container)
+            self.report()
+            if self._answer is not None:
+                return self._when_steady(self._answer, container)
+            self._question_it(container)
+            follower.pause = 0.0 if self._asking is not None else self._pause
+            if self._answer is not None and self._old:
+                return self._when_steady(self._answer, container)
+        return None
+
+    def _first_look(self, container: Container) -> None:
         # A program that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
-        reader = LogReader(
-            self._engine, container_id, container.started_at, self._ready.timeout.seconds
-        )
-        asking: Future[Readiness] | None = None
-        stable_since: float | None = None
-        ask_at = asked_at = missed = 0.0
-        refusals = 0
-        while True:
-            try:
-                container = self._look(container_id)
-                self._note_restarts(container)
-                self._read(reader, container)
-                self.report()
-            except EngineTimeout:
-                # A server that loads 61 GiB can keep the whole machine from answering.
-                missed = missed or time.monotonic()
-                if time.monotonic() - missed > SICKNESS:
-                    raise
-                self._in_time(container, deadline)
-                continue
-            now, missed = time.monotonic(), 0.0
-            if container.state != "running" or container.health not in ("", "none", "healthy"):
-                stable_since = asking = None
-            else:
-                # Without a health check, give a program time to fail at its start, once it runs at
-                # all.
-                if stable_since is None and (self._question or self._begun(container)):
-                    old = (
-                        not self._tells
-                        and time.time() - float(instant(container.started_at) or "inf") > LONG
-                    )
-                    stable_since = now - SETTLED if old else now
-                settled = container.health == "healthy" or (stable_since or now) <= now - SETTLED
-                if asking is None and settled and now >= ask_at:
-                    asking, asked_at = self._ask(), now
-                if asking is not None and wait([asking], POLL).done:
-                    answer, asking, ask_at = asking.result(), None, now + ASK_AGAIN
-                    if answer.ready:
-                        return self._with_evidence(answer, reader, container)
-                    refusals += answer.refused
-                    if answer.fatal or refusals >= REFUSALS:
-                        raise self._failure(container, answer.why, says_all=answer.fatal)
-                    self._why = answer.why
-                elif asking is not None and self._step != _MODELS:
-                    self.progress.answering()
-                    self._why = (
-                        f"it was asked {now - asked_at:.0f} s ago and has not sent {self._step}"
-                    )
-            self._in_time(container, deadline)
-            if asking is None:
-                time.sleep(POLL)
+        started = float(instant(container.started_at) or "inf")
+        self._old = not self._tells and time.time() - started > LONG
+
+    def _question_it(self, container: Container) -> None:
+        """Ask the server, if it had its time to fail; note its answer, if there is one."""
+        now = time.monotonic()
+        if container.state != "running" or container.health not in ("", "none", "healthy"):
+            self._stable_since = self._asking = None
+            return
+        # Without a health check, give a program time to fail at its start, once it runs at all.
+        if self._stable_since is None and (self._question or self._begun(container)):
+            self._stable_since = now - SETTLED if self._old else now
+        settled = self._stable_since is not None and self._stable_since <= now - SETTLED
+        if self._asking is None and (settled or container.health == "healthy"):
+            if now < self._ask_at:
+                return
+            self._asking, self._asked_at = self._ask(), now
+        if self._asking is None:
+            return
+        if not wait([self._asking], self._pause).done:
+            if self._step != _MODELS:
+                self.progress.answering()
+                ago = f"{now - self._asked_at:.0f} s ago"
+                self._why = f"it was asked {ago} and has not sent {self._step}"
+            return
+        answer, self._asking, self._ask_at = self._asking.result(), None, now + ASK_AGAIN
+        if answer.ready:
+            self._answer, self._answered_at = answer, time.monotonic()
+            self._answered_restarts = container.restarts
+            if not answer.unasked:
+                self.progress.answering()
+            return
+        self._refusals += answer.refused
+        if answer.fatal or self._refusals >= REFUSALS:
+            raise self._failure(container, answer.why, says_all=answer.fatal)
+        self._why = answer.why
 
     def _begun(self, container: Container) -> bool:
         """Whether the command itself runs, and not the entry point before it, which can take
@@ -278,99 +241,80 @@ class Waiter:
             lambda: ask(self._url, question, timeout=3600, on_step=partial(setattr, self, "_step"))
         )
 
-    def _look(self, container_id: str, when: str = "") -> Container:
-        """The container. StartFailure if it is gone, has ended or restarts for ever.
+    @property
+    def _when(self) -> str:
+        return "after its answer" if self._answer else f"while {self.progress.words()}"
 
-        ``when``: for the message, instead of what the server is doing.
-        """
-        container = self._engine.container(container_id)
+    def _end(self, container: Container | None) -> StartFailure:
+        """The failure of a container that is gone or has ended."""
         if container is None:
-            raise self._failure(None, "its container was removed while it started")
-        if container.state in ("exited", "dead"):
-            times = (
-                f", restarted {counted(container.restarts, 'time')} by Docker"
-                if container.restarts
-                else ""
-            )
-            how = f"{container.how_ended} {when or 'while ' + self.progress.words()}{times} {container.error}"
-            raise self._failure(container, f"its process {how}")
+            return self._failure(None, "its container was removed while it started")
+        how = f"its process {container.how_ended} {self._when}"
+        if container.restarts:
+            how += f", restarted {counted(container.restarts, 'time')} by Docker"
+        return self._failure(container, f"{how} {container.error}")
+
+    def _check(self, container: Container) -> None:
+        """StartFailure if it is paused, restarts for ever or is unhealthy."""
         if container.state == "paused":
             raise self._failure(container, "it is paused", says_all=True)
         if container.state == "restarting":  # once it runs again, Docker's exit code is 0
             self._ended_with = f", last with {container.exit_code}"
-        restarts = container.restarts - self._first_restarts
+        restarts = container.restarts - (self._first_restarts or 0)
         if restarts >= RESTARTS:
-            why = (
-                f"it ended {restarts} times{self._ended_with}; Docker restarts it ({self._policy})"
-            )
-            raise self._failure(container, why)
+            ended = f"it ended {restarts} times{self._ended_with}"
+            raise self._failure(container, f"{ended}; Docker restarts it ({self._policy})")
         # Docker also calls a container unhealthy that has just ended and is being restarted.
         if container.health == "unhealthy" and container.state == "running":
-            raise self._failure(container, f"its health check failed while {self.progress.words()}")
-        return container
+            raise self._failure(container, f"its health check failed {self._when}")
 
-    def _note_restarts(self, container: Container) -> None:
-        if container.restarts > self._restarts:
-            self._restarts = container.restarts
-            times = counted(container.restarts, "time")
-            self._say(
-                f"  {self._name}: its process exited and was restarted {times} ({self._policy})"
-            )
-            self.progress.restart()
-            self._evidence.restart()
-            self._why = ""
+    def _note_restart(self, container: Container) -> None:
+        self._restarts = container.restarts
+        times = counted(container.restarts, "time")
+        what = f"its process exited and was restarted {times} ({self._policy})"
+        self._say(f"  {self._name}: {what}")
+        self.progress.restart()
+        self._evidence.restart()
+        self._why = ""
 
-    def _read(self, reader: LogReader, container: Container) -> None:
-        for line in reader.new_lines():
-            self.progress.feed(line)
-            self._evidence.feed(line)
-            if Verbosity.on:
-                self._say(f"  {self._name} | {log_text(line)}")
+    def _read(self, line: str, container: Container) -> None:
+        self.progress.feed(line)
+        self._evidence.feed(line)
+        if Verbosity.on:
+            self._say(f"  {self._name} | {log_text(line)}")
         if self._evidence.forbidden is not None:
-            name, line = self._evidence.forbidden
-            raise self._failure(
-                container,
-                f"its log shows what ready.forbid.{name} names: {log_text(line)[:200]!r}",
-                says_all=True,
-            )
+            name, found = self._evidence.forbidden
+            reason = f"its log matches ready.forbid.{name}: {log_text(found)[:200]!r}"
+            raise self._failure(container, reason, says_all=True)
 
-    def _with_evidence(self, answer: Readiness, reader: LogReader, container: Container) -> Awaited:
-        """After the answer: wait for what the log must show, and see that the program still runs."""
-        if not answer.unasked:
-            self.progress.answering()
-        began = time.monotonic()
-        until = began + LINGER
-        self._read(reader, container)
-        while self._evidence.missing and time.monotonic() < until:
-            time.sleep(POLL)
-            self._read(reader, container)
-        while self._serves and time.monotonic() < began + STEADY:
-            time.sleep(POLL)
-            with contextlib.suppress(EngineTimeout):
-                before, container = container.restarts, self._look(container.id, "after its answer")
-                if not container.running or container.restarts > before:
-                    raise self._failure(
-                        container, f"its process exited after its answer{self._ended_with}"
-                    )
+    def _when_steady(self, answer: Readiness, container: Container) -> Awaited | None:
+        """How it became ready, once its log has shown what it must, and its program runs on."""
+        if container.state == "restarting" or container.restarts > self._answered_restarts:
+            reason = f"its process exited after its answer{self._ended_with}"
+            raise self._failure(container, reason)
+        passed = time.monotonic() - self._answered_at
+        if self._evidence.missing and passed < LINGER:
+            return None
+        if self._serves and passed < STEADY and not self._old:
+            return None
         if not self._evidence.missing:
             self.progress.finish()
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
-            return Awaited(
-                answer, self.progress.took(), shown, self._restarts, self._ready.prompt, container
-            )
-        wanted = "; ".join(
-            f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing
-        )
-        raise self._failure(
-            container, f"it answers, but its log never showed {wanted}", says_all=True
-        )
+            took, prompt = self.progress.took(), self._ready.prompt
+            return Awaited(answer, took, shown, self._restarts, prompt, container)
+        names = self._evidence.missing
+        wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in names)
+        reason = f"it answers, but its log never showed {wanted}"
+        raise self._failure(container, reason, says_all=True)
 
-    def _in_time(self, container: Container, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            state = self._why or f"it is {container.state}, health {container.health or 'unknown'}"
-            raise self._failure(
-                container, f"not ready in time, still {self.progress.words()}: {state}"
-            )
+    def _in_time(self, container: Container | None, deadline: float) -> None:
+        if time.monotonic() <= deadline or self._answer is not None:
+            return
+        state = self._why or "the engine does not answer"
+        if container is not None and not self._why:
+            state = f"it is {container.state}, health {container.health or 'unknown'}"
+        reason = f"not ready in time, still {self.progress.words()}: {state}"
+        raise self._failure(container, reason)
 
     def _failure(
         self, container: Container | None, reason: str, *, says_all: bool = False

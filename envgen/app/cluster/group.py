@@ -90,8 +90,7 @@ class Group:
         if not watch.first.done():
             try:
                 awaited = ready.result()
-                for rank in watch.ranks:
-                    watch.read(rank)
+                watch.finish_reading()
                 if not watch.first.done():
                     return awaited
             except StartFailure as failure:

@@ -4,22 +4,23 @@ within a second.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from threading import Event, Lock
-from typing import Any
 
 from envgen.deployment import Deployment
-from envgen.deployment.host import docker_environment
-from envgen.engine.client import Engine, connect
+from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.service import Ready
+from envgen.serve import follow
 from envgen.serve.ended import StartFailure, ending, log_text
-from envgen.serve.wait import Evidence, LogReader
+from envgen.serve.follow import Follower, Kind
+from envgen.serve.wait import Evidence
 
 POLL = 0.5  # seconds between two checks of a container
 READ = 5.0  # seconds between two readings of a log
@@ -32,22 +33,21 @@ OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device fo
 
 @dataclass
 class WatchedRank:
-    """A watched container. ``answered``: time of its engine's last answer; ``read``: of the last
-    reading of its log.
-
-    ``evidence``: what its log has shown, if that matters; ``wrote``: time of its last output.
+    """A watched container. ``evidence``: what its log has shown, if that matters; ``wrote``: time
+    of its last output.
     """
 
     deployment: Deployment
     container: Container
-    engine: Engine
-    answered: float
-    read: float = 0.0
+    follower: Follower
     evidence: Evidence | None = None
-    reader: LogReader | None = None
-    wrote: float = 0.0
+    wrote: float = field(default_factory=time.monotonic)
     last: str = ""
-    reading: Any = field(default_factory=Lock)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, over the last connection."""
+        return self.follower.engine
 
 
 @dataclass
@@ -74,9 +74,15 @@ class Watch:
         """Watch another container. ``ready``: what its log must not show; what it must is asked of
         the head's.
         """
-        rank = WatchedRank(
-            deployment, container, deployment.engine, time.monotonic(), wrote=time.monotonic()
+        reads = None if ready is None else READ
+        follower = Follower(
+            deployment.engine,
+            container.id,
+            pause=POLL,
+            reads=reads,
+            connect=deployment.reconnected,
         )
+        rank = WatchedRank(deployment, container, follower)
         if ready is not None:
             over_tcp = OVER_TCP if deployment.profile.nodes[deployment.node].rdma else {}
             rank.evidence = Evidence({}, {**ready.forbid, **over_tcp})
@@ -94,86 +100,79 @@ class Watch:
                 self.first.set_exception(error)
 
     def _follow(self, rank: WatchedRank) -> None:
-        while not self.over.wait(POLL):
-            try:
-                container = rank.engine.container(rank.container.id)
-                rank.answered, self._offline = time.monotonic(), False
-            except EngineError as error:
-                self._silent(rank, error)
-                continue
-            if container is None or not container.running:
-                self.report(rank, ending(container))
-            elif time.monotonic() - rank.read > READ:
-                rank.read = time.monotonic()
-                self.read(rank)
+        for event in rank.follower.events():
+            if self.over.is_set():
+                return
+            self.take(rank, event)
 
-    def _silent(self, rank: WatchedRank, error: EngineError) -> None:
-        """Reconnect to an engine that does not answer; after ``patience`` its rank is lost, unless
-        none answers.
-        """
-        if time.monotonic() - rank.answered > self.patience:
-            reason = (
-                f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
-            )
-            others = [one for one in self.ranks if one is not rank]
-            if not others or any(time.monotonic() - one.answered < LOST for one in others):
-                self.report(rank, StartFailure(reason, says_all=True))
-            elif not self._offline:
-                self._offline = True
-                self.say("  no machine answers: check the network of this one; still trying")
-        try:
-            rank.engine = connect(
-                docker_environment(rank.deployment.profile.nodes[rank.deployment.node])
-            )
-            rank.reader = None
-        except (EngineError, KeyError):
+    def take(self, rank: WatchedRank, event: follow.Event) -> None:
+        """What an event of a rank means."""
+        container, gone = event.container, event.kind is Kind.ENDED
+        if event.kind is Kind.LOST and event.error:
+            self._silent(rank, event.error, event.seconds)
+        elif gone or (container is not None and not container.running):
+            self.report(rank, ending(container))
+        elif event.kind is Kind.LINE:
+            self._read(rank, event.line)
+        elif event.kind is Kind.RUNNING:
+            self._offline = False
+            self._note_quiet(rank)
+
+    def _silent(self, rank: WatchedRank, error: EngineError, seconds: float) -> None:
+        """After ``patience`` the rank of a silent engine is lost, unless none answers."""
+        if seconds <= self.patience:
             return
+        why = error.problems[0].message
+        reason = f"its engine has not answered for {self.patience:g} s: {why}"
+        others = [one.follower.answered for one in self.ranks if one is not rank]
+        if not others or time.monotonic() - max(others) < LOST:
+            self.report(rank, StartFailure(reason, says_all=True))
+        elif not self._offline:
+            self._offline = True
+            self.say("  no machine answers: check the network of this one; still trying")
 
-    def read(self, rank: WatchedRank) -> None:
-        """Read new lines of a rank's log."""
+    def finish_reading(self) -> None:
+        """Read what the logs have shown since they were read last."""
+        for rank in self.ranks:
+            if rank.evidence is not None:
+                with contextlib.suppress(EngineError):  # its events have it
+                    for line in rank.follower.new_lines(rank.container):
+                        self._read(rank, line)
+
+    def _read(self, rank: WatchedRank, line: str) -> None:
         if rank.evidence is None:
             return
-        node = rank.deployment.node
-        with rank.reading:
-            rank.reader = rank.reader or LogReader(
-                rank.engine, rank.container.id, rank.container.started_at
-            )
-            try:
-                lines = rank.reader.new_lines()
-            except EngineError:
-                return  # _follow handles it
-            for line in lines:
-                rank.evidence.feed(line)
-                rank.last = line
-            if lines:
-                rank.wrote = time.monotonic()
-            elif (
-                time.monotonic() - rank.wrote > QUIET and rank is not self.ranks[-1]
-            ):  # the head's is shown anyway
-                rank.wrote = time.monotonic()
-                self.say(
-                    f"  {node}: has written nothing for {QUIET:g} s; last: {log_text(rank.last)[:100]}"
-                )
-        if rank.evidence.forbidden is not None:
-            name, line = rank.evidence.forbidden
-            what = (
-                "that NCCL uses TCP, not RDMA"
-                if name in OVER_TCP
-                else f"what ready.forbid.{name} names"
-            )
-            reason = f"its log shows {what}: {log_text(line)[:200]!r}"
-            self.report(rank, StartFailure(reason, rank.container, says_all=True))
+        rank.evidence.feed(line)
+        rank.last, rank.wrote = line, time.monotonic()
+        if rank.evidence.forbidden is None:
+            return
+        name, found = rank.evidence.forbidden
+        what = f"matches ready.forbid.{name}"
+        if name in OVER_TCP:
+            what = "shows that NCCL uses TCP, not RDMA"
+        reason = f"its log {what}: {log_text(found)[:200]!r}"
+        self.report(rank, StartFailure(reason, rank.container, says_all=True))
+
+    def _note_quiet(self, rank: WatchedRank) -> None:
+        """Print that a worker writes nothing; the head's log is shown anyway."""
+        if rank.evidence is None or rank is self.ranks[-1]:
+            return
+        if time.monotonic() - rank.wrote > QUIET:
+            rank.wrote = time.monotonic()
+            last = log_text(rank.last)[:100]
+            what = f"has written nothing for {QUIET:g} s; last: {last}"
+            self.say(f"  {rank.deployment.node}: {what}")
 
     def report(self, rank: WatchedRank, failure: StartFailure) -> None:
         """Report a failed rank. If another one ended before it, ``first`` gets that one."""
         with self._lock:
             if self.first.done() or self.over.is_set():
                 return
-            ended = [end for one in self.ranks if one is not rank and (end := self._ended(one))]
-            mine = self._ended(rank) if ended else None
-            _, first, why = min(
-                [(mine[0] if mine else "~", rank, failure), *ended], key=lambda one: one[0]
-            )
+            others = [self._ended(one) for one in self.ranks if one is not rank]
+            ended = [one for one in others if one]
+            own = self._ended(rank) if ended else None
+            ends = [(own[0] if own else "~", rank, failure), *ended]
+            _, first, why = min(ends, key=lambda end: end[0])
             self.culprit = first.deployment.node
             self.over.set()
             self.first.set_result((first, why))

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from envgen.app import bundle
+from envgen.app import bundle, stay
 from envgen.app.session import Session
 from envgen.app.stay import Stay
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import EngineError, ServiceError
+from envgen.serve import follow
 
 FILE = """
 version: 1
@@ -67,13 +68,20 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     yield Session(tmp_path / "envgen.yaml")
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is a second later."""
+    now = iter(range(1, 10_000))
+    time = SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda _seconds: None)
+    monkeypatch.setattr(stay, "time", time)
+    monkeypatch.setattr(follow, "time", time)
+
+
 def watch(session: Session, engine: StubEngine, policy: str = "") -> None:
-    clock = iter(range(10_000))
     deployment: Any = session.deployment().with_cached(engine=engine, compose=SimpleNamespace(files=()))
-    Stay(
-        LiveService(deployment, "web"), replace(RUNS, restart_policy=policy), connect=lambda: engine,  # type: ignore[arg-type, return-value]
-        now=lambda: float(next(clock)), sleep=lambda _seconds: None,
-    ).watch()  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("envgen.deployment.host.connect", lambda *_: engine)
+        Stay(LiveService(deployment, "web"), replace(RUNS, restart_policy=policy)).watch()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from envgen.errors import EngineError
 from envgen.profile.model import Machine
 from envgen.profile.service import Cluster, Ready, Service
 from envgen.serve.ended import StartFailure, ending
+from envgen.serve.follow import Event, Follower, Kind
 
 
 def container(name: str, state: str = "running", code: int = 0, finished: str = "") -> Container:
@@ -53,6 +55,7 @@ class Here:
     profile: Any = field(default_factory=lambda: Profile())
     compose: Any = None
     engine: Any = None
+    reconnected: Any = None
 
 
 @dataclass
@@ -71,14 +74,16 @@ def idle() -> Watch:
 
 
 def rank(node: str, engine: StubEngine, answered: float = 0.0) -> WatchedRank:
-    return WatchedRank(Here(node), engine.found, engine, answered)  # type: ignore[arg-type]
+    follower = Follower(cast(Any, engine), engine.found.id)
+    follower.answered = answered
+    return WatchedRank(cast(Any, Here(node)), engine.found, follower)
 
 
 def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> None:
     head = rank("a", StubEngine(container("a", "exited", 0, "2026-11-22T11:00:02.5Z")))
     worker = rank("b", StubEngine(container("b", "exited", 137, "2026-11-22T11:00:02.1Z")))
     idle.ranks += [worker, head]
-    idle.report(head, ending(head.engine.container("a")))
+    idle.report(head, ending(head.follower.engine.container("a")))
     first, failure = idle.first.result(0)
     assert first is worker and failure.reason == "its process exited with code 137" and idle.culprit == "b"
 
@@ -95,25 +100,26 @@ def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
 def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("envgen.app.cluster.watch.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
     one, two = rank("a", StubEngine(container("a")), 1000.0), rank("b", StubEngine(container("b")), 1000.0)
     idle.ranks += [one, two]
     now[0] += watch.LOST + 1
-    idle._silent(two, EngineError("no route to host"))
+    lost = Event(Kind.LOST, seconds=watch.LOST + 1, error=EngineError("no route to host"))
+    idle.take(two, lost)
     assert not idle.first.done()  # the other has not been heard either: it is this computer's network
-    one.answered = now[0]
-    idle._silent(two, EngineError("no route to host"))
+    one.follower.answered = now[0]
+    idle.take(two, lost)
     first, failure = idle.first.result(0)
     assert first is two and "has not answered for 10 s: no route to host" in failure.reason
 
 
 def test_a_clock_that_is_set_loses_no_rank(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = reading(idle, monkeypatch, "", Ready())
-    idle.ranks[1].answered = float("inf")
+    engine = StubEngine(container("a"), lost=True)
+    one = rank("a", engine, time.monotonic())
+    idle.ranks += [one]
     monkeypatch.setattr("time.time", lambda: 1e12)
-    monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
-    idle._silent(one, EngineError("no route to host"))
-    assert not idle.first.done()
+    event = next(one.follower.events())
+    idle.take(one, event)
+    assert event.kind is Kind.LOST and not idle.first.done()
 
 
 def reading(idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, ready: Ready, *rdma: str) -> WatchedRank:
@@ -132,10 +138,10 @@ TCP = "vm:53:53 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Sock
 @pytest.mark.parametrize(
     ("log", "rdma", "reason"),
     [
-        (TCP, ("rocep1s0f1",), "that NCCL uses TCP, not RDMA: "),
-        ("spark:1:1 [0] NCCL INFO NET/IB : No device found.", ("rocep1s0f1",), "that NCCL uses TCP, not RDMA: "),
+        (TCP, ("rocep1s0f1",), "shows that NCCL uses TCP, not RDMA: "),
+        ("spark:1:1 [0] NCCL INFO NET/IB : No device found.", ("rocep1s0f1",), "shows that NCCL uses TCP, not RDMA: "),
         (TCP, (), ""),
-        ("Using Marlin backend", (), "what ready.forbid.marlin names: 'Using Marlin backend'"),
+        ("Using Marlin backend", (), "matches ready.forbid.marlin: 'Using Marlin backend'"),
     ],
 )
 def test_what_the_log_of_one_machine_must_not_show(
@@ -143,19 +149,20 @@ def test_what_the_log_of_one_machine_must_not_show(
 ) -> None:
     ready = Ready(forbid={"marlin": "Using Marlin"})
     one = reading(idle, monkeypatch, f"starting\n{log}\n", ready, *rdma)
-    idle.read(one)
+    idle.finish_reading()
     assert idle.first.done() == bool(reason)
     if reason:
-        assert idle.first.result()[0] is one and f"its log shows {reason}" in idle.first.result()[1].reason
+        assert idle.first.result()[0] is one and f"its log {reason}" in idle.first.result()[1].reason
 
 
 def test_a_silent_worker_is_named_with_its_last_line(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = list[str]()
     idle.say = printed.append
     one = reading(idle, monkeypatch, "world_size=2 rank=1 backend=gloo\n", Ready())
+    idle.finish_reading()
     for ago in (0, 60, 121, 60):
         one.wrote -= ago
-        idle.read(one)
+        idle.take(one, Event(Kind.RUNNING, one.container))
     assert printed == ["  b: has written nothing for 120 s; last: world_size=2 rank=1 backend=gloo"]
 
 

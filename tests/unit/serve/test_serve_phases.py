@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from envgen.engine.client import Engine
 from envgen.logpattern import LogPattern
 from envgen.serve.ended import log_text
+from envgen.serve.follow import LINES, LogReader
 from envgen.serve.phases import Phase, StartProgress
-from envgen.serve.wait import LINES, Evidence, LogReader
+from envgen.serve.wait import Evidence
 from envgen.text import instant
 
 # Lines of vLLM 0.30.0 on a CPU, and (behind them) of 0.14.0 as its source spells them.

@@ -13,7 +13,7 @@ import pytest
 from envgen.engine.values import Container, ProcessState
 from envgen.profile.service import Health, Ready, Service
 from envgen.profile.values import PortMapping
-from envgen.serve import wait
+from envgen.serve import follow, wait
 from envgen.serve.ended import StartFailure
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import Waiter
@@ -33,7 +33,14 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now, naps = itertools.count(NOW, 0.25), list[float]()
     clock = SimpleNamespace(monotonic=lambda: next(now), time=lambda: NOW, sleep=naps.append)
     monkeypatch.setattr(wait, "time", clock)
+    monkeypatch.setattr(follow, "time", clock)
     return naps
+
+
+def done(answer: Readiness) -> Future[Readiness]:
+    future = Future[Readiness]()
+    future.set_result(answer)
+    return future
 
 
 class Answering(Waiter):
@@ -42,13 +49,8 @@ class Answering(Waiter):
     after = RUNS
 
     def _ask(self) -> Future[Readiness]:
-        done = Future[Readiness]()
-        done.set_result(Readiness(True, text="Paris"))
-        return done
-
-    def _with_evidence(self, *args: Any) -> Any:
         self._engine.container = lambda _id: self.after  # type: ignore[method-assign, assignment]
-        return super()._with_evidence(*args)
+        return done(Readiness(True, text="Paris"))
 
 
 def waiter(
@@ -135,3 +137,25 @@ def test_nothing_to_ask(service: Service, url: str, why: str) -> None:
 )
 def test_the_port_that_answers_http(service: Service, port: int | None) -> None:
     assert service.http_port == port
+
+
+def test_one_that_runs_already_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has had its time to fail, for its answer, and once more after it."""
+    now, looks = [NOW], list[float]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: NOW - 9, sleep=sleep)
+    monkeypatch.setattr(wait, "time", clock)
+    monkeypatch.setattr(follow, "time", clock)
+
+    def container(_id: str) -> Container:
+        looks.append(now[0])
+        return RUNS
+
+    waits = waiter(Answering)
+    waits._engine.container = container  # type: ignore[method-assign]
+    monkeypatch.setattr(Answering, "_ask", lambda _self: done(Readiness(True, text="Paris")))
+    assert waits.wait("1", NOW + 60, already=True).answer.text == "Paris"
+    assert len(looks) == 3
