@@ -51,11 +51,14 @@ def folders(profile: Profile, service: str) -> list[str]:
     """The folders to start Python in: those of the service and of a shell, each checkout and its
     parent, / and ~.
     """
+    places = []
     described = profile.services.get(service)
-    places = [str(described.working_dir)] if described and described.working_dir else []
+    if described and described.working_dir:
+        places.append(str(described.working_dir))
     places.append(str(profile.working_dir))
     for source in profile.mounted_sources.values():
-        places += [str(source.mount).rsplit("/", 1)[0] or "/", str(source.mount)]
+        mount = str(source.mount)
+        places += [mount.rsplit("/", 1)[0] or "/", mount]
     return list(dict.fromkeys([*places, "/", "~"]))
 
 
@@ -100,14 +103,13 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
     ended one, rather one
     that has failed."""
     mine = [one for one in containers if not wanted or one.service == wanted]
-    running = sorted(
-        (one for one in mine if one.state == "running"), key=lambda one: one.service != "dev"
-    )
+    running = [one for one in mine if one.state == "running"]
     if running:
-        return running[0]
+        return min(running, key=lambda one: one.service != "dev")
     ended = [one for one in mine if one.state != "created"]
     failed = [one for one in ended if one.exit_code not in (0, 143)]  # 143: ended by `docker stop`
-    return next(iter(mine if wanted else [*failed, *ended]), None)
+    best = mine if wanted else failed + ended
+    return best[0] if best else None
 
 
 def gather(subject: Subject) -> tuple[Context, list[Finding]]:

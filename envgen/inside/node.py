@@ -81,12 +81,16 @@ def rdma_port(name: str) -> Doc:
     attributes = os.path.join(port, "gid_attrs")
     gids = []
     for index in listing(os.path.join(attributes, "types")):
+        if read(attributes, "types", index) != "RoCE v2":
+            continue
         gid = read(port, "gids", index).replace(":", "")
-        if read(attributes, "types", index) == "RoCE v2" and re.match("0{20}ffff[0-9a-f]{8}$", gid):
-            mask = number_of(read(attributes, "ndevs", index), SIOCGIFNETMASK) or b"\xff" * 4
-            address = bytes.fromhex(gid[24:])
-            network = bytes(one & other for one, other in zip(address, mask))
-            gids.append([int(index), socket.inet_ntoa(address), socket.inet_ntoa(network)])
+        if not re.match("0{20}ffff[0-9a-f]{8}$", gid):
+            continue
+        address = bytes.fromhex(gid[24:])
+        card = read(attributes, "ndevs", index)
+        mask = number_of(card, SIOCGIFNETMASK) or b"\xff" * 4
+        network = bytes(one & other for one, other in zip(address, mask))
+        gids.append([int(index), socket.inet_ntoa(address), socket.inet_ntoa(network)])
     return {"state": read(port, "state"), "rate": read(port, "rate"), "gids": sorted(gids)}
 
 

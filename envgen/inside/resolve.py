@@ -220,25 +220,36 @@ class PackageSets:
     def one(
         self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]
     ) -> List[Doc]:
-        stem, own = os.path.join(self.folder, item["name"]), normal(item["own"])
-        never = (set(off) | set(map(normal, item["never"]))) - {own}
-        present = {} if item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
-        present.update(later if present else {})
+        name, own = item["name"], normal(item["own"])
+        never = {*off, *map(normal, item["never"])} - {own}
+        present: Dict[str, str] = {}
+        if name != "uv":
+            present = {package: version for package, (version, _) in self.present.items()}
+        if present:
+            present.update(later)
         options = ["--find-links", self.links] if present else []
-        options += [] if item["dependencies"] else ["--no-deps"]
-        options += ["--only-binary", own] if item["needs_metadata"] else []
-        chosen = self.choose(item["name"], item["words"], never, {**present, **kept}, options)
-        drop = {own} if item["needs_metadata"] else set()
-        wanted = {n: v for n, v in chosen.items() if n not in drop and present.get(n) != v}
-        for name in set(chosen) - set(wanted) - set(later) - drop:
-            self.used.add("%s==%s" % (name, chosen[name]))
+        if not item["dependencies"]:
+            options.append("--no-deps")
+        drop = set()
+        if item["needs_metadata"]:
+            options += ["--only-binary", own]
+            drop.add(own)
+        chosen = self.choose(name, item["words"], never, {**present, **kept}, options)
+        wanted = {}
+        for package, version in chosen.items():
+            if package in drop:
+                continue
+            if present.get(package) != version:
+                wanted[package] = version
+            elif package not in later:
+                self.used.add("%s==%s" % (package, version))
         if not wanted:
             return []
-        self.write(stem + ".pins", ["%s==%s" % pair for pair in sorted(wanted.items())])
-        target = os.path.join(
-            self.folder, "pylock.%s.toml" % re.sub(r"[^a-z0-9]", "", item["name"])
-        )
-        self.compile(stem + ".pins", target, ["--no-deps", "--format", "pylock.toml"])
+        source = os.path.join(self.folder, name + ".pins")
+        self.write(source, ["%s==%s" % pair for pair in sorted(wanted.items())])
+        plain = re.sub(r"[^a-z0-9]", "", name)
+        target = os.path.join(self.folder, "pylock.%s.toml" % plain)
+        self.compile(source, target, ["--no-deps", "--format", "pylock.toml"])
         return self.pins(target, wanted)
 
     def compile(self, source: str, target: str, options: List[str]) -> None:

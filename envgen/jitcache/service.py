@@ -117,19 +117,19 @@ class JitCache:
         """Clear each module that is not certainly what it would be if it were compiled now; those
         kept and cleared.
         """
-        modules = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)[
-            1
-        ].modules
-        proven = [
-            m for m in modules if (m.state, m.baseline, m.guess) == ("fresh", "recorded", False)
-        ]
-        others = [module for module in modules if module not in proven]
-        for shelf in {(module.version, module.arch) for module in others}:
-            names = tuple(
-                module.name for module in others if (module.version, module.arch) == shelf
-            )
-            self._judged(Cleared, Query(names, shelf[0], (shelf[1],)), "clear", place)
-        return [module.name for module in proven], [module.name for module in others]
+        _, inventory = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)
+        kept: list[str] = []
+        others: dict[tuple[str, str], list[str]] = {}
+        for module in inventory.modules:
+            if (module.state, module.baseline, module.guess) == ("fresh", "recorded", False):
+                kept.append(module.name)
+            else:
+                others.setdefault((module.version, module.arch), []).append(module.name)
+        cleared: list[str] = []
+        for (version, arch), names in others.items():
+            self._judged(Cleared, Query(tuple(names), version, (arch,)), "clear", place)
+            cleared += names
+        return kept, cleared
 
     def drop(self, place: AgentHost) -> None:
         """Clear all modules."""

@@ -192,14 +192,14 @@ def _written(value: Any) -> Any:
     """As written in the file."""
     if isinstance(value, tuple):
         return sorted(map(str, value))
-    if isinstance(value, PythonLock):
+    if isinstance(value, Mapping):
+        return {key: _written(one) for key, one in value.items()}
+    if isinstance(value, (PythonLock, ImageLock, GitLock)):
         entry = {key: _written(one) for key, one in vars(value).items()}
-        return {**entry, "sum": _sum(entry)}
-    if isinstance(value, (ImageLock, GitLock)):
-        return {key: _written(one) for key, one in vars(value).items() if key not in _APART}
-    return (
-        {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
-    )
+        if isinstance(value, PythonLock):
+            return {**entry, "sum": _sum(entry)}
+        return {key: one for key, one in entry.items() if key not in _APART}
+    return value
 
 
 def _sum(entry: Mapping[str, Any]) -> str:
@@ -242,19 +242,16 @@ def _shaped(document: Any) -> dict[str, Any]:
     """The document of a file in the shape of ``Lock``: with the fields that are written as a key,
     or as one text.
     """
-    images = {
-        key: {"name": key, **one, "created": int(one.get("created", 0))}
-        for key, one in document.get("images", {}).items()
-    }
-    urls = {key: key.rpartition(" ")[::2] for key in document.get("git", {})}
-    git = {
-        key: {"url": urls[key][0], "ref": urls[key][1], **one}
-        for key, one in document.get("git", {}).items()
-    }
-    python = {
-        profile: {name: _resolved(one) for name, one in platforms.items()}
-        for profile, platforms in document.get("python", {}).items()
-    }
+    images = {}
+    for name, one in document.get("images", {}).items():
+        images[name] = {"name": name, **one, "created": int(one.get("created", 0))}
+    git = {}
+    for key, one in document.get("git", {}).items():
+        url, _, ref = key.rpartition(" ")
+        git[key] = {"url": url, "ref": ref, **one}
+    python = {}
+    for profile, platforms in document.get("python", {}).items():
+        python[profile] = {name: _resolved(one) for name, one in platforms.items()}
     return {**document, "images": images, "git": git, "python": python}
 
 
@@ -265,16 +262,15 @@ def _resolved(entry: Any) -> dict[str, Any]:
 
 
 def _pinned(sets: Any) -> dict[str, Any]:
-    texts = {step: [text.split(" ") for text in pins] for step, pins in sets.items()}
-    pairs = {
-        step: [(*words[0].split("=="), words[1:]) for words in pins] for step, pins in texts.items()
-    }
-    return {
-        step: [dict(zip(_PIN, pin, strict=True)) for pin in pins] for step, pins in pairs.items()
-    }
-
-
-_PIN = ("name", "version", "hashes")
+    pinned = {}
+    for step, texts in sets.items():
+        pins = []
+        for text in texts:
+            requirement, *hashes = text.split(" ")
+            name, version = requirement.split("==")
+            pins.append({"name": name, "version": version, "hashes": hashes})
+        pinned[step] = pins
+    return pinned
 
 
 # What a text of the file is -> its form. They go into Dockerfiles and lists of requirements as they

@@ -267,14 +267,18 @@ def commit_of(model: ModelRef) -> str:
 
 def size_of(model: ModelRef) -> int:
     """The bytes of a model's files, without those that `ignore` leaves out. Raises LockError."""
-    files = _about_model(model, "?blobs=true").get("siblings")
-    rows = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
-    wanted = (
-        one
-        for one in rows
-        if not any(fnmatch(str(one.get("rfilename")), str(glob)) for glob in model.ignore)
-    )
-    return sum(size for one in wanted if isinstance(size := one.get("size"), int) and size > 0)
+    rows = _about_model(model, "?blobs=true").get("siblings")
+    if not isinstance(rows, list):
+        return 0
+    total = 0
+    for row in rows:
+        if not isinstance(row, dict):
+            continue
+        name, size = str(row.get("rfilename")), row.get("size")
+        is_ignored = any(fnmatch(name, str(glob)) for glob in model.ignore)
+        if isinstance(size, int) and size > 0 and not is_ignored:
+            total += size
+    return total
 
 
 def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:

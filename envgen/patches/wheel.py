@@ -56,9 +56,12 @@ class WheelTree:
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the source, as the wheel has them."""
-        placed = {
-            name: places[0] for name in names if (places := _program()["places"](name, self.names))
-        }
+        places_of = _program()["places"]
+        placed = {}
+        for name in names:
+            places = places_of(name, self.names)
+            if places:
+                placed[name] = places[0]
         data = self.fetch(set(placed.values()))
         return {name: File(data[place]) for name, place in placed.items()}
 

@@ -361,7 +361,9 @@ class _Reader:
             image = image.items.get("nvidia")
         while image is not None and image.kind == MAP:
             image = next(iter(image.items.values()), None)
-        return image.text if image is not None and image.kind not in (LIST, NULL) else ""
+        if image is None or image.kind in (LIST, NULL):
+            return ""
+        return image.text
 
     # --- eugr v1, sparkrun v2 ---
 

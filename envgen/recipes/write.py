@@ -242,11 +242,14 @@ def indent_of(text: str) -> int:
 def _profiles(text: str) -> tuple[int, int] | None:
     """(column of a profile's name, where the last value of `profiles` ends)."""
     top = yaml.compose(text, yaml.BaseLoader)
-    pairs = top.value if isinstance(top, yaml.MappingNode) else ()
-    profiles = next((value for key, value in pairs if key.value == "profiles"), None)
-    if not isinstance(profiles, yaml.MappingNode) or profiles.flow_style or not profiles.value:
+    if not isinstance(top, yaml.MappingNode):
         return None
-    return profiles.value[0][0].start_mark.column, _end(profiles)
+    for key, value in top.value:
+        if key.value == "profiles":
+            is_block = isinstance(value, yaml.MappingNode) and not value.flow_style
+            if is_block and value.value:
+                return value.value[0][0].start_mark.column, _end(value)
+    return None
 
 
 def _end(node: yaml.Node) -> int:

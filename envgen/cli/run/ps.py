@@ -92,9 +92,11 @@ def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
     """
     if not rows:
         return []
-    lines = [COLUMNS, *(_row(row) for row in rows)]
+    lines = [COLUMNS, *map(_row, rows)]
     if any(row["node"] for row in rows):
-        machines = ["node", *(str(row["node"] or "(here)") for row in rows)]
+        machines = ["node"]
+        for row in rows:
+            machines.append(str(row["node"] or "(here)"))
         lines = [(machine, *line) for machine, line in zip(machines, lines, strict=True)]
     return table(lines)
 

@@ -31,9 +31,9 @@ def command(session: Session, argv: tuple[str, ...], inside: list[str], tty: boo
       envgen run -e LEVEL=2 serve env
     """
     profile = session.profile()
-    service, words = (
-        (argv[0], argv[1:]) if argv[0] in profile.services else (main_service(profile), argv)
-    )
-    return lifecycle.one_off(
-        LiveService(session.deployment(), service), command_of(words), inside, tty=tty
-    )
+    if argv[0] in profile.services:
+        service, words = argv[0], argv[1:]
+    else:
+        service, words = main_service(profile), argv
+    live = LiveService(session.deployment(), service)
+    return lifecycle.one_off(live, command_of(words), inside, tty=tty)

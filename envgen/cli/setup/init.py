@@ -73,13 +73,20 @@ def _starter(folder: Path, chosen: str) -> list[str]:
 
 def add_missing(path: Path, wanted: str) -> list[str]:
     """Append the patterns of ``wanted`` that the ignore file ``path`` lacks. Returns them."""
-    there = files.read(path, follow=False).decode("utf-8", "surrogateescape")
-    have = {line.strip().strip("/") for line in there.splitlines()}
-    lines = [line for line in wanted.splitlines() if line and not line.startswith("#")]
-    missing = [line for line in lines if line.strip("/") not in have]
-    if missing:
-        gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
-        heading = next((line for line in wanted.splitlines() if line.startswith("#")), "")
-        added = "\n".join([*([gap + heading] if heading else []), *missing, ""])
-        files.write(path, (there + added).encode("utf-8", "surrogateescape"))
+    before = files.read(path, follow=False).decode("utf-8", "surrogateescape")
+    have = {line.strip().strip("/") for line in before.splitlines()}
+    missing, heading = [], ""
+    for line in wanted.splitlines():
+        if line.startswith("#"):
+            heading = heading or f"{line}\n"
+        elif line and line.strip("/") not in have:
+            missing.append(line)
+    if not missing:
+        return []
+    gap = ""
+    if before:
+        gap = "\n" if before.endswith("\n") else "\n\n"
+    lines = "\n".join(missing)
+    text = f"{before}{gap}{heading}{lines}\n"
+    files.write(path, text.encode("utf-8", "surrogateescape"))
     return missing

@@ -78,12 +78,16 @@ def _stale(session: Session, checked: dict[str, list[Stale]] | None) -> Iterator
 def _lock(session: Session, names: tuple[str, ...], upgrade: bool) -> int:
     with moving("resolving"):
         update = lock.update(session, names, upgrade=upgrade)
-    changes, left = list(map(asdict, update.changes)), [problem.message for problem in update.left]
-    document = {"changes": changes, "notes": update.notes, "written": update.written, "left": left}
-    # Of a first lock all is new: the file has it.
-    shown = (
-        []
-        if update.first
-        else [one for one in update.changes if not one.name.endswith(" sha256") or one.before]
-    )
-    return answer(document, map(str, shown), ExitCode.LOCK if left else ExitCode.OK)
+    left = [problem.message for problem in update.left]
+    document = {
+        "changes": list(map(asdict, update.changes)),
+        "notes": update.notes,
+        "written": update.written,
+        "left": left,
+    }
+    lines = []
+    for change in update.changes:
+        is_hash = change.name.endswith(" sha256") and not change.before
+        if not update.first and not is_hash:  # of a first lock all is new: the file has it
+            lines.append(str(change))
+    return answer(document, lines, ExitCode.LOCK if left else ExitCode.OK)

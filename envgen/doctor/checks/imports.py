@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from packaging.utils import canonicalize_name
@@ -116,16 +116,15 @@ def wanted(source: Source, probe: Probe) -> str:
 
 def wrongs(source: Source, probe: Probe) -> list[WrongImport]:
     """The wrong cells, grouped by cause, in the order of the cases."""
-    groups: dict[tuple[Case, str, bool, str], list[tuple[Imported, str | None]]] = {}
+    groups: dict[tuple[Case, str, bool, str], WrongImport] = {}
     for cell in probe.cells(source.package):
         for case, target, entry in cases_of(cell, source, probe):
-            own = entry == "" or entry is None or entry not in probe.python.path
-            groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
-    causes = [
-        WrongImport(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
-        for (case, target, _, finder), members in groups.items()
-    ]
-    return sorted(causes, key=lambda wrong: list(Case).index(wrong.case))
+            is_own = entry == "" or entry is None or entry not in probe.python.path
+            key = (case, target, is_own, cell.finder)
+            wrong = groups.get(key) or WrongImport(case, target, entry, cell.finder, ())
+            groups[key] = replace(wrong, cells=(*wrong.cells, cell))
+    order = list(Case)
+    return sorted(groups.values(), key=lambda wrong: order.index(wrong.case))
 
 
 def ways(cells: Sequence[Imported], everything: Iterable[Imported]) -> str:

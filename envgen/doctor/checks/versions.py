@@ -137,9 +137,11 @@ def wanted_of(tool: CompilerFacts, context: Context, split: bool) -> set[str]:
     archs = context.profile.cuda.arch_list.archs
     if tool.name == "nvcc":  # it lists no suffixes
         return {arch.sm.rstrip("af") for arch in archs}
+    names = {arch.sm for arch in archs}
     if split and "triton" in tool.name.lower():
-        archs = tuple(arch for arch in archs if (arch.major >= BLACKWELL) == is_for_blackwell(tool))
-    return {arch.sm for arch in archs}
+        is_new = is_for_blackwell(tool)
+        names = {arch.sm for arch in archs if (arch.major >= BLACKWELL) == is_new}
+    return names
 
 
 def _other_compiler(tool: CompilerFacts, context: Context) -> Remedy:

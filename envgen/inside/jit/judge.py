@@ -486,12 +486,12 @@ class Judge:
 def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
     """Each line of flags that differs, with removed (-) and added (+) words."""
     changed = []
-    for name in sorted(set(flags) | set(recipe.flags)):
+    for name in sorted({*flags, *recipe.flags}):
         then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
-        words = ["-" + word for word in then if word not in now] + [
-            "+" + word for word in now if word not in then
-        ]
-        changed += [name + ": " + " ".join(words)] if words else []
+        removed = ["-" + word for word in then if word not in now]
+        added = ["+" + word for word in now if word not in then]
+        if removed or added:
+            changed.append(name + ": " + " ".join(removed + added))
     return changed
 
 
@@ -553,15 +553,19 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     changed after it was
     linked."""
     patterns = request.get("patterns") or []
+    reader, files = RecipeReader(), tree.FileFacts()
+    records = []
     with asked(request) as cache:
-        reader, files, done = RecipeReader(), tree.FileFacts(), []
         made_by = {path: files.digest(path) for path in generators(package_of().root)}
         for choice in choose(cache, patterns, not patterns):
-            for name in (name for name, kind in choice.entries.items() if kind == "folder"):
+            for name, kind in choice.entries.items():
+                if kind != "folder":
+                    continue
                 recipe = reader.read(choice.shelf, name)
                 why, changed = _record(cache, recipe, files, request, made_by)
-                done.append(BaselineRecord(name, not why, why, changed[:NAMED]))
-        return asdict(RecordedBaseline(root_of(request), tuple(done), tuple(cache.problems)))
+                records.append(BaselineRecord(name, not why, why, changed[:NAMED]))
+        result = RecordedBaseline(root_of(request), tuple(records), tuple(cache.problems))
+    return asdict(result)
 
 
 def _record(

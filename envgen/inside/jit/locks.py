@@ -231,15 +231,17 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
 
     Compares inodes alone: on btrfs and overlayfs /proc/locks has another device than stat.
     """
-    pids_of: dict[LockId, set[int]] = {lock: set() for lock in locks}
-    for pid, number in _FLOCK.findall(read_bytes(proc + "/locks")) if locks else ():
-        for lock in pids_of:
-            if lock[1] == int(number) and int(pid):  # 0: in another namespace
-                pids_of[lock].add(int(pid))
-    return {
-        key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)]
-        for key, held in pids_of.items()
-    }
+    found: dict[LockId, list[dict[str, object]]] = {lock: [] for lock in locks}
+    if not locks:
+        return found
+    held = {(int(number), int(pid)) for pid, number in _FLOCK.findall(read_bytes(proc + "/locks"))}
+    for number, pid in sorted(held):
+        if pid == 0:  # in another namespace
+            continue
+        for lock, processes in found.items():
+            if lock[1] == number:
+                processes.append({"pid": pid, "command": command(pid, proc)})
+    return found
 
 
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int]:
@@ -275,11 +277,15 @@ def command(pid: int, proc: str = "/proc") -> str:
     zombie.
     """
     base = proc + "/" + str(pid)
-    line, name = read_bytes(base + "/cmdline")[:4096], read_bytes(base + "/comm")
+    line = read_bytes(base + "/cmdline")[:4096]
     if not line:
-        return "[" + name.decode("utf-8", "replace").strip() + "]" if name else ""
-    text = " ".join(part.decode("utf-8", "replace") for part in line.split(b"\0") if part)
-    return text if len(text) <= 300 else text[:297] + "..."
+        name = read_bytes(base + "/comm").decode("utf-8", "replace").strip()
+        return "[" + name + "]" if name else ""
+    words = line.decode("utf-8", "replace").split("\0")
+    text = " ".join(filter(None, words))
+    if len(text) > 300:
+        text = text[:297] + "..."
+    return text
 
 
 def run_look(request: dict[str, Any]) -> dict[str, Any]:

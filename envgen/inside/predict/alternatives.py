@@ -107,12 +107,16 @@ def asked(
     """The answer to one question: its verdict, and the reason if it is not accepted."""
     answers = dict(report, asked={}, refusals=[], unasked=[], kv={})
     lines.kept, lines.step = [], step
-    with recording(answers, lines), named("set config")[1](config):
+    set_config = named("set config")[1]
+    with recording(answers, lines), set_config(config):
         chosen = ask(config, answers)
         return {"verdict": "accepted", "reason": "", "chosen": chosen and chosen["backend"]}
+    why = ""
+    for one in answers["refusals"] + answers["unasked"]:
+        why = str(one.get("message") or one.get("why"))
+        break
     verdict = "refused" if answers["refusals"] else "unknown"
-    why = [one.get("message") or one.get("why") for one in answers["refusals"] + answers["unasked"]]
-    return {"verdict": verdict, "reason": reason_of(str(why[0] if why else ""))}
+    return {"verdict": verdict, "reason": reason_of(why)}
 
 
 def reason_of(message: str) -> str:

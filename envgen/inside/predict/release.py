@@ -209,15 +209,18 @@ def moved(name: str, package: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=None)
 def definitions(package: str) -> Dict[str, List[str]]:
     """The name of each of THINGS -> the modules that define it, by their source."""
-    pattern = re.compile(
-        r"^(?:def|class) (%s)\b" % "|".join(name for name, *_ in THINGS.values()), re.MULTILINE
-    )
+    names = "|".join(name for name, *_ in THINGS.values())
+    pattern = re.compile(r"^(?:def|class) (%s)\b" % names, re.MULTILINE)
+    above = os.path.dirname(package)
     defined: Dict[str, List[str]] = {}
     for folder, _, files in os.walk(package):
-        for path in (os.path.join(folder, file) for file in files if file.endswith(".py")):
+        for file in files:
+            if not file.endswith(".py"):
+                continue
+            path = os.path.join(folder, file)
+            module = os.path.relpath(path, above)[: -len(".py")].replace(os.sep, ".")
             for name in set(pattern.findall(read_text(path, 4 << 20))):
-                place = os.path.relpath(path, os.path.dirname(package))[: -len(".py")]
-                defined.setdefault(name, []).append(place.replace(os.sep, "."))
+                defined.setdefault(name, []).append(module)
     return defined
 
 

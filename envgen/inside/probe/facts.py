@@ -13,7 +13,15 @@ import sys
 from typing import Any, Callable, Dict
 
 from envgen.inside.common import listing, normal, read_text, value_of
-from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports
+from envgen.inside.probe.imports import (
+    Doc,
+    base_path,
+    call,
+    entries,
+    finder_name,
+    imports,
+    without_own_finder,
+)
 from envgen.inside.probe.origins import (
     claimed_patches,
     metadata_folders,
@@ -390,15 +398,17 @@ def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
 
 def answer(request: Doc) -> Doc:
     """Collect everything."""
-    # Without envgen's own finder, which no other program has.
-    own: object = __spec__.loader if __spec__ is not None else None
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not own]
+    without_own_finder()
     home = os.path.expanduser("~")
-    folders = (home if folder == "~" else folder for folder in request.get("folders", []))
+    folders = [home if folder == "~" else folder for folder in request.get("folders", [])]
     request = dict(request, folders=list(dict.fromkeys(folders)))
     document: Doc = {"errors": []}
-    python = {"version": sys.version, "executable": sys.executable, "path": base_path()}
-    document["python"] = dict(python, meta_path=[finder_name(finder) for finder in sys.meta_path])
+    document["python"] = {
+        "version": sys.version,
+        "executable": sys.executable,
+        "path": base_path(),
+        "meta_path": list(map(finder_name, sys.meta_path)),
+    }
     run_part("imports", lambda: imports(request, document), document)
     for name, part in FACTS:
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)

@@ -106,13 +106,17 @@ def launches(scripts: list[Doc]) -> list[Way]:
     if sys.version_info >= (3, 11):
         ways.append(("-P", list))
     for script in scripts:
-        if script.get("same"):
-            own = [] if "-P" in script["flags"] else [os.path.dirname(script["real"])]
-            ways.append((script["name"], own.copy))
+        if not script.get("same"):
+            continue
+        own = [os.path.dirname(script["real"])]
+        if "-P" in script["flags"]:
+            own = []
+        ways.append((script["name"], own.copy))
     if not any(script["path"] for script in scripts):
-        ways.append(("script", lambda: [os.path.dirname(sys.executable)]))  # of any console script
+        folder = os.path.dirname(sys.executable)  # of any console script
+        ways.append(("script", lambda: [folder]))
     if getattr(sys.flags, "safe_path", False):
-        ways = [(name, list) for name, _ in ways]
+        return [(name, list) for name, _ in ways]
     return ways
 
 
@@ -237,6 +241,12 @@ def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, 
     return data, late, os.waitpid(pid, 0)[1]
 
 
+def without_own_finder() -> None:
+    """Take envgen's own finder away, which no other program has."""
+    own: object = __spec__.loader if __spec__ is not None else None
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not own]
+
+
 def interpreter_of(script: str) -> tuple[str | None, list[str]]:
     """(program, flags) of a script's first line; (None, []) for a binary or another language."""
     with open(script, "rb") as file:
@@ -246,7 +256,8 @@ def interpreter_of(script: str) -> tuple[str | None, list[str]]:
     words = head[2:].partition("\n")[0].split()
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if word != "-S" and "=" not in word]
-        words[:1] = [shutil.which(words[0]) or words[0]] if words else []
+        if words:
+            words[0] = shutil.which(words[0]) or words[0]
     if not words or "python" not in os.path.basename(words[0]):
         return None, []
     return words[0], words[1:]

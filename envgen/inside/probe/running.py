@@ -19,7 +19,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from envgen.inside.common import listing, read_bytes, read_text
-from envgen.inside.probe.imports import absolute, answer_to, base_path
+from envgen.inside.probe.imports import absolute, answer_to, base_path, without_own_finder
 from envgen.inside.probe.origins import home_of, origins
 
 Doc = Dict[str, Any]
@@ -153,20 +153,25 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
     """
     libraries: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
     for line in read_text("/proc/%d/maps" % pid, 16 << 20).splitlines():
-        path = line[line.find("/") :] if "/" in line else ""
+        _, slash, path = line.partition("/")
+        path = slash + path
         gone = path.endswith(" (deleted)")
-        path = path[: -len(" (deleted)")] if gone else path
+        if gone:
+            path = path[: -len(" (deleted)")]
         if ".so" not in os.path.basename(path):
             continue
         for package in packages:
-            folder = package_folder(path, package) if "/" + package + "/" in path else ""
+            folder = package_folder(path, package)
             if folder:
-                key, changed = (package, folder, gone), 0.0 if gone else ctime(path)
-                libraries[key] = max(libraries.get(key, (0.0, path)), (changed, path))
-    return [
-        {"package": package, "folder": folder, "gone": gone, "file": file, "changed": changed}
-        for (package, folder, gone), (changed, file) in libraries.items()
-    ]
+                found = (0.0 if gone else ctime(path), path)
+                key = (package, folder, gone)
+                libraries[key] = max(libraries.get(key, found), found)
+    facts = []
+    for (package, folder, gone), (changed, file) in libraries.items():
+        facts.append(
+            {"package": package, "folder": folder, "gone": gone, "file": file, "changed": changed}
+        )
+    return facts
 
 
 def ctime(path: str) -> float:
@@ -214,22 +219,22 @@ def has_import(code: bytes, package: str) -> bool:
 
 def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
     """(the program's code, its file); empty for a module of a package, which is not looked for."""
-    if launch["how"] == "-c":
-        return launch["target"].encode("utf-8", "replace"), ""
-    if launch["how"] == "-m":
-        name = launch["target"]
-        places = [entry or folder for entry in sys.path] if "." not in name else []
-        files = [
-            os.path.join(place, *end)
-            for place in places
-            for end in ((name + ".py",), (name, "__main__.py"))
-        ]
-    else:
-        path = absolute(launch["target"], folder) if launch["how"] == "script" else ""
-        files = [os.path.join(path, "__main__.py") if os.path.isdir(path) else path] if path else []
-    file = next((file for file in files if os.path.isfile(file)), "")
-    data = read_bytes(file, CODE_LIMIT)
-    return (b"", "") if b"\0" in data[:1000] else (data, file)
+    how, target = launch["how"], launch["target"]
+    if how == "-c":
+        return target.encode("utf-8", "replace"), ""
+    files = []
+    if how == "-m" and "." not in target:
+        for entry in sys.path:
+            place = os.path.join(entry or folder, target)
+            files += [place + ".py", os.path.join(place, "__main__.py")]
+    elif how == "script":
+        path = absolute(target, folder)
+        files.append(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
+    for file in files:
+        if os.path.isfile(file):
+            data = read_bytes(file, CODE_LIMIT)
+            return (b"", "") if b"\0" in data[:1000] else (data, file)
+    return b"", ""
 
 
 # --- one interpreter, started as the program was
@@ -238,27 +243,27 @@ def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
 
 def as_started(request: Doc) -> Doc:
     """In the new interpreter: what each package is, with what the program itself puts on sys.path."""
-    own: object = __spec__.loader if __spec__ is not None else None
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not own]
+    without_own_finder()
     launch, folder = request["launch"], request["folder"]
     base = base_path()
     is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     first = [] if is_safe else own_entry(launch, folder)
     sys.path[:] = first + base
     code = texts(*code_of(launch, folder), folder)
-    done = [change for text, file in code for change in changes(text, file, folder)]
+    done: list[Doc] = []
+    for text, file in code:
+        done += changes(text, file, folder)
     for change in done:
         if change["what"] == "first":
             first.insert(0, change["entry"])
     started = launch["target"].split(".")[0] if launch["how"] == "-m" else ""
-    cells = []
+    cells, named = [], []
     for package in request["packages"]:
-        cell = (package["package"], (shown(launch), lambda: list(first)), folder)
-        cells.append(answer_to(cell, base, lambda _finder: None))
-    names = [package["package"] for package in request["packages"]]
-    named = [
-        name for name in names if name == started or any(has_import(text, name) for text, _ in code)
-    ]
+        name = package["package"]
+        way = (shown(launch), lambda: list(first))
+        cells.append(answer_to((name, way, folder), base, lambda _finder: None))
+        if name == started or any(has_import(text, name) for text, _ in code):
+            named.append(name)
     owners = origins(request, {"python": {"path": base}})
     return {"cells": cells, "changes": done, "origins": owners, "named": named}
 
