@@ -149,7 +149,9 @@ def plain_kind(text: str) -> str:
         return NULL
     if text in _BOOLS:
         return BOOL
-    return INT if _INT.fullmatch(text) else FLOAT if _FLOAT.fullmatch(text) else TEXT
+    if _INT.fullmatch(text):
+        return INT
+    return FLOAT if _FLOAT.fullmatch(text) else TEXT
 
 
 def scalar(
@@ -190,10 +192,13 @@ def join_path(parts: Iterable[str]) -> str:
     """The text of a path for ``layers.split_path``: parts with a dot, a quote or `=` are in double
     quotes.
     """
-    return ".".join(
-        part if re.fullmatch('[^."=]+', part) else '"' + part.replace('"', '""') + '"'
-        for part in parts
-    )
+    spelled = []
+    for part in parts:
+        if not re.fullmatch('[^."=]+', part):
+            doubled = part.replace('"', '""')
+            part = f'"{doubled}"'
+        spelled.append(part)
+    return ".".join(spelled)
 
 
 def lay_over(tree: YamlNode, name: str) -> YamlNode | None:
@@ -208,21 +213,19 @@ def lay_over(tree: YamlNode, name: str) -> YamlNode | None:
     sources: dict[int, ValueText] = {}
 
     def copied(node: YamlNode) -> YamlNode:
-        source = sources.setdefault(
-            id(node.source), ValueText(node.source.label, VARIANT, node.source.text)
-        )
-        return replace(
-            node, source=source, items={name: copied(child) for name, child in node.items.items()}
-        )
+        same = ValueText(node.source.label, VARIANT, node.source.text)
+        source = sources.setdefault(id(node.source), same)
+        items = {name: copied(child) for name, child in node.items.items()}
+        return replace(node, source=source, items=items)
 
     return copied(overlay(node))
 
 
 def overlay(node: YamlNode) -> YamlNode:
     """The changes of a variant: all but its description."""
-    return node.with_items(
-        {name: child for name, child in node.items.items() if name != "description"}
-    )
+    items = dict(node.items)
+    items.pop("description", None)
+    return node.with_items(items)
 
 
 MAX_BYTES = 1 << 20
@@ -276,14 +279,18 @@ def _composed(source: ValueText) -> yaml.Node | None:
     """
     depth = 0
     for event in yaml.parse(source.text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
-        if depth > MAX_DEPTH:
-            mark: Any = event.start_mark
-            place = source.place(mark.line + 1, mark.column + 1)
-            raise _TooLarge(Problem(f"nests deeper than {MAX_DEPTH} levels", place))
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                place = _place_of(event.start_mark, source)
+                raise _TooLarge(Problem(f"nests deeper than {MAX_DEPTH} levels", place))
     return yaml.compose(source.text, Loader=_Loader)
+
+
+def _place_of(mark: Any, source: ValueText, path: str = "") -> Place:
+    return source.place(mark.line + 1, mark.column + 1, path)
 
 
 _SYNTAX_HINTS = {
@@ -297,36 +304,29 @@ _SYNTAX_HINTS = {
 
 
 def _syntax(error: yaml.YAMLError, source: ValueText) -> Problem:
-    message = (
-        getattr(error, "problem", None)
-        or getattr(error, "reason", None)
-        or "is not text that YAML can carry"
-    )
+    message = getattr(error, "problem", None) or getattr(error, "reason", None)
+    message = message or "is not text that YAML can carry"
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    place = (
-        source.place(mark.line + 1, mark.column + 1)
-        if mark
-        else _at(getattr(error, "position", None), source)
-    )
-    if (
-        "nesting depth" in message
-    ):  # libyaml's own limit, from PyYAML 6.0.4: it reads ahead of the events
+    if mark:
+        place = _place_of(mark, source)
+    else:
+        place = _at(getattr(error, "position", None), source)
+    # libyaml's own limit, from PyYAML 6.0.4: it reads ahead of the events.
+    if "nesting depth" in message:
         return Problem(f"nests deeper than {MAX_DEPTH} levels", place)
     if not source.is_file:
-        return Problem(
-            f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text"
-        )
+        hint = "quote it, or write plain text"
+        return Problem(f"is not a YAML value: {message}", Place(source.label), hint)
     if "but found another document" in message:
-        return Problem(
-            "a second document begins here",
-            place,
-            "a project file is one document; remove the `---`",
-        )
+        hint = "a project file is one document; remove the `---`"
+        return Problem("a second document begins here", place, hint)
     context = getattr(error, "context", None)
+    if context:
+        shown = f"is not YAML: {message} ({context})"
+    else:
+        shown = f"is not YAML: {message}"
     hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in message), "")
-    return Problem(
-        f"is not YAML: {message} ({context})" if context else f"is not YAML: {message}", place, hint
-    )
+    return Problem(shown, place, hint)
 
 
 def _at(position: int | None, source: ValueText) -> Place:
@@ -348,45 +348,36 @@ class _Walker:
         self.depth = 0
 
     def problem(self, node: yaml.Node, path: str, message: str, hint: str = "") -> None:
-        mark = node.start_mark
-        self.problems.append(
-            Problem(message, self.source.place(mark.line + 1, mark.column + 1, path), hint)
-        )
+        self.problems.append(Problem(message, _place_of(node.start_mark, self.source, path), hint))
 
     def walk(self, node: yaml.Node, path: str) -> YamlNode:
         """The tree below ``node``. Aliases are followed, so size and depth are checked here."""
-        mark = node.start_mark
-        line, column = mark.line + 1, mark.column + 1
+        line, column = node.start_mark.line + 1, node.start_mark.column + 1
         self.count += 1
         if node.tag not in _PLAIN_TAGS and not (self.foreign and node.tag in _COMPOSE_TAGS):
             shown = node.tag.replace(_CORE, "!!", 1)
             self.problem(node, path, f"the tag {shown} is not supported", "remove the tag")
         if isinstance(node, yaml.ScalarNode):
             return scalar(node.value, self.source, line, column, quoted=bool(node.style))
-        limits = {
-            f"expands to more than {MAX_NODES} values": self.count > MAX_NODES,
-            f"nests deeper than {MAX_DEPTH} levels through aliases": self.depth >= MAX_DEPTH,
-        }
-        for message, reached in limits.items():
-            if reached:
-                hint = "write the values out instead of using aliases"
-                raise _TooLarge(Problem(message, self.source.place(line, column, path), hint))
+        limit = ""
+        if self.count > MAX_NODES:
+            limit = f"expands to more than {MAX_NODES} values"
+        elif self.depth >= MAX_DEPTH:
+            limit = f"nests deeper than {MAX_DEPTH} levels through aliases"
+        if limit:
+            hint = "write the values out instead of using aliases"
+            raise _TooLarge(Problem(limit, self.source.place(line, column, path), hint))
         self.depth += 1
+        kind = MAP
         if isinstance(node, yaml.SequenceNode):
-            items = {
-                str(index): self.walk(item, f"{path}[{index}]")
-                for index, item in enumerate(node.value)
-            }
+            kind = LIST
+            items = {}
+            for index, item in enumerate(node.value):
+                items[str(index)] = self.walk(item, f"{path}[{index}]")
         else:
             items = self._entries(node.value, path)
         self.depth -= 1
-        return YamlNode(
-            LIST if isinstance(node, yaml.SequenceNode) else MAP,
-            self.source,
-            line,
-            column,
-            items=items,
-        )
+        return YamlNode(kind, self.source, line, column, items=items)
 
     def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, YamlNode]:
         entries: dict[str, YamlNode] = {}
@@ -398,16 +389,17 @@ class _Walker:
             name = key.value
             if key.tag not in _PLAIN_TAGS:  # Compose reads `!!binary cHJvdmlkZXI=` as `provider`
                 shown = key.tag.replace(_CORE, "!!", 1)
-                self.problem(
-                    key, path, f"the tag {shown} is not supported for a key", "remove the tag"
-                )
+                message = f"the tag {shown} is not supported for a key"
+                self.problem(key, path, message, "remove the tag")
             inner = f"{path}.{name}" if path else name
             is_merge = name == "<<" and not key.style
             if is_merge and self.foreign:
                 merged = self.walk(value, inner)
+                mappings = merged.elements if merged.kind == LIST else [merged]
                 # Of several, the first wins; entries beside the key win over all.
-                for mapping in reversed(merged.elements if merged.kind == LIST else [merged]):
-                    below |= mapping.items if mapping.kind == MAP else {}
+                for mapping in reversed(mappings):
+                    if mapping.kind == MAP:
+                        below |= mapping.items
             elif is_merge:
                 hint = "put shared values into `defaults`, or let one profile extend another"
                 self.problem(key, path, "merge keys (<<) are not supported", hint)
@@ -415,11 +407,10 @@ class _Walker:
                 message = f"the key is already there, on line {entries[name].key_line}"
                 self.problem(key, inner, message, "keep one of them")
             else:
-                child = entries[name] = self.walk(value, inner)
-                child.key_line, child.key_column = (
-                    key.start_mark.line + 1,
-                    key.start_mark.column + 1,
-                )
+                child = self.walk(value, inner)
+                child.key_line = key.start_mark.line + 1
+                child.key_column = key.start_mark.column + 1
+                entries[name] = child
         return {**below, **entries}
 
 
@@ -448,33 +439,26 @@ def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
     """The text of ``path``, called ``label`` in messages: at most ``limit`` bytes of UTF-8. Raises
     ProjectError.
     """
-
-    def refused(message: str, hint: str = "") -> ProjectError:
-        return ProjectError([Problem(message, Place(label), hint)])
-
+    hint = ""
     try:
         with files.opened(path) as file:
             data = file.read(limit + 1)
-    except FileNotFoundError:
-        raise refused(
-            "there is no such file", "`envgen init DIR` writes a starter project"
-        ) from None
-    except files.NotAFile as error:
-        if path.is_dir():
-            raise refused("is a folder, not a file", "name the file in it") from None
-        raise refused(reason_of(error)) from None
-    except OSError as error:
-        raise refused(f"cannot be read: {reason_of(error).lower()}") from None
-    if len(data) > limit:
+        if len(data) <= limit:
+            return decode(data, label)
         message = f"is larger than {limit >> 20} MiB, the limit"
-        raise refused(
-            *(
-                (f"{message} for a project file", "name the project file")
-                if limit == MAX_BYTES
-                else (message,)
-            )
-        )
-    return decode(data, label)
+        if limit == MAX_BYTES:
+            message += " for a project file"
+            hint = "name the project file"
+    except FileNotFoundError:
+        message = "there is no such file"
+        hint = "`envgen init DIR` writes a starter project"
+    except files.NotAFile as error:
+        message = reason_of(error)
+        if path.is_dir():
+            message, hint = "is a folder, not a file", "name the file in it"
+    except OSError as error:
+        message = f"cannot be read: {reason_of(error).lower()}"
+    raise ProjectError([Problem(message, Place(label), hint)])
 
 
 def decode(data: bytes, label: str) -> str:
@@ -484,16 +468,15 @@ def decode(data: bytes, label: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Positions do not count a byte order mark.
-        offset = error.start + (3 if data.startswith(b"\xef\xbb\xbf") else 0)
-        before = data[:offset]
-        line = before.count(b"\n") + 1
-        lead = before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")
-        place = Place(label, line, len(lead) + 1, "", lead + "?")
-        message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
-        hint = (
-            "the file looks like UTF-16"
-            if data[:2] in (b"\xff\xfe", b"\xfe\xff")
-            else "save the file as UTF-8"
-        )
-        raise ProjectError([Problem(message, place, hint)]) from None
+        offset = error.start
+    if data.startswith(b"\xef\xbb\xbf"):
+        offset += 3  # positions do not count a byte order mark
+    before = data[:offset]
+    line = before.count(b"\n") + 1
+    lead = before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")
+    place = Place(label, line, len(lead) + 1, "", lead + "?")
+    message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
+    hint = "save the file as UTF-8"
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        hint = "the file looks like UTF-16"
+    raise ProjectError([Problem(message, place, hint)])

@@ -401,7 +401,7 @@ def test_every_key_is_accepted_somewhere(folder: Path) -> None:
 
 TOP = Path(__file__).resolve().parents[3]
 ENTRIES = {"sources", "services", "caches", "nodes", "submodule_origins", "inputs", "mounts", "encodings", "env"}
-ENTRIES |= {"args", "expect", "forbid", "ulimits"}
+ENTRIES |= {"args", "expect", "forbid", "ulimits", "targets", "figures"}
 
 
 def without_entries(path: list[str]) -> str:
