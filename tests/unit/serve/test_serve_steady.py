@@ -155,7 +155,7 @@ def test_one_that_runs_already_is_looked_at_seldom(monkeypatch: pytest.MonkeyPat
         return RUNS
 
     waits = waiter(Answering)
-    waits._engine.container = container  # type: ignore[method-assign]
+    waits._engine.container = container  # type: ignore[method-assign, assignment]
     monkeypatch.setattr(Answering, "_ask", lambda _self: done(Readiness(True, text="Paris")))
     assert waits.wait("1", NOW + 60, already=True).answer.text == "Paris"
     assert len(looks) == 3
