@@ -100,6 +100,7 @@ def build(
     image = deployment.engine.image(image_name) if result.ok else None
     if image and existing and image.id != existing.id:
         keep_before(deployment, existing)
+    deployment = deployment.with_cached(image=image)
     if image and existing and image.id == existing.id and not no_cache:
         return BuildOutcome(deployment, image.id, changed=changed)
     return BuildOutcome(deployment, image.id if image else "", result, cause, log, show, changed)

@@ -59,9 +59,8 @@ def _kept(deployment: Deployment, digest: str) -> Path:
     return files.state_dir(deployment.root, "history") / name
 
 
-def remember(session: Session) -> None:
+def remember(session: Session, deployment: Deployment) -> None:
     """Keep the project's file and lock that its image was built from."""
-    deployment = session.deployment()
     if deployment.lock is None or not deployment.is_current:
         return
     path, file = _kept(deployment, deployment.rendered.digest), session.loaded().project.file

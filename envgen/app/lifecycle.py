@@ -44,7 +44,7 @@ def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveServi
         checked, started = start_one(service, options, predict=True)
         return checked.service, started
     if varied is not session:  # when it is ready depends on the variant that it was started with
-        service = service.on(varied.deployment().rendered_files())
+        service = service.on(varied.deployment().sharing(deployment).rendered_files())
     start = Start(service, partial(failed, service), timeout=timeout, running=containers[0])
     return service, start.run((RESTART, WAIT))
 

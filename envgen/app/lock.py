@@ -33,18 +33,21 @@ class Updated:
     left: Sequence[Problem] = ()
 
 
-def check(session: Session) -> dict[str, list[Stale]] | None:
-    """Profile -> what is missing or has changed, offline; None without a lock file."""
-    profiles, root = session.profiles(local=False), session.loaded(local=False).project.root
-    lock = load(root)
+def check(session: Session, lock: Lock | None) -> dict[str, list[Stale]] | None:
+    """Profile -> what is missing or has changed in the lock file, offline; None without one."""
     if lock is None:
         return None
-    for line in (one for p in profiles for one in left_out(p, locked(p, lock), series_of(p, root))):
-        progress(f"note: {line}")
+    profiles, root = session.profiles(local=False), session.loaded(local=False).project.root
+    lacking = dict[str, list[Stale]]()
+    for profile in profiles:
+        own = locked(profile, lock)
+        for line in left_out(profile, own, series_of(profile, root)):
+            progress(f"note: {line}")
+        lacking[profile.name] = [*stale(profile, own), *unlocked_models(profile, lock)]
     if lock.read:
         entries = "1 entry was" if len(lock.read) == 1 else f"{len(lock.read)} entries were"
         progress(f"note: {entries} read elsewhere; `envgen lock` asks their servers")
-    return {p.name: [*stale(p, locked(p, lock)), *unlocked_models(p, lock)] for p in profiles}
+    return lacking
 
 
 def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Updated:

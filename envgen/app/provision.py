@@ -248,8 +248,9 @@ class Provision:
 
     def image(self) -> None:
         """Build it."""
-        self.shown(builds.build(self.session.deployment(), show=is_terminal()))
-        remember(self.session)
+        outcome = builds.build(self.session.deployment(), show=is_terminal())
+        self.shown(outcome)
+        remember(self.session, outcome.deployment)
 
     def weights(self) -> None:
         """Wait for the downloads, which begin here at the latest."""

@@ -15,7 +15,6 @@ from envgen.deployment import Deployment
 from envgen.engine.endpoint import with_plugin
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, EnvgenError
-from envgen.profile.model import Profile
 from envgen.render.outputs import diff, render_project
 from envgen.serve.notices import of_all
 
@@ -35,15 +34,15 @@ def look(session: Session) -> dict[str, Any]:
         "containers": [],
         "lost": {},
         "caches": [],
-        "drift": drift(session),
         "left_out": [],
         "other_folder": None,
         "notices": {},
         "trial": None,
         "back": None,
     }
+    first = deployment = session.deployment()
     try:
-        reached, lost = reach(session.deployment(), nodes_of(profile), PATIENCE)
+        reached, lost = reach(deployment, nodes_of(profile), PATIENCE)
         state["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise with_plugin(next(iter(lost.values())), "compose")
@@ -64,25 +63,34 @@ def look(session: Session) -> dict[str, Any]:
             f"{one.place}: {one.message}" if one.place else one.message for one in error.problems
         )
         reachable = not isinstance(error, EngineError)
-    return state | {"engine": {"ok": reachable, "error": trouble}, "lock": _lock(session, profile)}
+    return state | {
+        "engine": {"ok": reachable, "error": trouble},
+        "drift": drift(session, first),
+        "lock": _lock(session, first),
+    }
 
 
-def drift(session: Session) -> list[str]:
+def drift(session: Session, deployment: Deployment) -> list[str]:
     """The committed files that differ from what the project file renders to, without settings of
     this machine.
+
+    ``deployment``: of the session; what it has rendered is not rendered again.
     """
     if session.sets or session.variant:
         return []  # committed files have neither
     try:
         project = session.loaded(local=False).project
-        files = render_project(project, only=session.profile().name)
-        return [
-            path
-            for path in sorted(files)
-            if (project.root / path).is_file() and diff(project.root, {path: files[path]})
-        ]
+        same = project is session.loaded().project and not deployment.node
+        known = vars(deployment).get("rendered") if same else None
+        if known is not None and (session.file or deployment.lock is not deployment.locked):
+            known = None
+        name, lock = deployment.profile.name, deployment.lock_file
+        files = render_project(project, only=name, lock=lock, known=known)
     except EnvgenError:
         return []  # `render --check` reports it
+    root = project.root
+    there = [path for path in sorted(files) if (root / path).is_file()]
+    return [path for path in there if diff(root, {path: files[path]})]
 
 
 def _image(deployment: Deployment) -> Mapping[str, Any]:
@@ -99,12 +107,12 @@ def _image(deployment: Deployment) -> Mapping[str, Any]:
     }
 
 
-def _lock(session: Session, profile: Profile) -> Mapping[str, Any]:
+def _lock(session: Session, deployment: Deployment) -> Mapping[str, Any]:
     try:
-        differences = lock.check(session)
+        differences = lock.check(session, deployment.lock_file)
     except EnvgenError as error:
         return {"state": "unreadable", "stale": [error.problems[0].message]}
     if differences is None:
         return {"state": "missing", "stale": []}
-    lacking = [str(one) for one in differences.get(profile.name, ())]
+    lacking = [str(one) for one in differences.get(deployment.profile.name, ())]
     return {"state": "stale" if lacking else "current", "stale": lacking}

@@ -60,6 +60,8 @@ class Host:
         """The same profile on machine ``node``, with that machine's folders; "" for Docker's
         current engine.
         """
+        if node == self.node:
+            return self
         shared = self.shared or self.profile
         return replace(self, profile=on_machine(shared, node), node=node, shared=shared)
 
@@ -92,6 +94,12 @@ class Host:
             return connect(self._environment)
         except EngineError as error:
             raise (named(self.node, error) if self.node else error) from None
+
+    def sharing(self: H, other: Host) -> H:
+        """The same, with the connection that ``other`` has to the same machine."""
+        cached = vars(other)
+        known = {name: cached[name] for name in ("endpoint", "engine") if name in cached}
+        return self.with_cached(**known) if self.node == other.node else self
 
     def reconnected(self) -> Engine:
         """A new connection to the engine."""

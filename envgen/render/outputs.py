@@ -237,18 +237,25 @@ def _below(root: Path, path: str) -> Iterator[str]:
 
 
 def render_project(
-    project: Project, *, only: str | None = None, lock: Lock | None = None
+    project: Project,
+    *,
+    only: str | None = None,
+    lock: Lock | None = None,
+    known: Rendered | None = None,
 ) -> dict[str, bytes]:
     """The files of all profiles (``only``: of one), by path, with one .dockerignore for all.
 
-    ``lock``: in place of the lock file.
+    ``lock``: in place of the lock file. ``known``: what was rendered already, of ``only``.
     """
-    lock = lock or load(project.root)
+    if lock is None and known is None:
+        lock = load(project.root)
     wanted: dict[str, bytes] = {}
     copied: set[str] = set()
     for name, profile in project.profiles.items():
         copied.update(paths_of(profile))
-        if only in (None, name):
+        if known is not None and only == name:
+            wanted |= known.files
+        elif only in (None, name):
             of_profile = locked(profile, lock) if lock else None
             wanted |= render_profile(profile, of_profile, root=project.root).files
     wanted[IGNORE_FILE] = dockerignore(sorted(copied)).encode()

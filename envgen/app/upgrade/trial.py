@@ -259,7 +259,7 @@ def keep_files(session: Session, made: Session) -> None:
     if journal.state_of(project) != made.candidate.of:
         message = f"{project.file.name} or {LOCK_FILE} has changed since the trial began"
         raise RefusedError(message, hint="the same command again tries what they say now")
-    images.remember(session)
+    images.remember(session, session.deployment())
     texts = {project.file.name: made.candidate.text, LOCK_FILE: text_of(lock)}
     rendered = render_project(project, lock=lock)
     texts |= {path: data.decode() for path, data in rendered.items() if (root / path).is_file()}
@@ -275,7 +275,7 @@ def take_image(session: Session) -> None:
     for machine in all_machines(fresh.deployment()):
         images.adopt(machine)
         machine.engine.remove_image(profile.image_name + Candidate.tag)  # this name of it
-    images.remember(fresh)
+    images.remember(fresh, fresh.deployment())
 
 
 # --- the way back

@@ -43,12 +43,14 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     """
     deployment = session.deployment()
     warn_of_unused(session)
-    show(builds.build(deployment, show=not wants_json(), no_cache=no_cache, unlocked=unlocked))
-    remember(session)
-    if files := drift(session):
-        progress(
-            f"out of date: {', '.join(files)}; update with: {deployment.profile.render_command}"
-        )
+    watched = not wants_json()
+    outcome = builds.build(deployment, show=watched, no_cache=no_cache, unlocked=unlocked)
+    show(outcome)
+    remember(session, outcome.deployment)
+    files = drift(session, outcome.deployment)
+    if files:
+        render = deployment.profile.render_command
+        progress(f"out of date: {', '.join(files)}; update with: {render}")
     return ExitCode.OK
 
 

@@ -72,9 +72,10 @@ def command(
         return _print(this_machine(session))
     if service is not None:
         known_service(session.profile(), service)
-    plain = session.deployment()
-    session = with_running_variant(session, service, lambda: head_of(plain, service).engine)
-    subject = Subject(session.deployment(), service, may_start, session.loaded().project.file.name)
+    head = head_of(session.deployment(), service)
+    session = with_running_variant(session, service, lambda: head.engine)
+    deployment = session.deployment().sharing(head)
+    subject = Subject(deployment, service, may_start, session.loaded().project.file.name)
     diagnoses = diagnose(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, diagnoses)

@@ -13,6 +13,7 @@ from envgen.cli.common import answer, reporting
 from envgen.errors import ExitCode, UsageError
 from envgen.live import moving
 from envgen.lock.ask import Stale
+from envgen.lock.model import load
 from envgen.text import progress
 
 
@@ -52,7 +53,7 @@ def command(session: Session, names: tuple[str, ...], check: bool, upgrade: bool
 
 def _check(session: Session) -> int:
     with moving("checking"):
-        checked = lock.check(session)
+        checked = lock.check(session, load(session.loaded(local=False).project.root))
     rows = [
         {"profile": p, "name": s.name, "message": s.message}
         for p, items in (checked or {}).items()

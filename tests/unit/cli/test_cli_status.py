@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +17,7 @@ from envgen import cli
 from envgen.engine import endpoint
 from envgen.engine.values import Container, Image, image_of
 from envgen.errors import EngineError, ExitCode
+from envgen.lock.model import Lock, save
 from envgen.profile.load import load_project
 from envgen.render.inputs import label_of
 from envgen.render.outputs import render_profile
@@ -143,3 +147,25 @@ def test_a_lock_that_cannot_be_read_is_no_trouble_of_the_engine(
     (tmp_path / "envgen.lock").write_text("")
     screen = ask(monkeypatch, StubEngine())
     assert "image       unknown: envgen.lock: this envgen reads lock files" in screen and "engine " not in screen
+
+
+def test_everything_is_looked_up_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is connected, the files are rendered, and the lock is read."""
+    counts = Counter[str]()
+
+    def counted(place: str) -> None:
+        module, _, name = place.rpartition(".")
+        work = getattr(importlib.import_module(module), name)
+
+        def count(*words: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return work(*words, **options)
+
+        monkeypatch.setattr(place, count)
+
+    save(project / "envgen.lock", Lock())
+    for module in ("deployment.image", "render.outputs"):
+        counted(f"envgen.{module}.load")
+        counted(f"envgen.{module}.render_profile")
+    ask(monkeypatch, StubEngine())
+    assert counts == {"load": 1, "render_profile": 1}
