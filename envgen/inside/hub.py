@@ -180,6 +180,17 @@ def differs(path: str, size: int) -> bool:
     return digest.hexdigest() != name
 
 
+def shards_in(path: str, index: str) -> Tuple[Dict[str, Set[str]], List[str]]:
+    """The weight files of one index with their tensors, and problems with it."""
+    tensors = json_of(path).get("weight_map")
+    if not isinstance(tensors, dict) or not tensors:
+        return {}, ["%s names no weights, or can't be read" % index]
+    tensors_of: Dict[str, Set[str]] = {}
+    for tensor, name in tensors.items():
+        tensors_of.setdefault(str(name), set()).add(tensor)
+    return dict(sorted(tensors_of.items())), []
+
+
 def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[str]], List[str]]:
     """The weight files in the model's own index with the tensors of each, and problems with it.
 
@@ -187,18 +198,12 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[s
     (model-00001-of-00002) all.
     """
     for index in INDEXES:
-        if index not in sizes:
-            continue
-        tensors = json_of(os.path.join(snapshot, index)).get("weight_map")
-        if not isinstance(tensors, dict) or not tensors:
-            return {}, ["%s names no weights, or can't be read" % index]
-        tensors_of: Dict[str, Set[str]] = {}
-        for tensor, name in tensors.items():
-            tensors_of.setdefault(str(name), set()).add(tensor)
-        return dict(sorted(tensors_of.items())), []
+        if index in sizes:
+            return shards_in(os.path.join(snapshot, index), index)
     weights = [name for name in sizes if name.endswith(WEIGHTS)]
-    counted: Dict[str, Set[str]] = {name: set() for name in sorted(set(counted_in(weights)))}
-    return (counted, []) if weights else ({}, ["there are no weights"])
+    if not weights:
+        return {}, ["there are no weights"]
+    return {name: set() for name in sorted(set(counted_in(weights)))}, []
 
 
 def counted_in(names: List[str]) -> Iterator[str]:

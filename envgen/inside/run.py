@@ -212,29 +212,42 @@ def ask(
     return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
 
 
+def _marked(printed: str, mark: str) -> dict[str, Any] | NoAnswer | None:
+    """The answer, or the error, of the last document that is marked; None without one."""
+    marked = [line for line in printed.splitlines() if line.startswith(f"{mark} ")]
+    if not marked:
+        return None
+    try:
+        document = read_json(marked[-1][len(mark) + 1 :])
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    answer = document.get("answer")
+    if isinstance(answer, dict):
+        return answer
+    if "error" not in document:
+        return None
+    stack = tuple(map(str, document.get("stack") or ()))
+    return NoAnswer(str(document["error"]), str(document.get("message", "")), stack)
+
+
 def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | NoAnswer:
     """The marked document's answer; without a document, the end of stderr is the reason."""
-    for line in reversed(result.stdout.decode("utf-8", "replace").splitlines()):
-        if not line.startswith(f"{mark} "):
-            continue
-        try:
-            document = read_json(line[len(mark) + 1 :])
-        except ValueError:
-            break
-        answer = document.get("answer") if isinstance(document, dict) else None
-        if isinstance(answer, dict):
-            return answer
-        if isinstance(document, dict) and "error" in document:
-            stack = tuple(str(one) for one in document.get("stack") or ())
-            return NoAnswer(str(document["error"]), str(document.get("message", "")), stack)
-        break
+    answer = _marked(result.stdout.decode("utf-8", "replace"), mark)
+    if answer is not None:
+        return answer
     # Docker's error for a program that it can't start comes on stdout.
-    lines = (result.stderr.strip() or result.stdout).decode("utf-8", "replace").strip().splitlines()
-    # faulthandler prints the fault before the stack.
-    tail = (*lines[-12:], *[line for line in lines if line.startswith("Fatal Python error")][:1])
+    printed = result.stderr.strip() or result.stdout
+    lines = printed.decode("utf-8", "replace").strip().splitlines()
+    fatal = [line for line in lines if line.startswith("Fatal Python error")]
+    tail = (*lines[-12:], *fatal[:1])  # faulthandler prints the fault before the stack
+    code = f"exit code {result.code}"
     if result.code in (126, 127):
-        reason = tail[-1] if tail else f"exit code {result.code}"
+        reason = tail[-1] if tail else code
         raise EngineError(f"cannot start {python} in the container: {reason}", hint=NEEDED)
-    late = any(line.startswith("Timeout (") for line in lines)
-    killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
-    return NoAnswer(f"{NO_ANSWER} in time" if late else NO_ANSWER, killed, tail, result.code, late)
+    if result.code in (137, -9):
+        code = KILLED
+    if any(line.startswith("Timeout (") for line in lines):
+        return NoAnswer(f"{NO_ANSWER} in time", code, tail, result.code, True)
+    return NoAnswer(NO_ANSWER, code, tail, result.code, False)

@@ -217,10 +217,12 @@ class JitCache:
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
-        others = [
-            c for c in self.deployment.engine.containers() if c.state == "running" and c.id != own
-        ]
-        return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
+        sharing = []
+        for container in self.deployment.engine.containers():
+            sources = {mount.source for mount in container.mounts}
+            if container.state == "running" and container.id != own and sources & place.sources:
+                sharing.append(container)
+        return sharing
 
     def _label(self, container: Container | None) -> str:
         """The service's name if it belongs to this profile, else the container's."""

@@ -219,18 +219,17 @@ def fits(python: PythonLock, profile: Profile) -> bool:
 def _fits(pins: Sequence[Pinned], step: PythonSet, off: Collection[str]) -> bool:
     """Whether these can be the packages of a step. A package of the base image has no pin."""
     versions = {pin.name: pin.version for pin in pins}
-    own, wanted = canonicalize_name(step.own), list(map(Requirement, step.words))
-    never = {*off, *map(canonicalize_name, step.never)} - {own}
-    named: dict[str, SpecifierSet] = {canonicalize_name(one.name): one.specifier for one in wanted}
     if len(versions) != len(pins) or (step.name == "uv" and {*versions} != {"uv"}):
         return False
+    own = canonicalize_name(step.own)
+    never = {*off, *map(canonicalize_name, step.never)} - {own}
+    named: dict[str, SpecifierSet] = {}
+    for wanted in map(Requirement, step.words):
+        named[canonicalize_name(wanted.name)] = wanted.specifier
     if never & {*versions} or not (step.dependencies or {*versions} <= {*named}):
         return False
-    return all(
-        named[name].contains(version, prereleases=True)
-        for name, version in versions.items()
-        if name in named
-    )
+    both = versions.keys() & named.keys()
+    return all(named[name].contains(versions[name], prereleases=True) for name in both)
 
 
 def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale]:

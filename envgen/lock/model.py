@@ -431,7 +431,10 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputCh
     """What differs, by name. Hashes count only where the version is the same."""
     differences = []
     for name in sorted({*before, *after}):
-        old, new, plain = before.get(name, ""), after.get(name, ""), name.removesuffix(" sha256")
-        if old != new and (plain == name or before.get(plain) == after.get(plain)):
+        old, new = before.get(name, ""), after.get(name, "")
+        if old == new:
+            continue
+        version = name.removesuffix(" sha256")
+        if version == name or before.get(version) == after.get(version):
             differences.append(InputChange(name, old, new))
     return differences

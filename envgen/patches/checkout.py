@@ -126,14 +126,16 @@ class Checkout:
 
         It leaves out files that a build's version script wrote, and those that git ignores.
         """
+        work = self._work
         base = self._base(series)
-        now = self._work.tree([name for name in self._work.untracked() if not name.endswith("/")])
+        untracked = [name for name in work.untracked() if not name.endswith("/")]
+        now = work.tree(untracked)
         words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv"]
-        names = self._work.git([*words, "--name-only", "--no-renames", "-z", base, now]).names
-        left = self._work.generated(names)
+        changed = work.git([*words, "--name-only", "--no-renames", "-z", base, now])
+        left = work.generated(changed.names)
         without = [f":(top,exclude,literal){name}" for name in left]
-        options = ["--full-index", "--binary", "-M"]
-        return self._work.git([*words, *options, base, now, "--", ":(top)", *without]).stdout, left
+        words += ["--full-index", "--binary", "-M", base, now, "--", ":(top)", *without]
+        return work.git(words).stdout, left
 
     def _base(self, series: Series) -> str:
         """HEAD with the applied patches: the longest start of the series that can be reversed."""

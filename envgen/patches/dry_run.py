@@ -68,18 +68,23 @@ def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
     ``mounted``: a checkout may have them already.
     """
     wanted = series.for_version(tree.version)
-    code = tree.read({name for patch in wanted.patches for name in patch.touches})
-    states = _tried(code, wanted)
+    touched = set[str]()
+    for patch in wanted.patches:
+        touched.update(patch.touches)
+    states = _tried(tree.read(touched), wanted)
     if isinstance(tree, WheelTree):
-        lost = {patch.name: tuple(tree.lacking(patch)) for patch in wanted.patches}
-        states |= {name: (State.LACKING, files) for name, files in lost.items() if files}
+        for patch in wanted.patches:
+            lacking = tuple(tree.lacking(patch))
+            if lacking:
+                states[patch.name] = State.LACKING, lacking
     verdicts = []
     for patch in series.patches:
         state, messages = states.get(patch.name, (State.OUT_OF_RANGE, ()))
         has = mounted and state is State.ALREADY
-        verdicts.append(
-            PatchVerdict(patch.name, patch.path, patch.header.applies_to, state, messages, has)
+        verdict = PatchVerdict(
+            patch.name, patch.path, patch.header.applies_to, state, messages, has
         )
+        verdicts.append(verdict)
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 

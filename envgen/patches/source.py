@@ -173,9 +173,9 @@ class PatchedSource:
     def wheel(self) -> WheelTree:
         """Its released wheel. EnvgenError without one."""
         house, pip = self.profile.build.wheelhouse, self.profile.pip
-        folder = (
-            (self.root / Path(house.path).expanduser()).resolve() if house is not None else None
-        )
+        folder = None
+        if house is not None:
+            folder = (self.root / Path(house.path).expanduser()).resolve()
         indexes = (pip.index, *pip.extra_indexes) if pip.index else ()
         return released(self.source.distribution, self.version, indexes, folder, self.pins)
 

@@ -113,13 +113,19 @@ def released(
             return [one for one in archive.namelist() if not one.endswith("/")]
 
     def fetch(wanted: Collection[str]) -> dict[str, bytes]:
-        kept = {member: cache / hashlib.sha256(member.encode()).hexdigest() for member in wanted}
-        contents = {} if at_hand else {member: _kept(path) for member, path in kept.items()}
-        found = {member: content for member, content in contents.items() if content is not None}
-        rest = sorted(set(wanted) - found.keys())
-        new = read(rest) if rest else {}
-        for member in [] if at_hand else rest:
-            _keep(kept[member], new[member])
+        if at_hand:
+            return read(sorted(wanted)) if wanted else {}
+        found, rest = {}, []
+        for member in sorted(wanted):
+            path = cache / hashlib.sha256(member.encode()).hexdigest()
+            content = _kept(path)
+            if content is None:
+                rest.append((member, path))
+            else:
+                found[member] = content
+        new = read([member for member, _ in rest]) if rest else {}
+        for member, path in rest:
+            _keep(path, new[member])
         return {**found, **new}
 
     content = None if at_hand else _kept(cache / "names")

@@ -69,8 +69,8 @@ def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     """The rows of a comparison as lines."""
-    yield from map(
-        visible,
-        table([(row["verdict"], row["name"], row["seen"]) for row in summary["rows"]], indent="  "),
-    )
-    yield from (visible(f"  differs: {line}") for line in summary.get("differing", ()))
+    rows = [(row["verdict"], row["name"], row["seen"]) for row in summary["rows"]]
+    for line in table(rows, indent="  "):
+        yield visible(line)
+    for difference in summary.get("differing", ()):
+        yield visible(f"  differs: {difference}")

@@ -10,7 +10,7 @@ from envgen.app import answers
 from envgen.app.measure import Asked, Trial, cells_document, run_tool
 from envgen.bench import checks
 from envgen.bench.record import Run
-from envgen.bench.tools import Matrix
+from envgen.bench.tools import CellResult, Matrix
 from envgen.cli.common import Count
 from envgen.cli.measure.common import ANYWHERE, measuring, report
 from envgen.errors import UsageError
@@ -55,27 +55,42 @@ def command(asked: Asked, full: bool, max_ttft: int | None, max_per_token: int |
     if not full and (max_ttft or max_per_token):
         raise UsageError("a limit needs --full")
 
-    def quick(trial: Trial, _run: Run) -> checks.Outcome:
-        return checks.outcome(checks.smoke(trial.target, trial.flags))
-
-    def thorough(trial: Trial, run: Run) -> checks.Outcome:
-        service = trial.service
-        assert service is not None  # there is no --url
-        progress("smoke")
-        parts = {"smoke": checks.smoke(trial.target, trial.flags)}
-        progress(f"load: {REQUESTS} requests, {AT_ONCE} at once")
-        before = service.vitals()
-        tool, cells = run_tool(trial, run, LOAD)
-        parts["load"] = checks.load(cells[0], before, service.vitals(), REQUESTS)
+    def work(trial: Trial, run: Run) -> checks.Outcome:
+        criteria = checks.smoke(trial.target, trial.flags)
+        if not full:
+            return checks.outcome(criteria)
+        parts = {"smoke": criteria}
+        tool, cells = _load(trial, run, parts)
         if max_ttft or max_per_token:
             cells += run_tool(trial, run, replace(ALONE, tool=tool))[1]
             parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
-        progress("answers")
-        _, answered = answers.ask(trial, run, None, quick=True)
-        parts["answers"] = [checks.of_answers(row) for row in answered["rows"]]
-        log, has_gpu = service.log(), "gpu" in trial.environment
-        parts["log"] = checks.log_shows(service.described.ready, log, trial.flags, gpu=has_gpu)
-        criteria = [replace(row, part=part) for part, rows in parts.items() for row in rows]
-        return checks.outcome(criteria, strict=True, **cells_document(tool, cells))
+        _answers_and_log(trial, run, parts)
+        named = [replace(row, part=part) for part, rows in parts.items() for row in rows]
+        return checks.outcome(named, strict=True, **cells_document(tool, cells))
 
-    return report(asked, "smoke", {"full": full}, thorough if full else quick)
+    return report(asked, "smoke", {"full": full}, work)
+
+
+Parts = dict[str, list[checks.Criterion]]
+
+
+def _load(trial: Trial, run: Run, parts: Parts) -> tuple[str, list[CellResult]]:
+    """Send the load, and see what it left behind. Returns the tool and its results."""
+    service = trial.service
+    assert service is not None  # there is no --url
+    progress(f"load: {REQUESTS} requests, {AT_ONCE} at once")
+    before = service.vitals()
+    tool, cells = run_tool(trial, run, LOAD)
+    parts["load"] = checks.load(cells[0], before, service.vitals(), REQUESTS)
+    return tool, cells
+
+
+def _answers_and_log(trial: Trial, run: Run, parts: Parts) -> None:
+    """Ask each question alone and among others, then read the log of all of it."""
+    service = trial.service
+    assert service is not None  # there is no --url
+    progress("answers")
+    _, answered = answers.ask(trial, run, None, quick=True)
+    parts["answers"] = [checks.of_answers(row) for row in answered["rows"]]
+    log, has_gpu = service.log(), "gpu" in trial.environment
+    parts["log"] = checks.log_shows(service.described.ready, log, trial.flags, gpu=has_gpu)

@@ -124,8 +124,11 @@ def _rest(context: Context, total: int) -> int | None:
     """Bytes that the profile's largest server leaves of the machine's memory; None if no share is
     written.
     """
-    shares = [0.0]
+    largest = 0.0
     for service in context.profile.services.values():
         with contextlib.suppress(KeyError, ValueError):
-            shares.append(float(str(service.args["gpu-memory-utilization"])))
-    return int(total * (1 - max(shares))) if total and 0 < max(shares) < 1 else None
+            share = float(str(service.args["gpu-memory-utilization"]))
+            largest = max(largest, share)
+    if not total or not 0 < largest < 1:
+        return None
+    return int(total * (1 - largest))

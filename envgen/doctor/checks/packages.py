@@ -26,13 +26,15 @@ def named(probe: Probe, *names: str) -> list[Distribution]:
 
 def active_root(probe: Probe, package: str) -> Root | None:
     """The package's folder that most ways of starting Python import."""
-    folders = [
-        cell.origin.rsplit("/", 1)[0] for cell in probe.cells(package) if cell.kind == "regular"
-    ]
-    top = max(folders, key=folders.count) if folders else None
-    return next(
-        (root for root in probe.roots if root.package == package and root.root == top), None
-    )
+    regular = [cell for cell in probe.cells(package) if cell.kind == "regular"]
+    folders = [cell.origin.rsplit("/", 1)[0] for cell in regular]
+    if not folders:
+        return None
+    top = max(folders, key=folders.count)
+    for root in probe.roots:
+        if root.package == package and root.root == top:
+            return root
+    return None
 
 
 @check("import.scripts", Where.INSIDE, needs="probe")

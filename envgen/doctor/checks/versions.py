@@ -109,21 +109,22 @@ def compilers(context: Context, probe: Probe) -> Findings:
         yield info("the image has no CUDA toolkit, and no GPU needs one", f"no {lacking[0]}")
     split = any(is_for_blackwell(tool) for tool in tools)
     for tool in tools:
-        wanted, cure = wanted_of(tool, context, split), _other_compiler(tool, context)
+        cure = _other_compiler(tool, context)
         if tool.error:
             seen, title = f"{tool.path} {tool.error}", f"{tool.name} can't be used"
             yield error(title, seen, "a working compiler", cure, case="broken", tool=tool.path)
-        elif lacks := sorted(wanted - set(tool.archs)):
-            newest = ", ".join(
-                sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:]
-            )
-            title, seen = (
-                f"{tool.name} doesn't know {', '.join(lacks)}",
-                f"{tool.path}; its newest: {newest}",
-            )
+            continue
+        wanted = wanted_of(tool, context, split)
+        lacks = sorted(wanted - {*tool.archs})
+        if lacks:
+            by_age = sorted(tool.archs, key=lambda arch: (len(arch.rstrip("af")), arch))
+            title = f"{tool.name} doesn't know {', '.join(lacks)}"
+            seen = f"{tool.path}; its newest: {', '.join(by_age[-3:])}"
             yield error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path)
-    names = ", ".join(tool.name for tool in tools) if context.profile.cuda.arch_list.archs else ""
-    return ok(f"{names}: compile for {context.profile.cuda.arch_list}") if names else None
+    if not tools or not context.profile.cuda.arch_list.archs:
+        return None
+    names = ", ".join(tool.name for tool in tools)
+    return ok(f"{names}: compile for {context.profile.cuda.arch_list}")
 
 
 def is_for_blackwell(tool: CompilerFacts) -> bool:
@@ -156,17 +157,20 @@ def _other_compiler(tool: CompilerFacts, context: Context) -> Remedy:
 def gpu_arch(context: Context, probe: Probe) -> Findings:
     """The profile's architectures run on the container's GPUs."""
     listed = context.profile.cuda.arch_list
+    codes = [arch.sm.removeprefix("sm_") for arch in listed.archs]
     for gpu in {one.capability: one for one in probe.gpus}.values():
-        major, minor = (*numbers(gpu.capability), 0, 0)[:2]
-        if not any(runs(arch.sm.removeprefix("sm_"), f"{major}{minor}") for arch in listed.archs):
-            arch = f"{major}.{minor}{'a' if major >= 9 else ''}"
-            seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
-            cure = remedies.line(f"cuda: {{arch_list: {arch}}}")
-            yield error(
-                f"kernels are not built for this GPU: {gpu.name}", seen, arch, cure, case="other"
-            )
-    names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in probe.gpus}))
-    return ok(f"{listed} runs on {names}") if names else None
+        major, minor, *_ = (*numbers(gpu.capability), 0, 0)
+        if any(runs(code, f"{major}{minor}") for code in codes):
+            continue
+        arch = f"{major}.{minor}"
+        if major >= 9:
+            arch += "a"
+        title = f"kernels are not built for this GPU: {gpu.name}"
+        seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
+        cure = remedies.line(f"cuda: {{arch_list: {arch}}}")
+        yield error(title, seen, arch, cure, case="other")
+    names = sorted({f"{one.name} ({one.capability})" for one in probe.gpus})
+    return ok(f"{listed} runs on {', '.join(names)}") if names else None
 
 
 @check("cuda.driver", Where.INSIDE, needs="probe")

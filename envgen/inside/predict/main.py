@@ -128,8 +128,10 @@ def selectors(config: Any, report: Doc, lines: Lines) -> Tuple[Doc, List[Doc]]:
     """What each selector answers (its choice, its refusal, or why there is none), and what it logs."""
     answers = dict(report, asked={}, refusals=[], unasked=[])
     before, lines.kept = lines.kept, []
-    for lines.step, ask in (("attention", ask_attention), ("moe", ask_moe)):
-        with recording(answers, lines), named("set config")[1](config), everything_logged():
-            answers["asked"][lines.step] = ask(config, answers)
+    set_config = named("set config")[1]
+    for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
+        lines.step = step
+        with recording(answers, lines), set_config(config), everything_logged():
+            answers["asked"][step] = ask(config, answers)
     logged, lines.kept = lines.kept, before
     return answers, logged

@@ -91,16 +91,18 @@ def distributions(request: Doc, document: Doc) -> list[Doc]:
 def distribution_facts(entry: str, folder: str) -> Doc:
     """Facts of one dist-info or egg-info (which may be a file)."""
     path = os.path.join(entry, folder)
-    files = [path + name for name in ("/METADATA", "/PKG-INFO", "") if os.path.isfile(path + name)]
-    fact = header(files[0]) if files else {}
+    fact: Doc = {}
+    for name in ("/METADATA", "/PKG-INFO", ""):
+        if os.path.isfile(path + name):
+            fact = header(path + name)
+            break
     fact.update(location=entry, metadata=path)
     fact.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
     if os.path.isfile(path + "/direct_url.json"):
         direct = json.loads(read_text(path + "/direct_url.json"))
         url = direct.get("url", "")
-        fact.update(
-            editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url
-        )
+        fact["editable"] = bool(direct.get("dir_info", {}).get("editable"))
+        fact["url"] = "" if "@" in url else url
     return fact
 
 
@@ -218,25 +220,30 @@ def document_at(path: str) -> Doc:
 
 def compared(wanted: Dict[str, str], document: Doc) -> Doc:
     """The number of promised packages, and those that are missing or have another version."""
+    if not wanted:
+        return {"count": 0, "differ": []}
     present: Dict[str, Doc] = {}
-    for entry, _, name, version in metadata_folders(document) if wanted else ():
+    for entry, _, name, version in metadata_folders(document):
         present.setdefault(name, {"installed": version, "location": entry})
-    differ = [
-        dict(present.get(name, {}), name=name, promised=version)
-        for name, version in sorted(wanted.items())
-        if present.get(name, {}).get("installed") != version
-    ]
+    differ = []
+    for name, version in sorted(wanted.items()):
+        there = present.get(name, {})
+        if there.get("installed") != version:
+            differ.append(dict(there, name=name, promised=version))
     return {"count": len(wanted), "differ": differ}
 
 
 def locked_versions(_request: Doc, document: Doc) -> Doc:
     """The locked Python packages of this image, without those for builds."""
     head = MACHINES.get(os.uname().machine, "") + " pip "
+    inputs = document_at(MANIFEST).get("inputs") or {}
     versions = {}
-    for key, value in (document_at(MANIFEST).get("inputs") or {}).items():
-        words = key[len(head) :].split(" ")
-        if key.startswith(head) and len(words) == 2 and words[0].startswith(("deps", "install.")):
-            versions[words[1]] = str(value)
+    for key, value in inputs.items():
+        if not key.startswith(head):
+            continue
+        step, _, name = key[len(head) :].partition(" ")
+        if name and " " not in name and step.startswith(("deps", "install.")):
+            versions[name] = str(value)
     return compared(versions, document)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
+from click.testing import CliRunner
 
 from envgen.app import measure
 from envgen.app.session import Session
@@ -16,6 +17,7 @@ from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import RunningService, Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult, Matrix
+from envgen.cli.measure import smoke
 from envgen.deployment import Deployment
 from envgen.errors import ServiceError, UsageError
 from envgen.profile.service import Ready
@@ -120,3 +122,43 @@ def test_strict_and_not() -> None:
 @pytest.mark.parametrize(("text", "size"), [("512\n1024\n", 1536 << 20), ("[N/A]\n", None), ("", None)])
 def test_gpu_memory(text: str, size: int | None) -> None:
     assert parse_gpu_memory(text) == size
+
+
+def full(monkeypatch: pytest.MonkeyPatch, *words: str) -> checks.Outcome:
+    """What `smoke --full` makes of a server that passes, but for what it is not asked."""
+    made: list[checks.Outcome] = []
+    ready_ = ready({"kernel": "TRITON_ATTN"}, {})
+    service = SimpleNamespace(vitals=vitals, log=lambda: LOG, described=SimpleNamespace(ready=ready_))
+    trial = SimpleNamespace(service=service, target=None, flags=(), environment={"gpu": "a"})
+
+    def report(_asked: Any, kind: str, parameters: Any, work: Any) -> int:
+        assert (kind, parameters) == ("smoke", {"full": True})
+        made.append(work(trial, None))
+        return 0
+
+    def run_tool(_trial: Any, _run: Any, plan: Matrix) -> tuple[str, list[CellResult]]:
+        return "benchy", [cell(ttft_ms=(90.0,), decode_tps=(40.0,)) for _ in plan.concurrency]
+
+    rows = [{"name": "in a batch against alone", "verdict": "close", "seen": "99 %"}]
+    monkeypatch.setattr(smoke, "report", report)
+    monkeypatch.setattr(smoke, "run_tool", run_tool)
+    monkeypatch.setattr("envgen.app.answers.ask", lambda *_, **__: ("close", {"rows": rows}))
+    monkeypatch.setattr(checks, "smoke", lambda *_: [checks.criterion("first answers", True, "a", "b")])
+    done = CliRunner().invoke(smoke.command, ["serve", "--full", *words], standalone_mode=False)
+    assert done.exception is None, done.exception
+    return made[0]
+
+
+def test_a_server_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict, summary = full(monkeypatch, "--max-per-token", "30")
+    parts = [one["part"] for one in summary["criteria"]]
+    assert verdict == "passed" and list(dict.fromkeys(parts)) == ["smoke", "load", "latency", "answers", "log"]
+    assert summary["tool"] == "benchy" and len(summary["cells"]) == 2
+    assert full(monkeypatch, "--max-per-token", "20")[0] == "failed"
+    assert "latency" not in {one["part"] for one in full(monkeypatch)[1]["criteria"]}
+
+
+@pytest.mark.parametrize("words", [["--max-ttft", "9"], ["--full", "--url", "http://h"]])
+def test_what_a_quick_check_or_another_server_does_not_have(words: list[str]) -> None:
+    with pytest.raises(UsageError):
+        CliRunner().invoke(smoke.command, words, standalone_mode=False, catch_exceptions=False)
