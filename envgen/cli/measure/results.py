@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 
 from envgen.app.measure import results_folder
+from envgen.app.results import write_page
+from envgen.app.session import Session
 from envgen.bench.compare import SIDES, FigureRow, compare, differing, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, json_option
+from envgen.cli.common import answer, json_option, reporting
 from envgen.text import progress, table
 
 HEAD = ("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")
@@ -27,6 +29,7 @@ def command() -> None:
     Examples:
       envgen results list
       envgen results compare latest~1 latest
+      envgen results html
     """
 
 
@@ -109,3 +112,28 @@ def _header(record: RunRecord) -> dict[str, str]:
         "started": utc(record.started),
         "file": str(record.path),
     }
+
+
+@command.command("html")
+@reporting
+@click.argument("service", required=False)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="The file to write (default: results/index.html of the project).",
+)
+def html_(session: Session, service: str | None, output: Path | None) -> int:
+    """Write a page of all results of SERVICE: one file that opens without a network.
+
+    It has the matrix with its targets, speed over days, by concurrency and by depth, answers,
+    phases of starts, traces, and for each row what it was made of. It runs no code.
+
+    \b
+    Examples:
+      envgen results html
+      envgen results html serve -o /tmp/results.html
+    """
+    path, rows = write_page(session, service, output)
+    document = {"file": str(path), "rows": [row.plain() for row in rows]}
+    return answer(document, [f"wrote {path}", path.absolute().as_uri()])

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from envgen.app import predict, sweep
+from envgen.app import predict, results, sweep
 from envgen.app.measure import Asked
 from envgen.app.stage import Stage
+from envgen.bench import matrix
 from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
@@ -18,7 +19,6 @@ from envgen.text import table, visible
 
 VARIANTS = click.option(
     "--variants",
-    required=True,
     metavar="A,B,...",
     help="Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for each "
     "backend that vLLM would take (`envgen predict`).",
@@ -32,9 +32,19 @@ VARIANTS = click.option(
 @click.option(
     "--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted."
 )
+@click.option("--missing", is_flag=True, help="The variants that say TODO in the matrix.")
+@click.option("--dry-run", is_flag=True, help="Show the matrix as it is, and measure nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
 def command(
-    asked: Asked, variants: str, no_bench: bool, quick: bool, fresh: bool, yes: bool, **given: Any
+    asked: Asked,
+    variants: str | None,
+    no_bench: bool,
+    quick: bool,
+    fresh: bool,
+    missing: bool,
+    dry_run: bool,
+    yes: bool,
+    **given: Any,
 ) -> int:
     """Start SERVICE in each variant, one after the other, and compare answers and speed in one
     table.
@@ -44,31 +54,46 @@ def command(
     stopped. One that fails is a row with its cause; one whose answers differ is marked. After an
     interruption the same command continues. At the end what ran before starts again.
 
-    Exits with 1 if a variant failed, or if answers differ. The table is also kept as Markdown,
-    beside the record.
+    Exits with 1 if a variant failed, or if answers differ. Rows are kept in the project's matrix,
+    results/matrix.md: for each variant the best and the newest, with what they were made of.
 
     \b
     Examples:
       envgen sweep serve --variants plain,cutlass,flashinfer,cutlass+eagle3 --yes
       envgen sweep serve --variants fitting --quick --no-bench
+      envgen sweep serve --missing
     """
     session = asked.session
     service = asked.service or predict.choose_service(session.profile(), None)
     known_service(session.profile(), service)
-    names = [name.strip() for name in variants.split(",") if name.strip()]
+    rows = results.table(session, service)[0]
+    if dry_run:
+        lines = [matrix.HEAD, *(row.cells() for row in rows)]
+        plain = {"rows": [row.plain() for row in rows]}
+        return answer(plain, map(visible, table(lines, right=range(4, 7))))
+    names = [name.strip() for name in (variants or "").split(",") if name.strip()]
+    if missing:
+        names += [row.variant for row in rows if not row.run]
+    if not names and missing:
+        return answer({"rows": []}, ["nothing is missing: each variant has a row"])
     if not names:
-        raise UsageError("--variants names none", hint="--variants plain,cutlass")
+        raise UsageError(
+            "name variants, or --missing", hint=f"envgen sweep {service} --variants plain,NAME"
+        )
     forms = sweep.forms_of(session, service, names)
     if running := Stage(session, service).before:
         runs = f"{service} runs ({running.profile().variant or 'plain'})"
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
             raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
-    matrix = None if no_bench else matrix_of(given)
-    (outcome, summary), path = sweep.sweep(asked, service, forms, matrix, quick=quick, fresh=fresh)
-    rows = sweep.lines_of(summary["rows"])
-    lines = (
-        *map(visible, table(rows, right=range(3, len(rows[0]) - 1))),
+    plan = None if no_bench else matrix_of(given)
+    (outcome, summary), path = sweep.sweep(asked, service, forms, plan, quick=quick, fresh=fresh)
+    kept = results.write_matrix(session, service)
+    page, _ = results.write_page(session, service, None)
+    measured = sweep.lines_of(summary["rows"])
+    shown = (
+        *map(visible, table(measured, right=range(3, len(measured[0]) - 1))),
         f"{outcome}; the record is {path}",
+        f"the matrix is {kept}; {page.absolute().as_uri()} shows it",
     )
     document = {"outcome": outcome, "record": str(path), **summary}
-    return answer(document, lines, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)
+    return answer(document, shown, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)

@@ -1,0 +1,192 @@
+"""What each start that became ready was made of, and what has changed since one worked.
+
+``.envgen/starts/<profile>.<service>.json`` holds the last starts, oldest first: facts as text, and
+seconds by phase. Facts that are not known at both times are not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from envgen import files
+from envgen.engine import process
+from envgen.engine.host import meminfo
+from envgen.engine.values import MISSHAPEN, read_json
+from envgen.errors import EnvgenError
+from envgen.redact import redact_secrets
+from envgen.text import visible
+
+FORMAT = 1
+FOLDER = "starts"
+KEPT = 20
+SLOWER = 4 / 3  # of the median of the starts before
+LARGEST = 1 << 20  # bytes of the file
+SHOWN = 60  # characters of a value
+PATIENCE = 5.0  # seconds for a program of this machine
+
+# The names of facts, the most suspicious first: what changes without a word of the user's.
+DRIVER, KERNEL, FIRMWARE, SYSTEM = "driver", "kernel", "firmware", "DGX OS"
+HOST = (DRIVER, KERNEL, FIRMWARE, SYSTEM, "Docker", "container toolkit")
+OURS = ("image", "lock", "command", "variant", "weights")
+SUSPECTS = (*HOST, *OURS)
+# Where a machine says it: the first group is the fact.
+_FILES = {
+    DRIVER: ("/proc/driver/nvidia/version", r"\b(\d{3,4}(?:\.\d+){1,2})\b"),
+    FIRMWARE: ("/sys/class/dmi/id/bios_version", r"(\S.*)"),
+    SYSTEM: ("/etc/dgx-release", r'(?:OTA|SWBUILD)_VERSION="?([^"\n]+)"?\s*\Z'),
+}
+
+
+@dataclass(frozen=True)
+class NotedStart:
+    """A start that became ready. ``at``: UTC; ``seconds``: until ready; ``phases``: seconds each."""
+
+    at: str
+    seconds: float
+    facts: Mapping[str, str]
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A fact that differs from the time when the service worked."""
+
+    name: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {_shown(self.before)} → {_shown(self.now)}"
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= SHOWN else value[: SHOWN - 3] + "..."
+
+
+def machine_facts(root: Path = Path("/")) -> dict[str, str]:
+    """What this machine says of its driver, kernel, firmware, system and container toolkit."""
+    facts = {KERNEL: platform.release()}
+    for name, (path, pattern) in _FILES.items():
+        with contextlib.suppress(OSError):
+            text = files.read(root / path.lstrip("/"), limit=1 << 16).decode("utf-8", "replace")
+            if match := re.search(pattern, text.strip()):
+                facts[name] = visible(match[1].strip())
+    if root == Path("/") and shutil.which("nvidia-ctk"):
+        with contextlib.suppress(EnvgenError, OSError):
+            done = process.run(["nvidia-ctk", "--version"], timeout=PATIENCE, check=False)
+            if version := re.search(rb"version ([\w.-]+)", done.stdout):
+                facts["container toolkit"] = version[1].decode()
+    free = meminfo(root).get("MemAvailable")
+    if free:
+        facts["free memory"] = f"{free / (1 << 30):.0f} GiB"
+    return facts
+
+
+def facts_of(environment: Mapping[str, Any], machine: Mapping[str, str]) -> dict[str, str]:
+    """Facts of a running service: its record's ``environment`` (see bench.facts) and its machine's."""
+    gpu, host = environment.get("gpu"), environment.get("host")
+    gpus = gpu if isinstance(gpu, list) else [gpu]
+    image = environment.get("image")
+    facts = dict(machine)
+    for number, one in enumerate(one for one in gpus if isinstance(one, Mapping)):
+        facts[f"GPU {number}"] = str(one.get("name", ""))
+        facts[DRIVER] = str(one.get("driver") or facts.get(DRIVER, ""))
+    if isinstance(host, Mapping):
+        facts["Docker"] = str(host.get("engine", ""))
+    if isinstance(image, Mapping):
+        facts["image"] = str(image.get("id", "")).removeprefix("sha256:")[:12]
+    facts["lock"] = str(environment.get("lock", ""))[:12]
+    facts["variant"] = str(environment.get("variant", ""))
+    facts["command"] = redact_secrets(" ".join(map(str, environment.get("flags") or ())))
+    for name, source in (environment.get("sources") or {}).items():
+        facts[f"source {name}"] = str(source)
+    for number, line in enumerate(environment.get("kernels") or ()):
+        facts[f"kernels {number}"] = str(line)
+    return {name: value for name, value in facts.items() if value}
+
+
+def path_of(root: Path, profile: str, service: str) -> Path:
+    """Where the starts of a service are noted."""
+    return files.state_dir(root, FOLDER) / f"{profile}.{service}.json"
+
+
+def starts(root: Path, profile: str, service: str) -> list[NotedStart]:
+    """The noted starts, oldest first. None where the file is missing, damaged or a link."""
+    with contextlib.suppress(OSError, EnvgenError, *MISSHAPEN):
+        text = files.read(path_of(root, profile, service), limit=LARGEST, follow=False)
+        document = read_json(text)
+        if document["format"] != FORMAT:
+            return []
+        noted = []
+        for row in document["starts"]:
+            facts = {str(name): visible(str(value)) for name, value in row["facts"].items()}
+            phases = {str(name): float(value) for name, value in row["phases"].items()}
+            noted.append(NotedStart(str(row["at"]), float(row["seconds"]), facts, phases))
+        return noted
+    return []
+
+
+def note(
+    root: Path,
+    profile: str,
+    service: str,
+    facts: Mapping[str, str],
+    seconds: float,
+    phases: Mapping[str, float],
+) -> list[str]:
+    """Note a start that became ready. Lines for the user where it was a third slower than usual."""
+    earlier = starts(root, profile, service)
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    start = NotedStart(now, round(seconds, 1), facts, phases)
+    rows = [asdict(one) for one in [*earlier, start][-KEPT:]]
+    text = json.dumps({"format": FORMAT, "starts": rows}, indent=1, ensure_ascii=False)
+    with contextlib.suppress(OSError, EnvgenError):  # a full disk fails no start
+        files.write(path_of(root, profile, service), text.encode() + b"\n", within=root)
+    if len(earlier) < 2:
+        return []
+    usual = sorted(one.seconds for one in earlier)[len(earlier) // 2]
+    if seconds < usual * SLOWER or seconds < usual + 10:
+        return []
+    slower = f"slower than usual: {seconds:.0f} s, {usual:.0f} s before"
+    return [slower, since(earlier, facts)]
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+    """What differs of the facts that both have, the most suspicious first."""
+    names = [name for name in before if name in now and before[name] != now[name]]
+    names = [name for name in names if name != "free memory"]
+
+    def suspicion(name: str) -> tuple[int, str]:
+        rank = SUSPECTS.index(name) if name in SUSPECTS else len(SUSPECTS)
+        return rank, name
+
+    return [Change(name, before[name], now[name]) for name in sorted(names, key=suspicion)]
+
+
+def since(earlier: Iterable[NotedStart], facts: Mapping[str, str]) -> str:
+    """What changed since the last start that worked, as a sentence; "" without such a start."""
+    noted = list(earlier)
+    if not noted:
+        return ""
+    last = noted[-1]
+    when = f"since the start of {last.at[:10]} {last.at[11:16]}Z that worked"
+    differing = changes(last.facts, facts)
+    if not differing:
+        return f"{when}: nothing that envgen knows has changed"
+    changed = {change.name for change in differing}
+    same = [name for name in ("image", "lock", "command") if name in facts and name not in changed]
+    listed = ", ".join(map(str, differing))
+    if not same:
+        return f"{when}: {listed}"
+    verb = "are" if len(same) > 1 else "is"
+    names = " and ".join(filter(None, [", ".join(same[:-1]), same[-1]]))
+    return f"{when}: {listed}; {names} {verb} the same"

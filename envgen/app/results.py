@@ -1,0 +1,107 @@
+"""The results of a project as a whole: its matrix and its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from envgen import __version__, files
+from envgen.app.history import starts
+from envgen.app.measure import results_folder
+from envgen.app.session import Session
+from envgen.app.stage import PLAIN
+from envgen.bench import matrix, page
+from envgen.bench.matrix import MatrixRow
+from envgen.bench.record import RunRecord, runs
+from envgen.errors import ResultsError, UsageError
+from envgen.profile.model import Profile
+from envgen.text import progress, reason_of
+
+STARTS = 12  # newest starts that are drawn
+
+
+def service_named(profile: Profile, service: str | None) -> str:
+    """``service``, else the one that loads a model. UsageError without one."""
+    if service in profile.services:
+        return str(service)
+    serving = [name for name, described in profile.services.items() if described.serves]
+    if service is None and serving:
+        return serving[0]
+    known = ", ".join(profile.services) or "none"
+    raise UsageError(
+        f"profile {profile.name} has no service {service!r}", hint=f"its services: {known}"
+    )
+
+
+def table(session: Session, service: str) -> tuple[list[MatrixRow], list[RunRecord]]:
+    """The matrix of a service, its variants in the order of the file, and all records."""
+    records, bad = runs(results_folder(session.file))
+    for line in bad:
+        progress(f"left out: {line}")
+    profile = session.profile()
+    variants = [PLAIN, *profile.variants]
+    return matrix.rows_of(records, profile.name, service, variants), records
+
+
+def targets(profile: Profile, service: str) -> list[page.TargetLine]:
+    """The decode targets for the model of a service that are drawn: one request, no context."""
+    model = profile.services[service].model
+    lines = []
+    for name, target in profile.targets.items():
+        decode = target.figures.get("decode") or target.figures.get("tg32")
+        is_same = model is not None and model.repo == target.model
+        if decode and is_same and not target.depth and target.concurrency == 1:
+            lines.append(page.TargetLine(name, float(decode), target.source))
+    return lines
+
+
+def write_matrix(session: Session, service: str) -> Path:
+    """Write results/matrix.md and .json. Returns the path of the first."""
+    profile = session.profile()
+    rows, _ = table(session, service)
+    drawn = [
+        f"{one.name}: {one.decode:g} tokens/s ({one.source})" for one in targets(profile, service)
+    ]
+    folder = results_folder(session.file)
+    text = matrix.markdown(f"{profile.name}: {service}", rows, drawn)
+    _write(folder / "matrix.md", text, folder)
+    _write(folder / "matrix.json", _json(rows), folder)
+    return folder / "matrix.md"
+
+
+def write_page(
+    session: Session, service: str | None, output: Path | None
+) -> tuple[Path, list[MatrixRow]]:
+    """Write the page of a service. Returns its path, and the rows of its matrix."""
+    profile = session.profile()
+    name = service_named(profile, service)
+    rows, records = table(session, name)
+    noted = starts(session.loaded().project.root, profile.name, name)[-STARTS:]
+    phases = {f"{start.at[:16]} ({start.seconds:.0f} s)": start.phases for start in noted}
+    made = (
+        f"envgen {__version__}, {datetime.now(timezone.utc):%Y-%m-%d %H:%MZ}; {len(records)} runs"
+    )
+    title = f"{profile.project} {profile.name}, {name}"
+    text = page.render(title, made, rows, records, targets(profile, name), phases)
+    folder = results_folder(session.file)
+    path = output or folder / "index.html"
+    _write(path, text, folder if output is None else None)
+    return path, rows
+
+
+def _json(rows: Sequence[MatrixRow]) -> str:
+
+    return json.dumps([row.plain() for row in rows], indent=1, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str, folder: Path | None) -> None:
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        files.write(path, text.encode("utf-8", "backslashreplace"), within=folder)
+    except OSError as error:
+        raise ResultsError(
+            f"can't write {path}: {reason_of(error)}", hint="the folder must exist and be writable"
+        ) from error

@@ -1,0 +1,183 @@
+"""The matrix of a project: a row a variant, release and day, with what is not measured yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from envgen.bench.compare import MatrixCell
+from envgen.bench.compare import table as figures_of
+from envgen.bench.record import RunRecord
+from envgen.text import visible
+
+TODO = "TODO"
+DEFAULT = MatrixCell(32, 2048)  # what `bench` measures unless told otherwise
+NAMES = ("prefill_tps", "decode_tps", "ttft_ms")
+HEAD = (
+    "variant",
+    "release",
+    "day",
+    "test",
+    "prefill t/s",
+    "decode t/s",
+    "first token ms",
+    "answers",
+    "is",
+    "run",
+)
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """What one run measured in one cell; without ``run`` nothing was measured yet.
+
+    ``made_of``: what somebody needs to make it again: lock, flags, kernels, driver, commits.
+    """
+
+    variant: str
+    test: str
+    release: str = ""
+    day: str = ""
+    prefill_tps: float | None = None
+    decode_tps: float | None = None
+    ttft_ms: float | None = None
+    answers: str = ""
+    rank: str = ""  # best, newest, or both
+    run: str = ""
+    start: str = ""  # the command that starts it
+    made_of: Mapping[str, str] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def cells(self) -> tuple[str, ...]:
+        """As a line of the table."""
+        measured = (self.prefill_tps, self.decode_tps, self.ttft_ms)
+        if not self.run:
+            return (self.variant, "", "", self.test, *([TODO] * 4), "", "")
+        figures = ["-" if value is None else f"{value:,.1f}" for value in measured]
+        answers = self.answers or TODO
+        head = (self.variant, self.release, self.day, self.test)
+        return (*head, *figures, answers, self.rank, self.run)
+
+
+def rows_of(
+    records: Iterable[RunRecord], profile: str, service: str, variants: Sequence[str]
+) -> list[MatrixRow]:
+    """The best and the newest row of each variant and test of a service, and one for each of
+    ``variants`` that has none. ``records``: oldest first.
+    """
+    groups: dict[tuple[str, str], list[MatrixRow]] = {}
+    verdicts: dict[tuple[str, str], str] = {}
+    for run in records:
+        environment = run.environment
+        if environment.get("profile") != profile or environment.get("service") != service:
+            continue
+        variant = str(environment.get("variant") or "plain")
+        if run.kind == "answers":
+            verdicts[variant, _image(run)] = run.outcome
+        if run.kind == "bench":
+            for row in _rows(run, variant):
+                groups.setdefault((variant, row.test), []).append(row)
+    rows = []
+    for measured in groups.values():
+        rows += _kept(measured, verdicts)
+    known = {row.variant for row in rows}
+    rows += [MatrixRow(name, str(DEFAULT)) for name in variants if name not in known]
+    order = {name: number for number, name in enumerate(variants)}
+    return sorted(
+        rows, key=lambda row: (order.get(row.variant, len(order)), row.variant, row.test, row.day)
+    )
+
+
+def _image(run: RunRecord) -> str:
+    image = run.environment.get("image")
+    return str(image.get("id", "")) if isinstance(image, Mapping) else ""
+
+
+def _kept(measured: list[MatrixRow], verdicts: Mapping[tuple[str, str], str]) -> list[MatrixRow]:
+    newest = measured[-1]
+    best = max(measured, key=lambda row: row.decode_tps or 0.0)
+    kept = []
+    for row in dict.fromkeys((best.run, newest.run)):
+        chosen = next(one for one in measured if one.run == row)
+        words = [word for word, one in (("best", best), ("newest", newest)) if one.run == row]
+        verdict = verdicts.get((chosen.variant, chosen.made_of.get("image", "")), "")
+        fields = vars(chosen) | {"rank": " and ".join(words), "answers": verdict}
+        kept.append(MatrixRow(**fields))
+    return kept
+
+
+def _rows(run: RunRecord, variant: str) -> list[MatrixRow]:
+    """A run's cells, each with the medians of its figures."""
+    tests: dict[MatrixCell, dict[str, float]] = {}
+    of_prompt: dict[MatrixCell, dict[str, float]] = {}
+    for (name, cell), values in figures_of(run.samples).items():
+        if name in NAMES:
+            # A figure of the prompt belongs to each reply's length.
+            kind = of_prompt if cell.output < 0 else tests
+            kind.setdefault(cell, {})[name] = values.median
+    rows = []
+    for cell, medians in tests.items():
+        prompt = of_prompt.get(replace(cell, output=-1), {})
+        rows.append(_row(run, variant, str(cell), medians | prompt))
+    return rows
+
+
+def _row(run: RunRecord, variant: str, test: str, medians: Mapping[str, float | None]) -> MatrixRow:
+    environment = run.environment
+    versions = environment.get("versions") or {}
+    gpu = environment.get("gpu") or {}
+    made_of = {
+        "image": _image(run),
+        "lock": str(environment.get("lock", "")),
+        "flags": " ".join(map(str, environment.get("flags") or ())),
+        "kernels": "; ".join(map(str, environment.get("kernels") or ())),
+        "driver": str(gpu.get("driver", "")) if isinstance(gpu, Mapping) else "",
+        "GPU": str(gpu.get("name", "")) if isinstance(gpu, Mapping) else "",
+        **{
+            f"source {name}": str(text) for name, text in (environment.get("sources") or {}).items()
+        },
+    }
+    words = [
+        "envgen up",
+        str(environment.get("service", "")),
+        "-p",
+        str(environment.get("profile", "")),
+    ]
+    words += ["--variant", variant] if variant != "plain" else []
+    return MatrixRow(
+        variant,
+        test,
+        str(versions.get("vllm", "")),
+        f"{run.started:%Y-%m-%d}",
+        prefill_tps=medians.get("prefill_tps"),
+        decode_tps=medians.get("decode_tps"),
+        ttft_ms=medians.get("ttft_ms"),
+        run=run.id,
+        start=" ".join(words),
+        made_of={name: text for name, text in made_of.items() if text},
+    )
+
+
+def markdown(title: str, rows: Sequence[MatrixRow], targets: Sequence[str]) -> str:
+    """The file results/matrix.md."""
+    lines = [
+        f"# {visible(title)}",
+        "",
+        "Written by `envgen sweep`; `envgen results html` draws it.",
+        "",
+    ]
+    for cells in (HEAD, ["---"] * len(HEAD), *(row.cells() for row in rows)):
+        lines.append("| " + " | ".join(visible(cell).replace("|", "\\|") for cell in cells) + " |")
+    if targets:
+        lines += ["", "Targets:", "", *(f"- {visible(target)}" for target in targets)]
+    measured = [row for row in rows if row.run]
+    if measured:
+        lines += ["", "Started by:", ""]
+    for row in measured:
+        lock = row.made_of.get("lock", "none")[:12]
+        lines.append(f"- {row.run}: `{visible(row.start)}`, lock {visible(lock)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,228 @@
+"""The page of a project's results: one HTML file that needs no network and runs no code.
+
+Everything in a record is text of strangers: the template escapes it, and the page's policy allows
+its own style alone, by digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import jinja2
+
+from envgen.bench.compare import number
+from envgen.bench.matrix import MatrixRow
+from envgen.bench.record import RunRecord
+from envgen.bench.trace import rows_of as kernel_rows
+from envgen.files import data_dir
+from envgen.text import visible
+
+WIDTH, HEIGHT = 640, 220  # of a chart, in its own units
+COLORS = 10  # classes c0 to c9 of the style
+MOST = 40  # marks of one chart
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar, or a part of a stacked one. ``x`` and ``width``: of WIDTH."""
+
+    label: str
+    value: str
+    x: float
+    width: float
+    color: int
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """A line of a bar chart."""
+
+    label: str
+    bars: tuple[Bar, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a chart, or a target's line."""
+
+    label: str
+    x: float
+    y: float
+    color: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Points over an axis. ``lines``: targets, each at its height."""
+
+    title: str
+    marks: tuple[Mark, ...]
+    lines: tuple[Mark, ...] = ()
+    most: str = ""
+    left: str = ""
+    right: str = ""
+    names: tuple[str, ...] = ()  # of the colors, in their order
+
+
+@dataclass(frozen=True)
+class TargetLine:
+    """A target that the matrix is drawn with."""
+
+    name: str
+    decode: float
+    source: str
+
+
+def decode_bars(
+    rows: Sequence[MatrixRow], targets: Sequence[TargetLine]
+) -> tuple[list[BarRow], list[Mark]]:
+    """A bar for each measured row, and a line for each target, on one scale."""
+    measured = [row for row in rows if row.decode_tps]
+    values = [row.decode_tps or 0.0 for row in measured] + [target.decode for target in targets]
+    scale = WIDTH / max(values, default=1.0)
+    bars = []
+    for row in measured[:MOST]:
+        value = row.decode_tps or 0.0
+        bar = Bar(row.test, f"{value:,.1f}", 0, value * scale, 0)
+        note = f"{row.release} {row.day}, {row.rank}".strip()
+        bars.append(BarRow(f"{row.variant} {row.test}", (bar,), note))
+    lines = [Mark(f"{one.name} {one.decode:g}", one.decode * scale, 0, 3) for one in targets]
+    return bars, lines
+
+
+def stacked(parts_of: Mapping[str, Mapping[str, float]], unit: str) -> list[BarRow]:
+    """Bars made of parts, all on one scale; a part has the same color in each."""
+    names = list(dict.fromkeys(name for parts in parts_of.values() for name in parts))
+    longest = max((sum(parts.values()) for parts in parts_of.values()), default=0.0)
+    rows = []
+    for label, parts in list(parts_of.items())[:MOST]:
+        at, bars = 0.0, []
+        for name, value in parts.items():
+            width = value / longest * WIDTH if longest else 0.0
+            bars.append(Bar(name, f"{value:,.1f} {unit}", at, width, names.index(name) % COLORS))
+            at += width
+        rows.append(BarRow(label, tuple(bars), f"{sum(parts.values()):,.1f} {unit}"))
+    return rows
+
+
+def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Chart:
+    """The decode speed of each bench, by its day."""
+    points: list[tuple[datetime, float, str]] = []
+    for run in records:
+        for cell in run.summary.get("cells", ()) if run.kind == "bench" else ():
+            value = _median(cell, "decode_tps")
+            if value is not None:
+                points.append((run.started, value, f"{run.title} {cell.get('test', '')}"))
+    points = points[-MOST * 5 :]
+    titles = list(dict.fromkeys(title for _, _, title in points))
+    first = min((when for when, _, _ in points), default=datetime.min)
+    last = max((when for when, _, _ in points), default=datetime.min)
+    length = (last - first).total_seconds() or 1.0
+    most = max([value for _, value, _ in points] + [one.decode for one in targets], default=1.0)
+    marks = []
+    for when, value, title in points:
+        x = 10 + (when - first).total_seconds() / length * (WIDTH - 20)
+        label = f"{title}: {value:,.1f} t/s, {when:%Y-%m-%d}"
+        marks.append(
+            Mark(label, x, HEIGHT - value / most * (HEIGHT - 10), titles.index(title) % COLORS)
+        )
+    lines = [Mark(one.name, 0, HEIGHT - one.decode / most * (HEIGHT - 10), 3) for one in targets]
+    days = (f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}") if points else ("", "")
+    names = tuple(titles[:COLORS])
+    return Chart(
+        "Decode over days, tokens/s", tuple(marks), tuple(lines), f"{most:,.0f}", *days, names
+    )
+
+
+def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
+    """The figures of one bench over its concurrency or depth; None where it has one size."""
+    points = []
+    for cell in run.summary.get("cells", ()):
+        many = cell.get("concurrency", 1) if axis == "concurrency" else 1
+        name = "total_tps" if many and "total_tps" in cell else "decode_tps"
+        value, size = _median(cell, name), number(cell.get(axis))
+        if value is not None and size is not None:
+            points.append((size, value, str(cell.get("test", ""))))
+    sizes = {size for size, _, _ in points}
+    if len(sizes) < 2:
+        return None
+    largest, most = max(sizes), max(value for _, value, _ in points) or 1.0
+    marks = [
+        Mark(
+            f"{test}: {value:,.1f}",
+            10 + size / largest * (WIDTH - 20),
+            HEIGHT - value / most * (HEIGHT - 10),
+            0,
+        )
+        for size, value, test in points[:MOST]
+    ]
+    return Chart(f"{title}, {run.title}", tuple(marks), (), f"{most:,.0f}", "0", f"{largest:,.0f}")
+
+
+def _median(cell: Mapping[str, Any], name: str) -> float | None:
+    figure = cell.get(name)
+    return number(figure.get("median")) if isinstance(figure, Mapping) else None
+
+
+def traces_of(records: Sequence[RunRecord]) -> dict[str, list[BarRow]]:
+    """The newest trace of each profile and variant: a stacked bar for prefill and one for decode."""
+    newest = {
+        run.title: run for run in records if run.kind == "trace" and run.summary.get("phases")
+    }
+    pages = {}
+    for title, run in newest.items():
+        parts = {}
+        for phase, summary in run.summary["phases"].items():
+            parts[str(phase)] = {row.name: row.share for row, _ in kernel_rows(summary)}
+        pages[title] = stacked(parts, "%")
+    return pages
+
+
+def render(
+    title: str,
+    made: str,
+    rows: Sequence[MatrixRow],
+    records: Sequence[RunRecord],
+    targets: Sequence[TargetLine],
+    phases: Mapping[str, Mapping[str, float]],
+) -> str:
+    """The page. ``made``: when and by what; ``phases``: label -> seconds by phase of a start."""
+    bars, lines = decode_bars(rows, targets)
+    newest = [run for run in records if run.kind == "bench"][-1:]
+    sizes = [by_size(run, "concurrency", "Speed by requests at once") for run in newest]
+    sizes += [by_size(run, "context_tokens", "Speed by depth") for run in newest]
+    answers = {
+        run.title: run for run in records if run.kind == "answers" and run.summary.get("rows")
+    }
+    folder = data_dir("templates")
+    style = (folder / "results.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    return environment.get_template("results.html.j2").render(
+        title=title,
+        made=made,
+        style=style,
+        digest=digest,
+        rows=rows,
+        bars=bars,
+        lines=lines,
+        targets=targets,
+        time=over_time(records, targets),
+        sizes=[chart for chart in sizes if chart],
+        answers=answers,
+        starts=stacked(phases, "s"),
+        traces=traces_of(records),
+        width=WIDTH,
+        height=HEIGHT,
+    )

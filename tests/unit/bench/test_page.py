@@ -1,0 +1,105 @@
+"""The matrix and the page of results: what was measured, what was not, and nothing that runs."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.bench import matrix, page
+from envgen.bench.record import RunRecord
+
+DAY = datetime(2026, 11, 1, tzinfo=timezone.utc)
+
+
+def bench(ident: str, day: int, decode: float, variant: str = "", **more: Any) -> RunRecord:
+    head = {"prompt_tokens": 2048, "output_tokens": 32, "context_tokens": 0, "concurrency": 1}
+    samples = [{**head, "decode_tps": decode}, {**head, "prefill_tps": 2000.0}, {**head, "ttft_ms": 50.0}]
+    environment = {
+        "profile": "prod", "service": "serve", "variant": variant, "versions": {"vllm": "0.33.0"},
+        "image": {"id": "sha256:aa"}, "lock": "b" * 64, "flags": ["--port", "8000"], "kernels": ["Using TRITON"],
+        "gpu": {"name": "GB10", "driver": "580.142"}, "sources": {"vllm": "vllm==0.33.0"}, **more,
+    }  # fmt: skip
+    cells = [{"test": "pp2048 tg32", **head, "decode_tps": {"median": decode}}]
+    cells.append({"test": "pp2048 tg32 c8", **head, "concurrency": 8, "total_tps": {"median": decode * 4}})
+    summary = {"cells": cells}
+    return RunRecord(Path("x"), ident, "bench", DAY + timedelta(days=day), environment, {}, "passed", summary, samples)
+
+
+def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured_says_todo() -> None:
+    runs = [bench("a", 1, 40), bench("b", 2, 61), bench("c", 3, 52), bench("d", 3, 30, "eager")]
+    graded = RunRecord(Path("x"), "e", "answers", DAY, runs[1].environment, {}, "same", {})
+    rows = matrix.rows_of([*runs, graded], "prod", "serve", ["plain", "cutlass", "eager"])
+    assert [(row.variant, row.run, row.rank, row.decode_tps) for row in rows] == [
+        ("plain", "b", "best", 61), ("plain", "c", "newest", 52), ("cutlass", "", "", None),
+        ("eager", "d", "best and newest", 30),
+    ]  # fmt: skip
+    assert rows[0].prefill_tps == 2000 and rows[0].answers == "same" and rows[3].answers == ""
+    assert rows[0].start == "envgen up serve -p prod" and rows[3].start.endswith("--variant eager")
+    assert rows[2].cells()[4:8] == ("TODO",) * 4 and rows[0].made_of["driver"] == "580.142"
+    text = matrix.markdown("prod", rows, ["llama.cpp: 57.85"])
+    assert "| plain | 0.33.0 | 2026-11-03 | pp2048 tg32 | 2,000.0 | 61.0 | 50.0 | same | best | b |" in text
+    assert "- b: `envgen up serve -p prod`, lock bbbbbbbbbbbb" in text
+    assert matrix.rows_of(runs, "prod", "other", []) == []
+
+
+class Tags(HTMLParser):
+    """What a browser would see: elements, and attributes that could act."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m{{ 7*7 }}'
+
+
+def rendered(text: str) -> str:
+    answers = {"rows": [{"verdict": text, "name": text, "seen": text}]}
+    kernels = [{"name": text, "calls": 1, "us": 5.0}]
+    phases = {text: {"kernels": kernels, "wall_us": 10.0, "busy_us": 5.0, "device": "gpu"}}
+    runs = [
+        bench("a", 1, 40, text, kernels=[text], flags=[text], lock=text),
+        bench("b", 2, 50),
+        RunRecord(Path("x"), text, "answers", DAY, {"profile": text}, {}, text, answers),
+        RunRecord(Path("x"), "t", "trace", DAY, {"profile": text}, {}, "passed", {"phases": phases}),
+    ]
+    rows = matrix.rows_of(runs, "prod", "serve", ["plain", "cutlass"])
+    targets = [page.TargetLine("llama.cpp", 57.85, text)]
+    return page.render("p", "today", rows, runs, targets, {text: {text: 3.0, "weights": 5.0}})
+
+
+@given(st.text(max_size=40) | st.just(EVIL) | st.from_regex(r"[<>&\"'{}%]{1,20}"))
+def test_nothing_of_a_record_becomes_markup(text: str) -> None:
+    html = rendered(text)
+    tags = Tags()
+    tags.feed(html)
+    plain = Tags()
+    plain.feed(rendered("x"))
+    assert tags.tags <= plain.tags | {"code"} and not tags.tags & {"script", "img", "iframe", "a", "link", "object"}
+    assert tags.attributes <= plain.attributes and not {name for name in tags.attributes if name.startswith("on")}
+    assert "\x1b" not in html and "style" not in tags.attributes
+
+
+def test_the_policy_allows_the_pages_own_style_alone() -> None:
+    html = rendered("x")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None and "default-src 'none'" in policy[1] and "unsafe" not in policy[1]
+    assert "http" not in re.sub(r"<title>.*?</title>", "", html.replace("http-equiv", ""))
+    assert "TODO" in html and "llama.cpp 57.85" in html and "Where a token" in html and "Starts by phase" in html
+    assert 'class="target"' in html and "By concurrency" in html
+
+
+def test_a_project_without_results_has_a_page() -> None:
+    rows = matrix.rows_of([], "prod", "serve", ["plain"])
+    assert "Nothing was measured yet" in page.render("p", "today", rows, [], [], {})
