@@ -1,6 +1,7 @@
 # Written by `envgen render` from profile prod. Edits here are lost: change the project file.
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
+# and a shell in it: docker run --rm -it --ipc host --gpus all mxfp4:prod
 # It needs BuildKit 0.10 (Docker 23), and no frontend from Docker Hub, so it names none in a line `syntax=`.
 
 # Programs of the build: a step mounts only those that it runs. with-index gives uv the settings that pip has.

@@ -174,7 +174,12 @@ def main() -> None:
     """Build and run vLLM + FlashInfer containers from one YAML file.
 
     \b
-    Example: envgen up serve -p prod
+    envgen build --profile dev         the image of a profile
+    envgen up serve                    start a service; what it lacks is made first
+    envgen doctor                      is the right code imported? what is wrong, and its fix
+    envgen cache clear fused_moe_120   have one kernel of FlashInfer compiled again
+
+    \b
     Completion, in ~/.bashrc: eval "$(_ENVGEN_COMPLETE=bash_source envgen)"   (or zsh_source,
     fish_source)
     """

@@ -36,6 +36,10 @@ DERIVED: Mapping[str, str] = {
         "network.ca_certificates",
     ),
 }
+_THREADS = (
+    "leave it out: one nvcc has a thread for each architecture of cuda.arch_list, and more of them "
+    "would multiply the compilers that build.max_jobs counts"
+)
 OWN_BIN = "/opt/envgen/bin"  # of the image, first in its PATH
 # compile-gate's switches -> what it understands; it ignores any other value.
 GATE: Mapping[str, tuple[str, str]] = {
@@ -273,9 +277,8 @@ def _env(report: BoundProfile) -> None:
         cache = caches.SETS.get(name)
         key = f"caches.{cache}.path" if cache in profile.caches else DERIVED.get(name, "")
         if key:
-            report.problem(
-                (*path, name), f"envgen sets {name} itself", f"use the key {key}", at_key=True
-            )
+            hint = _THREADS if name.endswith("NVCC_THREADS") else f"use the key {key}"
+            report.problem((*path, name), f"envgen sets {name} itself", hint, at_key=True)
         elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
             message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
             report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")

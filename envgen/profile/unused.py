@@ -50,6 +50,15 @@ DEAD = {
         "write `args: {moe-backend: ...}`, such as flashinfer_cutlass",
     ),
     "VLLM_MXFP4_USE_MARLIN": ((0, 30), "write `args: {moe-backend: marlin}`"),
+    **dict.fromkeys(
+        (
+            "VLLM_USE_FLASHINFER_MOE_FP4",
+            "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
+            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS",
+        ),
+        ((0, 33), "write `args: {moe-backend: flashinfer_cutlass}`"),
+    ),
 }
 
 

@@ -181,17 +181,17 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     if source.binaries is None or source.distribution not in REPOSITORIES:
         return ""
     version = with_version(source.binaries, deployment.locked).version
-    if not version:  # the release that fits is what the others ask for
+    words = ("--recurse-submodules", REPOSITORIES[source.distribution], os.path.relpath(folder))
+    if version:
+        return shlex.join(["git", "clone", "--branch", f"v{version}", *words]) + "`"
+    # The release that fits is what vLLM asks for; its checkout names it.
+    others = [one for one in deployment.profile.mounted_sources.values() if one.package == "vllm"]
+    if not others or others[0].origin.checkout is None:
         return f"envgen lock -p {deployment.profile.name}` and this again: it names the release to clone"
-    words = (
-        "git",
-        "clone",
-        "--branch",
-        f"v{version}",
-        "--recurse-submodules",
-        REPOSITORIES[source.distribution],
-    )
-    return shlex.join([*words, os.path.relpath(folder)]) + "`"
+    asks = _place(deployment.root, others[0].origin.checkout.path) / "requirements" / "cuda.txt"
+    wanted = f"s/^{source.distribution}==//p"
+    release = f'"v$(sed -n {wanted} {shlex.quote(os.path.relpath(asks))})"'
+    return f"git clone --branch {release} {shlex.join(words)}`"
 
 
 def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:

@@ -31,6 +31,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # As a release is made: the source distribution first, and the wheel from that.
     run(*uv, "build", "-q", "--python", sys.executable, "--out-dir", work / "dist", CHECKOUT, cwd=work, **certificates)
     run(*uv, "venv", "-q", "--seed", "--python", sys.executable, work / "venv", cwd=work, **certificates)
-    (wheel,) = (work / "dist").glob("envgen-*.whl")
+    (wheel,) = (work / "dist").glob("envgen_vllm-*.whl")
     run(work / "venv" / "bin" / "python", "-m", "pip", "install", "-q", wheel, cwd=work)
     return work / "venv" / "bin" / "envgen"

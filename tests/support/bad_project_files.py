@@ -205,8 +205,8 @@ for _variable, _key in (
     ("TORCH_CUDA_ARCH_LIST", "cuda.arch_list"),
     ("CUDA_HOME", "dockerfile_extra.base"),
     ("MAX_JOBS", "build.max_jobs"),
-    ("FLASHINFER_NVCC_THREADS", "cuda.arch_list"),
-    ("NVCC_THREADS", "cuda.arch_list"),
+    ("FLASHINFER_NVCC_THREADS", "leave it out: one nvcc has a thread"),
+    ("NVCC_THREADS", "leave it out: one nvcc has a thread"),
     ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.encodings"),
 ):
     dev(f"derived {_variable}", f"env: {{g: {{⟦{_variable}: x}}}}", ("envgen sets", f"{_key}"))

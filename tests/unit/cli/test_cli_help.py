@@ -21,7 +21,7 @@ def test_every_command_stands_in_the_help() -> None:
         assert f"{heading}:\n" in text
         for names, line in rows.items():
             assert re.search(rf"^  {names} +{re.escape(line)}$", text, re.MULTILINE)
-    assert text.count("\n") < 50  # one screen
+    assert text.count("\n") < 56  # one screen
 
 
 def test_a_near_miss_is_suggested() -> None:

@@ -80,7 +80,7 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
 def test_the_starter_is_short_and_has_what_gpt_oss_needs(tmp_path: Path) -> None:
     assert main(["init", str(tmp_path / "new")]) == 0
     file = tmp_path / "new" / "envgen.yaml"
-    assert len(file.read_text().splitlines()) <= 70
+    assert len(file.read_text().splitlines()) <= 85
     profiles = load_project(file=file).project.profiles
     assert profiles["prod"].tiktoken == shipped("prod").tiktoken and profiles["prod"].tiktoken.encodings
     assert profiles["prod"].sources["vllm"].origin == shipped("prod").sources["vllm"].origin
@@ -146,7 +146,6 @@ def test_dev_is_prod_with_checkouts_on_the_wheels_of_prod(tmp_path: Path, starte
     dev, prod = profiles["dev"], profiles["prod"]
     for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "gpu", "ipc", "ulimits"):
         assert getattr(dev, key) == getattr(prod, key), key
-    assert starter or dev.services["serve"] == prod.services["serve"]
     for name, source in dev.sources.items():
         assert source.origin.kind == "checkout" and not source.install.requires and not source.install.env
         assert source.binaries == prod.sources[name].origin.wheel is not None

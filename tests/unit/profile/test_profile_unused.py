@@ -150,7 +150,7 @@ profiles:
     base: {image: debian:12}
     cuda: {arch_list: ARCH}
     sources: {vllm: {package: vllm, distribution: vllm, origin: {ORIGIN}}}
-    env: {common: {VLLM_ATTENTION_BACKEND: X, VLLM_USE_CUDA_GRAPH: "1"}}
+    env: {common: {VLLM_ATTENTION_BACKEND: X, VLLM_USE_CUDA_GRAPH: "1", VLLM_USE_FLASHINFER_MOE_MXFP4_BF16: "1"}}
     services: {serve: {command: [vllm, serve, a/b], ARGS, env: {VLLM_FLASHINFER_MOE_BACKEND: throughput}}}
 """
 
@@ -164,6 +164,7 @@ def test_a_variable_that_the_release_no_longer_reads_is_told_where_it_is_set(tmp
     assert served(tmp_path) == [
         "env.common.VLLM_ATTENTION_BACKEND: vLLM no longer reads it",
         "env.common.VLLM_USE_CUDA_GRAPH: vLLM no longer reads it",
+        "env.common.VLLM_USE_FLASHINFER_MOE_MXFP4_BF16: vLLM no longer reads it",
         "services.serve.env.VLLM_FLASHINFER_MOE_BACKEND: vLLM no longer reads it",
     ]
     for origin in ("wheel: vllm==0.14.0", "git: 'https://h/fork.git', ref: mine"):

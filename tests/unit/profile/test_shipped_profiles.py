@@ -48,6 +48,14 @@ def test_prod_starts_without_network() -> None:
         assert run("prod", variant).services["serve"].env["VLLM_HAS_FLASHINFER_CUBIN"] == "1"
 
 
+@pytest.mark.parametrize(("name", "built", "served"), [("dev", "prod", "native"), ("source_dev", "source", "cutlass")])
+def test_what_is_developed_serves_the_kernels_that_are_edited(name: str, built: str, served: str) -> None:
+    """FlashInfer's; what the production profile serves is a variant of its name."""
+    assert run(name, "").services["serve"] == run(built, served).services["serve"]
+    assert run(name, "prod").services["serve"] == run(built, "").services["serve"]
+    assert {"flashinfer", "cutlass", "native"}.isdisjoint(PROFILES[name].variants)
+
+
 def test_no_line_of_the_moe_is_taken_for_the_attention_s() -> None:
     """`Using 'FLASHINFER_CUTLASS_...' Mxfp4 MoE backend` says nothing about attention."""
     for variant in ("", *PROFILES["prod"].variants):
@@ -88,14 +96,9 @@ def test_fork_says_which_backends_each_variant_is_for() -> None:
 
 
 def test_the_development_twin_of_source_changes_no_checkout() -> None:
-    """No `prepare` runs in it, no version is made up, and it has the patches, services and compilers' cache."""
+    """No `prepare` runs in it, no version is made up, and it has the patches and the compilers' cache."""
     built, twin = PROFILES["source"], PROFILES["source_dev"]
-    assert (twin.services, twin.variants, twin.base, twin.pip) == (
-        built.services,
-        built.variants,
-        built.base,
-        built.pip,
-    )
+    assert (twin.base, twin.pip) == (built.base, built.pip)
     assert set(twin.mounted_sources) == {"flashinfer", "vllm"} and "ccache" in twin.caches
     for name, source in twin.sources.items():
         assert (source.install.prepare, source.install.env, source.install.requires) == ((), {}, ())
@@ -104,6 +107,24 @@ def test_the_development_twin_of_source_changes_no_checkout() -> None:
     assert not {str(one.origin.checkout) for one in twin.sources.values()} & {
         str(one.origin.checkout) for one in PROFILES["dev"].sources.values()
     }
+
+
+def test_the_file_that_the_readme_shows_is_one(tmp_path: Path) -> None:
+    """With the head that each file has, and the two values that are shortened."""
+    text = (TOP / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 100
+    shown = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]
+    shown = shown.replace("https://…", "https://example.org/o").replace("446a9538…", "'" + "4" * 64 + "'")
+    (tmp_path / "patches/vllm").mkdir(parents=True)
+    (tmp_path / "patches/vllm/series").write_text("")
+    (tmp_path / "envgen.yaml").write_text(f"version: 1\nname: shown\n{shown}", encoding="utf-8")
+    dev = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["dev"]
+    assert "12.1a" in str(dev.cuda.arch_list) and dev.build.max_jobs.count == 4
+    at = [
+        text.index(f"$ envgen {words}")
+        for words in ("build --profile dev", "up serve", "doctor", "cache clear fused_moe_120")
+    ]
+    assert at == sorted(at)
 
 
 def test_a_clone_has_its_lock(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,8 +168,9 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     hints = [problem.hint.partition(", or write")[0] for problem in raised.value.problems if problem.hint]
     version = profile.sources["vllm"].binaries
     assert version is not None
-    assert hints == [  # which FlashInfer fits is in the lock, and there is none yet
-        "`envgen lock -p dev` and this again: it names the release to clone",
+    assert hints == [  # which FlashInfer fits is in the lock; without one, in the checkout of vLLM
+        '`git clone --branch "v$(sed -n s/^flashinfer-python==//p ../vllm/requirements/cuda.txt)" --recurse-submodules '
+        "https://github.com/flashinfer-ai/flashinfer.git ../flashinfer`",
         f"`git clone --branch v{version.version} --recurse-submodules https://github.com/vllm-project/vllm.git "
         "../vllm`",
     ]
