@@ -35,9 +35,13 @@ COMMIT = re.compile(r"[0-9a-f]{40}$")
 HEADER = 100 << 20  # bytes; safetensors itself refuses longer headers
 FILES = 20000  # a snapshot with more files is not a model's
 WEIGHTS = (".safetensors", ".bin", ".gguf")
+# What lies beside a model's weights with such a name, and is none of them.
+NO_WEIGHTS = re.compile(r"(adapter_|training_args|optimizer|scheduler|rng_state)")
 NUMBERED = re.compile(r"(.*-)([0-9]{5})-of-([0-9]{5})(\.[a-z]+)$", re.DOTALL)
 NAMED = 50  # missing files in one answer
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+CHECKED = ("config.json", *INDEXES)  # by what they say
+FULL = (*WEIGHTS, ".json", ".model", ".tiktoken", ".txt", ".vocab")  # no such file is empty
 TEXT = 64 << 20  # bytes of a configuration or an index
 # Any of them holds a vocabulary; a model without one can't read a prompt.
 VOCABULARY = re.compile(
@@ -92,11 +96,21 @@ def check(
         )
     names = sorted(walk(snapshot))
     sizes: Dict[str, int] = {}
+    inside = os.path.realpath(folder) + os.sep
     for name in names:
+        path = os.path.join(snapshot, name)
         try:
-            sizes[name] = os.stat(os.path.join(snapshot, name)).st_size
+            status = os.stat(path)
         except OSError:
             problems.append("%s is missing" % name)
+            continue
+        sizes[name] = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            problems.append("%s is not a file" % name)
+        elif not os.path.realpath(path).startswith(inside):
+            problems.append("%s is a link that leads out of the cache" % name)
+        elif name not in CHECKED and name.endswith(FULL) and is_hollow(path, status.st_size):
+            problems.append("%s is empty, or cut off" % name)
     document["files"], document["bytes"] = len(sizes), sum(sizes.values())
     if "config.json" not in sizes:
         problems.append("config.json is missing")
@@ -113,6 +127,8 @@ def check(
         expected, tensors = shard_of(os.path.join(snapshot, name))
         if expected < 0:
             problems.append("%s is not a safetensors file" % name)
+        elif not tensors:
+            problems.append("%s holds no weights" % name)
         elif expected != sizes[name]:
             problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
         elif not shards.get(name, set()) <= tensors:
@@ -147,6 +163,22 @@ def json_of(path: str) -> Doc:
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def is_hollow(path: str, size: int) -> bool:
+    """Whether a file has no bytes, as a full disk leaves it, or by its ends can't be the JSON that
+    its name says. A tokenizer has 30 MB: not all of it is parsed for each start.
+    """
+    if not path.endswith(".json") or not size:
+        return not size
+    try:
+        with opened(path) as file:
+            begin = file.read(64).strip()[:1]
+            file.seek(max(0, size - 64))
+            end = file.read(64).strip()[-1:]
+    except OSError:
+        return True
+    return begin + end not in (b"{}", b"[]")
 
 
 def opened(path: str) -> BinaryIO:
@@ -200,7 +232,11 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[s
     for index in INDEXES:
         if index in sizes:
             return shards_in(os.path.join(snapshot, index), index)
-    weights = [name for name in sizes if name.endswith(WEIGHTS)]
+    weights = [
+        name
+        for name in sizes
+        if name.endswith(WEIGHTS) and not NO_WEIGHTS.match(os.path.basename(name))
+    ]
     if not weights:
         return {}, ["there are no weights"]
     return {name: set() for name in sorted(set(counted_in(weights)))}, []
@@ -226,11 +262,10 @@ def shard_of(path: str) -> Tuple[int, Set[str]]:
             if not 2 <= length <= HEADER:
                 return -1, set()
             header = json.loads(file.read(length).decode("utf-8"))
-        ends = {
-            name: int(entry["data_offsets"][1])
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        ends = {name: int(entry["data_offsets"][1]) for name, entry in tensors.items()}
+        if not all(map(fills, tensors.values())):
+            return -1, set()
     except (
         OSError,
         ValueError,
@@ -243,6 +278,22 @@ def shard_of(path: str) -> Tuple[int, Set[str]]:
     ):
         return -1, set()
     return 8 + int(length) + max(ends.values(), default=0), set(ends)
+
+
+BITS = {"F64": 64, "I64": 64, "U64": 64, "C64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16,
+        "BF16": 16, "I16": 16, "U16": 16, "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8,
+        "F8_E8M0": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}  # fmt: skip
+
+
+def fills(entry: Doc) -> bool:
+    """Whether a tensor's offsets are as far apart as its shape and type need."""
+    start, end = entry["data_offsets"]
+    bits = BITS.get(entry.get("dtype", ""), 0)
+    if not bits:
+        return True
+    for length in entry.get("shape", ()):
+        bits *= int(length)
+    return bool(int(end) - int(start) == -(-bits // 8))
 
 
 def size_of_blobs(folder: str) -> int:

@@ -106,7 +106,8 @@ def test_patches_of_a_wheel_are_tried_on_what_it_carries(tmp_path: Path, mirror:
     assert "no profile compiles vllm" in done.out
     found = made.envgen("render", env=mirror, code=2).err
     assert "0005-fa3-for-hopper-only.patch: changes setup.py, which the wheel of vllm 0.14.0 does not carry" in found
-    offline = {**mirror, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    closed = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    offline = {**mirror, **closed, "NO_PROXY": "", "no_proxy": ""}
     made.envgen("patch", "check", "vllm", env=offline, code=1)  # what was read once is kept
 
 

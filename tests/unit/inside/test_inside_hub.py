@@ -66,6 +66,10 @@ DAMAGE = [  # file, what is there instead (None: nothing; a text: a link to it),
     (SHARDS[0], CUT, "damaged", f"{SHARDS[0]} has {len(CUT)} bytes of {len(CUT) + 7}"),
     (SHARDS[0], b"<html>not found</html>", "damaged", f"{SHARDS[0]} is not a safetensors file"),
     (SHARDS[1], shard(100), "damaged", f"{SHARDS[1]} has other weights than the index says"),
+    ("tokenizer.json", b"", "damaged", "tokenizer.json is empty, or cut off"),
+    ("tokenizer.json", b"garbage", "damaged", "tokenizer.json is empty, or cut off"),
+    ("tokenizer.json", b'{"model": {"voc', "damaged", "tokenizer.json is empty, or cut off"),
+    ("tokenizer.json", "/etc/hostname", "damaged", "tokenizer.json is a link that leads out of the cache"),
     *(("config.json", text, "damaged", "config.json is empty, or can't be read")
       for text in (b"", b"{}", b"[1]", b"no")),
     *((hub.INDEXES[0], text, "damaged", f"{hub.INDEXES[0]} names no weights, or can't be read")
@@ -85,6 +89,33 @@ def test_what_is_damaged(
     if name == hub.INDEXES[0]:
         (snapshot / SHARDS[0]).unlink()  # nothing else says that there was one
     assert check(tmp_path) == (state, [problem])
+
+
+def tensor(**entry: object) -> bytes:
+    header = json.dumps({"w": entry} if entry else {}).encode()
+    return struct.pack("<Q", len(header)) + header + b"x" * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "problem"),
+    [
+        ("model.safetensors", tensor(), "model.safetensors holds no weights"),
+        ("model.safetensors", tensor(dtype="F32", shape=[4], data_offsets=[0, 16]), ""),
+        ("model.safetensors", tensor(dtype="F4", shape=[8, 4], data_offsets=[0, 16]), ""),
+        ("model.safetensors", tensor(dtype="NEW", shape=[8, 4], data_offsets=[0, 16]), ""),
+        ("a.safetensors", tensor(dtype="F32", shape=[5], data_offsets=[0, 16]), "a.safetensors is not a safetensors file"),
+        ("pytorch_model.bin", b"", "pytorch_model.bin is empty, or cut off"),
+        ("model.gguf", b"", "model.gguf is empty, or cut off"),
+        ("pytorch_model.bin", None, "pytorch_model.bin is not a file"),
+        ("adapter_model.bin", b"x", "there are no weights"),
+        ("training_args.bin", b"x", "there are no weights"),
+    ],
+)  # fmt: skip
+def test_the_only_weights(tmp_path: Path, snapshot: Path, name: str, data: bytes | None, problem: str) -> None:
+    for old in (*SHARDS, hub.INDEXES[0]):
+        (snapshot / old).unlink()
+    (snapshot / name).write_bytes(data) if data is not None else os.mkfifo(snapshot / name)
+    assert check(tmp_path) == (("damaged", [problem]) if problem else ("whole", []))
 
 
 def test_a_download_that_was_not_finished(tmp_path: Path, snapshot: Path) -> None:
@@ -107,7 +138,7 @@ def test_a_model_without_its_vocabulary(tmp_path: Path, snapshot: Path) -> None:
     assert check(tmp_path, reads=False) == ("whole", [])  # a draft
     for name in ("tokenizer.model", "tekken.json", "vocab.txt", "qwen.tiktoken", "original/tokenizer.model"):
         (snapshot / name).parent.mkdir(exist_ok=True)
-        (snapshot / name).touch()
+        (snapshot / name).write_text("{}")
         assert check(tmp_path) == ("whole", []), name
         (snapshot / name).unlink()
 
