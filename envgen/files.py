@@ -67,9 +67,11 @@ def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
     ``follow=False``: OSError for a link as the last part of ``path``, too.
     """
     with opened(path, follow=follow) as file:
-        large = os.fstat(file.fileno()).st_size > limit  # also for a sparse file
-        content = b"" if large else file.read(limit + 1)
-    if large or len(content) > limit:
+        size = os.fstat(file.fileno()).st_size
+        if size <= limit:  # not read at all otherwise: it may be sparse
+            content = file.read(limit + 1)
+            size = len(content)
+    if size > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit >> 10} KiB", str(path))
     return content
 

@@ -53,11 +53,13 @@ def escaped(char: str) -> str:
 
 def visible(text: str, *, lines: bool = False) -> str:
     """``text`` safe for a terminal, in one line; with ``lines``, line breaks and tabs stay."""
-    if text.isprintable():  # the common case; invisible letters count as printable
-        return text if text.isascii() else _IN_LINE.sub(lambda match: escaped(match[0]), text)
-    if lines:
-        return _IN_LINES.sub(lambda match: escaped(match[0]), text.replace("\r\n", "\n"))
-    return _IN_LINE.sub(lambda match: escaped(match[0]), text)
+    if text.isprintable() and text.isascii():  # the common case; invisible letters are printable
+        return text
+    unsafe = _IN_LINE
+    if lines and not text.isprintable():
+        unsafe = _IN_LINES
+        text = text.replace("\r\n", "\n")
+    return unsafe.sub(lambda match: escaped(match[0]), text)
 
 
 def shell_line(words: Iterable[str]) -> str:
@@ -73,12 +75,12 @@ def shell_line(words: Iterable[str]) -> str:
 
 def _dollar_quoted(word: str) -> str:
     def escape(match: re.Match[str]) -> str:
-        how = (
-            "surrogateescape" if "\udc80" <= match[0] <= "\udcff" else "surrogatepass"
-        )  # a byte; no text at all
+        is_byte = "\udc80" <= match[0] <= "\udcff"
+        how = "surrogateescape" if is_byte else "surrogatepass"  # else it is no text at all
         return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", how))
 
-    return "$'" + _IN_LINE.sub(escape, re.sub(r"(['\\])", r"\\\1", word)) + "'"
+    quoted = re.sub(r"(['\\])", r"\\\1", word)
+    return "$'" + _IN_LINE.sub(escape, quoted) + "'"
 
 
 def whole_number(text: str) -> int | None:

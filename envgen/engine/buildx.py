@@ -41,15 +41,18 @@ class BuildRequest:
         words += [f"--build-arg={name}" for name in proxies()]
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
         for name, value in self.secrets.items():
-            file = str(value).replace('"', '""')  # in a field of CSV, since a path may have commas
-            words.append(
-                f"--secret=id={name},"
-                + (f'"src={file}"' if isinstance(value, Path) else f"env={name}")
-            )
+            source = f"env={name}"
+            if isinstance(value, Path):  # in a field of CSV, since a path may have commas
+                file = str(value).replace('"', '""')
+                source = f'"src={file}"'
+            words.append(f"--secret=id={name},{source}")
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
-        words += [f"--target={self.target}"] if self.target else []
-        words += [f"--platform={self.platform}"] if self.platform else []
-        words += ["--no-cache"] if self.no_cache else []
+        if self.target:
+            words.append(f"--target={self.target}")
+        if self.platform:
+            words.append(f"--platform={self.platform}")
+        if self.no_cache:
+            words.append("--no-cache")
         return [*words, str(self.context)]
 
 

@@ -318,14 +318,13 @@ class WorkTree(GitRepository):
         """The hash of the current work tree: tracked files, and ``paths``. Submodules are as in the
         index.
         """
-        changed = self.git(
-            ["diff-files", "--name-only", "-z", "--ignore-submodules=all"], env=self._files
-        ).names
-        existing = [path for path in paths if os.path.lexists(self.folder / path)]
+        words = ["diff-files", "--name-only", "-z", "--ignore-submodules=all"]
+        listed = self.git(words, env=self._files).names
+        listed += [path for path in paths if os.path.lexists(self.folder / path)]
         with self.index() as env:
             # Not `git add`: it runs `git status` in submodules.
             words = ["update-index", "--add", "--remove", "-z", "--stdin"]
-            self.git(words, stdin=_listed([*changed, *existing]), env=env)
+            self.git(words, stdin=_listed(listed), env=env)
             return self.git(["write-tree"], env=env).text
 
     @property
@@ -422,10 +421,9 @@ _HARMLESS = {
 def _named_safe(folder: Path) -> bool:
     """Whether the user's or the machine's configuration trusts this folder of another user."""
     words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
+    listed = _run((), words, Path("/"), {"GIT_DIR": os.devnull}, check=False)
     trusted = False
-    for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}, check=False).stdout.split(
-        b"\0"
-    )[:-1]:
+    for value in listed.stdout.split(b"\0")[:-1]:
         name = os.fsdecode(value)
         if not name:
             trusted = False  # an empty value resets the list

@@ -40,11 +40,15 @@ class BoundProfile:
 
     def _full(self, path: Path_ | str) -> tuple[list[str], str]:
         """The parts of the whole path, and its spelling."""
-        more = path.split(".") if isinstance(path, str) and path else path
-        parts = [str(part) for part in (*self.base, *more)]
+        if isinstance(path, str):
+            path = tuple(path.split(".")) if path else ()
+        parts = [str(part) for part in (*self.base, *path)]
         key = ""
         for part in parts:
-            key = f"{key}[{part}]" if part.isdigit() and key else below(key, part)
+            if part.isdigit() and key:
+                key = f"{key}[{part}]"
+            else:
+                key = below(key, part)
         return parts, key
 
     def problem(

@@ -119,8 +119,11 @@ def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
 
 
 def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
-    keys = ENV_NAME if inner.kind == shapes.MAPPING else ""
-    values = _SOURCE_TEXT if inner.type is str else _shape(inner, "", keys, definitions)
+    if inner.type is str:
+        values = _SOURCE_TEXT
+    else:
+        keys = ENV_NAME if inner.kind == shapes.MAPPING else ""
+        values = _shape(inner, "", keys, definitions)
     schema: Schema = {"type": "object", "additionalProperties": _nullable(values)}
     if names:
         schema["propertyNames"] = {"pattern": _whole(names)}
