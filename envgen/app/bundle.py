@@ -23,7 +23,9 @@ from typing import Any
 
 from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
+from envgen.app.history import since_it_worked
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor import report
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Subject
@@ -86,6 +88,7 @@ def save(
     root, profile = machines[0].root, machines[0].profile.name
     facts = {name: value for name, value in vars(failure).items() if name != "container"}
     facts |= {"profile": profile, "service": service, "cause": cause, "culprit": culprit}
+    facts["changes"] = since_it_worked(LiveService(machines[0], service))
 
     def doctor(deployment: Deployment) -> Any:
         if deployment.node != culprit:

@@ -7,6 +7,7 @@ from typing import Any
 
 from envgen.app.session import VARIANT_LABEL
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.profile.exposure import is_local
@@ -54,9 +55,15 @@ def as_data(
 
     ``end``: how its program ended last.
     """
+    changes = ""
+    if end is not None and end.failed:
+        from envgen.app.history import since_it_worked  # rarely needed, and reads much
+
+        changes = since_it_worked(LiveService(deployment, container.service))
     current = container.labels.get(RENDER_LABEL) == deployment.rendered.digest
     started = container.started_at
     return {
+        "changes": changes,
         "container": container.name,
         "ended": end and end.data(),
         "exit_code": None

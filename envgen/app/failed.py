@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from envgen.app.history import since_it_worked
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.errors import ServiceError
@@ -45,6 +46,9 @@ def failed(
     elif not shown:
         shown = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
     shown = [shorten(line, LONGEST_SHOWN) for line in shown]
+    changed = since_it_worked(service)
+    if changed:
+        shown.append(changed)
     if kept:
         shown.append(f"crash bundle: {kept}")
         shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")

@@ -15,14 +15,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from envgen import files
+from envgen.bench.facts import checkouts, kernels
+from envgen.deployment.service import LiveService
 from envgen.engine import process
 from envgen.engine.host import meminfo
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
 from envgen.redact import redact_secrets
+from envgen.render.locking import LABEL as LOCK_LABEL
+from envgen.serve.start import Started
 from envgen.text import visible
 
 FORMAT = 1
@@ -31,6 +34,7 @@ KEPT = 20
 SLOWER = 4 / 3  # of the median of the starts before
 LARGEST = 1 << 20  # bytes of the file
 SHOWN = 60  # characters of a value
+KERNEL_LINES = 5000  # of a log, for the kernels that it names
 PATIENCE = 5.0  # seconds for a program of this machine
 
 # The names of facts, the most suspicious first: what changes without a word of the user's.
@@ -91,27 +95,41 @@ def machine_facts(root: Path = Path("/")) -> dict[str, str]:
     return facts
 
 
-def facts_of(environment: Mapping[str, Any], machine: Mapping[str, str]) -> dict[str, str]:
-    """Facts of a running service: its record's ``environment`` (see bench.facts) and its machine's."""
-    gpu, host = environment.get("gpu"), environment.get("host")
-    gpus = gpu if isinstance(gpu, list) else [gpu]
-    image = environment.get("image")
-    facts = dict(machine)
-    for number, one in enumerate(one for one in gpus if isinstance(one, Mapping)):
-        facts[f"GPU {number}"] = str(one.get("name", ""))
-        facts[DRIVER] = str(one.get("driver") or facts.get(DRIVER, ""))
-    if isinstance(host, Mapping):
-        facts["Docker"] = str(host.get("engine", ""))
-    if isinstance(image, Mapping):
-        facts["image"] = str(image.get("id", "")).removeprefix("sha256:")[:12]
-    facts["lock"] = str(environment.get("lock", ""))[:12]
-    facts["variant"] = str(environment.get("variant", ""))
-    facts["command"] = redact_secrets(" ".join(map(str, environment.get("flags") or ())))
-    for name, source in (environment.get("sources") or {}).items():
-        facts[f"source {name}"] = str(source)
-    for number, line in enumerate(environment.get("kernels") or ()):
-        facts[f"kernels {number}"] = str(line)
+def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a start of ``service`` is made of now. ``machine``: what the machine says of itself."""
+    deployment, profile = service.deployment, service.profile
+    facts = dict(machine or {})
+    if machine is None and deployment.is_local:
+        facts = machine_facts()
+    with contextlib.suppress(EnvgenError):
+        facts["Docker"] = deployment.engine.info().version
+    with contextlib.suppress(EnvgenError):
+        image = deployment.image
+        if image is not None:
+            facts["image"] = image.id.removeprefix("sha256:")[:12]
+            facts["lock"] = image.labels.get(LOCK_LABEL, "")[:12]
+    facts["variant"] = profile.variant
+    facts["command"] = redact_secrets(" ".join(service.described.argv))
+    for name, commit in checkouts(profile, deployment.root).items():
+        facts[f"source {name}"] = commit
     return {name: value for name, value in facts.items() if value}
+
+
+def remember(service: LiveService, started: Started) -> list[str]:
+    """Note a start that became ready. Lines for the user where it was slower than usual."""
+    facts = facts_of(service)
+    with contextlib.suppress(EnvgenError):
+        log = service.engine.logs(started.container.id, tail=KERNEL_LINES)
+        for number, line in enumerate(kernels(log)):
+            facts[f"kernels {number}"] = line
+    root, profile = service.deployment.root, service.profile.name
+    return note(root, profile, service.name, facts, started.seconds, started.awaited.phases)
+
+
+def since_it_worked(service: LiveService) -> str:
+    """What changed since the last start that worked; "" where none is noted."""
+    earlier = starts(service.deployment.root, service.profile.name, service.name)
+    return since(earlier, facts_of(service)) if earlier else ""
 
 
 def path_of(root: Path, profile: str, service: str) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from envgen.app import weights
+from envgen.app import history, weights
 from envgen.app.failed import failed
 from envgen.app.images import adopt
 from envgen.app.stay import Stay
@@ -120,12 +120,16 @@ class Checked:
             running=self.running,
         )
         try:
-            return start.run(self.steps(options))
+            started = start.run(self.steps(options))
         except KeyboardInterrupt:
             if start.container is not None:
                 more = what_next(service)
                 progress(f"\nno longer waiting; {service.name} is still starting: {more}")
             raise
+        if options.wait and not started.already and service.described.serves:
+            for line in history.remember(service, started):
+                progress(f"  {line}")
+        return started
 
     def stay(self, container: Container) -> None:
         """Watch the running service until it ends. ServiceError unless it was stopped on purpose."""

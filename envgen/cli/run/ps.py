@@ -76,6 +76,7 @@ def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
         if end and not end["asked"]:
             lines += ["", f"{'FAIL' if end['failed'] else 'note'}  {end['text']}"]
             lines += [f"      cause: {end['why']}"] if end["why"] else []
+            lines += [f"      {row['changes']}"] if row["changes"] else []
             if end["failed"]:
                 lines += [
                     f"      more:  envgen explain {service} {chosen}",

@@ -83,9 +83,3 @@ def test_a_machine_says_what_it_has(tmp_path: Path) -> None:
     facts = history.machine_facts(tmp_path)
     assert facts["driver"] == "580.142" and facts["firmware"] == "5.36_0ACUM018"
     assert facts["DGX OS"] == "7.2.3" and facts["free memory"] == "100 GiB"
-    environment = {
-        "gpu": [{"name": "GB10", "driver": "590.44"}], "host": {"engine": "28.5"}, "image": {"id": "sha256:" + "a" * 64},
-        "lock": "b" * 64, "flags": ["--port", "8000"], "sources": {"vllm": "abc-dirty"}, "kernels": ["Using TRITON"],
-    }  # fmt: skip
-    merged = history.facts_of(environment, facts)
-    assert merged["driver"] == "590.44" and merged["image"] == "a" * 12 and merged["source vllm"] == "abc-dirty"
