@@ -9,12 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envgen.deployment import Deployment
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
-from envgen.inside.jit.kernels import KIND, VARIABLE
 from envgen.inside.jit.layout import check_request
 from envgen.inside.jit.tree import Fault
 from envgen.profile.caches import FLASHINFER, KNOWN
@@ -58,10 +56,9 @@ def find_place(deployment: Deployment) -> AgentHost | None:
         if container.state == "running" and mount is not None:
             shown = f"service {container.service or container.name}"
             return AgentHost(root, shown, container, sources=frozenset([mount.source]))
-    others = [deployment.caches[name] for name in (KIND,) if name in profile.caches]
-    there = [own, *(other for other in others if exists(deployment, other))]
-    place = temporary_host(deployment, root_in(service_env(profile), profile), *there)
-    return place if exists(deployment, own) else None
+    if not exists(deployment, own):
+        return None
+    return temporary_host(deployment, root_in(service_env(profile), profile), own)
 
 
 def exists(deployment: Deployment, mount: ContainerMount) -> bool:
@@ -113,15 +110,7 @@ def is_compiled(name: str) -> bool:
 
 def unlisted(profile: Profile) -> list[str]:
     """The profile's other caches of code that is compiled at run time."""
-    return [name for name in profile.caches if name not in (CACHE, KIND) and is_compiled(name)]
-
-
-def kernels_of_b12x(profile: Profile) -> dict[str, Any]:
-    """The part of a request that names b12x's cache, if the profile has one."""
-    if KIND not in profile.caches:
-        return {}
-    place = KNOWN[KIND].environment(profile.caches[KIND].path.path)[VARIABLE]
-    return {KIND: place, "mounted": bool(profile.mounted_sources)}
+    return [name for name in profile.caches if name != CACHE and is_compiled(name)]
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:

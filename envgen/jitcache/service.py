@@ -13,7 +13,6 @@ from envgen.deployment import Deployment
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
-from envgen.inside.jit.kernels import KIND
 from envgen.inside.jit.locks import BATCH
 from envgen.inside.jit.shapes import (
     AgentFailed,
@@ -34,7 +33,6 @@ from envgen.jitcache.place import (
     Query,
     arch_folders,
     find_place,
-    kernels_of_b12x,
     root_in,
 )
 from envgen.render.environment import service_env
@@ -57,31 +55,30 @@ class JitCache:
 
     def require_own(self) -> None:
         """RefusedError if another project folder created the profile's cache."""
-        for mount in filter(None, map(self.deployment.caches.get, (CACHE, KIND))):
-            if mount.kind == "volume" and (other := self.deployment.volume_elsewhere(mount.source)):
-                name = f"{self.deployment.profile.project}-2"
-                hint = f"clear it there; to have a cache of its own, write `name: {name}` into envgen.local.yaml"
-                raise RefusedError(f"{other} created the volume {mount.source}", hint=hint)
+        mount = self.deployment.caches.get(CACHE)
+        if mount is None or mount.kind != "volume":
+            return
+        other = self.deployment.volume_elsewhere(mount.source)
+        if other is not None:
+            name = f"{self.deployment.profile.project}-2"
+            hint = f"clear it there; to have a cache of its own, write `name: {name}` into envgen.local.yaml"
+            raise RefusedError(f"{other} created the volume {mount.source}", hint=hint)
 
     def place(self) -> AgentHost | None:
         """Where the agent runs; None before the cache exists."""
         return find_place(self.deployment)
 
-    def inventory(
-        self, query: Query = NOTHING, *, thorough: bool = False, b12x: bool = False
-    ) -> Inventory:
+    def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:
         """The modules of a query. NotFoundError for a name or glob that matches nothing.
 
         ``thorough``: read every file that they were compiled from, and name the changed ones.
-        ``b12x``: with the kernels that b12x compiled, each operation as a module.
         """
         place = self.place()
         if place is None and not query.patterns:
             return Inventory(
                 root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ()
             )
-        others = kernels_of_b12x(self.deployment.profile) if b12x else {}
-        place, listed = self._judged(Inventory, query, "list", place, thorough=thorough, **others)
+        place, listed = self._judged(Inventory, query, "list", place, thorough=thorough)
         label = self._label(place.container)
         modules = tuple(
             replace(module, holders=_in(label, module.holders)) for module in listed.modules
@@ -100,14 +97,13 @@ class JitCache:
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, stale: bool = False
     ) -> Cleared:
-        """Clear the modules of a query, and b12x's kernels; without patterns those only with
-        ``everything`` or ``stale`` (only modules that are), and else what killed runs left.
+        """Clear the modules of a query; without patterns those only with ``everything`` or
+        ``stale`` (only modules that are), and else what killed runs left.
 
         RefusedError, with nothing changed, while one of the modules is being built.
         """
-        others = kernels_of_b12x(self.deployment.profile)
         place, cleared = self._judged(
-            Cleared, query, "clear", all=everything, dry_run=dry_run, stale=stale, **others
+            Cleared, query, "clear", all=everything, dry_run=dry_run, stale=stale
         )
         users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))

@@ -114,7 +114,7 @@ class LocalEngine:
         if request.get("root"):
             request["root"] = request["root"].replace(ROOT, str(self.folder))
         for mount in self.mounts:
-            for key in ("target", "source", "parent", "b12x"):
+            for key in ("target", "source", "parent"):
                 if str(request.get(key, "")).startswith(mount.target):
                     place = str(self.folders.get(mount.source, mount.source))
                     request[key] = place + request[key][len(mount.target) :]

@@ -1,4 +1,4 @@
-"""`envgen cache`: FlashInfer's compiled modules and b12x's kernels, in the profile's caches."""
+"""`envgen cache`: FlashInfer's compiled modules, in the profile's cache."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def open_cache(session: Session) -> JitCache:
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """List, explain, clear and compile the modules in FlashInfer's JIT cache; list and clear b12x's
-    kernels.
+    """List, explain, clear and compile the modules in FlashInfer's JIT cache.
 
     \b
     Examples:
@@ -66,15 +65,14 @@ def list_(
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or
     being built.
 
-    With a cache b12x in the profile, the kernels of b12x are listed by operation. In other caches
-    of compiled code, such as CuTe DSL's, kernels have no names.
+    Kernels in other caches of compiled code, such as CuTe DSL's and b12x's, are not listed.
 
     \b
     Example:
       envgen cache list 'fused_moe_*' --arch 12.1a
     """
     cache = open_cache(session)
-    inventory = cache.inventory(make_query(patterns, version, arch), b12x=True)
+    inventory = cache.inventory(make_query(patterns, version, arch))
     others = [] if patterns else unlisted(cache.deployment.profile)
     if others:
         progress(
@@ -97,9 +95,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    inventory = open_cache(session).inventory(
-        make_query(patterns, version, arch), thorough=True, b12x=True
-    )
+    inventory = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
     return answer(
         asdict(inventory),
         shown.evidence(inventory),

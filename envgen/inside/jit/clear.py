@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from envgen.inside.jit import kernels, tree
+from envgen.inside.jit import tree
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
@@ -217,24 +217,21 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
     stale = bool(request.get("stale"))
     errors: list[str] = []
     guesses: list[str] = []
-    with asked(request) as cache, kernels.opened(request, cache.problems) as compiled:
+    with asked(request) as cache:
         swept = sweep(
             cache.fd, errors, dry=dry
         )  # first: after a kill, the module may already be gone
         everything = bool(request.get("all")) or (stale and not patterns)
-        groups = kernels.find(compiled, request, cache.problems) if patterns or everything else []
-        choices = choose(cache, patterns, everything, [group.module.name for group in groups])
+        choices = choose(cache, patterns, everything)
         if stale:
             choices = only_stale(cache, request, choices, guesses)
-            groups = [group for group in groups if is_stale(group.module, guesses)]
         chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
         links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
             raise tree.Fault(
                 "refused", ", ".join(links) + ": a link, not a module; nothing was touched"
             )
-        locks = kernels.locks_of(compiled, groups)
-        hold = Hold([(one.shelf, list(one.entries)) for one in choices], locks, dry=dry)
+        hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:
             # build.ninja is only final under the locks.
             inspected = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
@@ -248,14 +245,9 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             users, unseen = loaded(inodes)
             if targets and not dry:
                 _act(cache, go + targets, hold, errors)
-            cleared = [
-                kernels.target(group, not dry and kernels.remove(compiled, group, errors))
-                for group in groups
-            ]
         finally:
             hold.release()
         freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
-        freed += sum(target.bytes for target in cleared if target.gone or dry)
         return asdict(
             Cleared(
                 root=root_of(request),
@@ -272,8 +264,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
                         t.gone,
                     )
                     for t in targets
-                )
-                + tuple(cleared),
+                ),
                 generated=tuple(
                     Generated(
                         g.shown,

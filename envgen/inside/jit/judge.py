@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Callable
 
 from envgen.inside.common import PATCHES, read_bytes
-from envgen.inside.jit import kernels, tree
+from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, shadows, texts_of
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
@@ -515,13 +515,12 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
     }
     if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
-    with asked(request) as cache, kernels.opened(request, cache.problems) as fd:
+    with asked(request) as cache:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)
-        compiled = [group.module for group in kernels.find(fd, request, cache.problems)]
         modules: list[dict[str, Any]] = []
         building: list[tuple[str, LockId]] = []
-        for choice in choose(cache, patterns, not patterns, [module.name for module in compiled]):
+        for choice in choose(cache, patterns, not patterns):
             shelf = choice.shelf
             for name, kind in choice.entries.items():
                 module = describe(shelf, name, kind, cache.problems)
@@ -539,7 +538,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         for listed in held:
             listed["holders"] = known[listed["lock"]]
         answer.update(
-            modules=modules + [asdict(one) for one in compiled],
+            modules=modules,
             building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
             leftovers=asdict(sweep(cache.fd, [], dry=True)),
             package={"root": package.root, "version": package.version},

@@ -221,14 +221,12 @@ def fits(name: str, patterns: Iterable[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def choose(
-    cache: Shelves, patterns: list[str], everything: bool, others: Iterable[str] = ()
-) -> list[Choice]:
+def choose(cache: Shelves, patterns: list[str], everything: bool) -> list[Choice]:
     """Resolve the patterns over all shelves. A name that exists is used as it is, even with ``[``
     or ``*`` in it.
 
-    Raises ``not_found`` when any pattern matches nothing, nor one of ``others``, which are no
-    modules: half of what was asked for is not what was asked for.
+    Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what
+    was asked for.
     """
     shelves = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
     folders = {name for _, entries in shelves for name, kind in entries.items() if kind != "file"}
@@ -239,14 +237,14 @@ def choose(
         if pattern in files:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
         matches = {pattern} & folders or {name for name in folders if fits(name, [pattern])}
-        missing += [] if matches or any(fits(name, [pattern]) for name in others) else [pattern]
+        missing += [] if matches else [pattern]
         wanted |= matches
     if missing:
         raise Fault(
             "not_found",
             "no module " + ", ".join(map(repr, missing)),
             missing=missing,
-            names=sorted({*folders, *others}),
+            names=sorted(folders),
         )
     choices = []
     for shelf, entries in shelves:

@@ -14,7 +14,7 @@ import stat
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, Iterable, Iterator, Tuple
+from typing import Any, Iterator, Tuple
 
 from envgen.inside.common import listing, read_bytes
 from envgen.inside.jit import tree
@@ -153,8 +153,7 @@ def make_lock_folder(shelf_fd: int) -> None:
 
 class Hold:
     """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and
-    inside of them, without waiting. ``others``: a folder's descriptor, a path in it, and what that
-    is the lock of.
+    inside of them, without waiting.
 
     Raises a ``refused`` Fault with the holders where one is held.
     """
@@ -162,7 +161,6 @@ class Hold:
     def __init__(
         self,
         shelves: list[tuple[Shelf, list[str]]],
-        others: Iterable[tuple[int, str, str]] = (),
         *,
         dry: bool = False,
     ) -> None:
@@ -177,8 +175,6 @@ class Hold:
                 self._acquire(self.batches, shelf, "tmp/" + BATCH)
                 for name in names:
                     self._acquire(self.modules, shelf, "tmp/" + name + ".lock")
-            for fd, path, shown in others:
-                self._take(self.batches, fd, path, shown)
             for shelf, names in (
                 shelves if not self._held else []
             ):  # the module's own lock keeps new ones out
@@ -195,11 +191,9 @@ class Hold:
             raise
 
     def _acquire(self, fds: list[int], shelf: Shelf, path: str) -> None:
-        self._take(fds, shelf.fd, path, shelf.shown + "/" + path)
-
-    def _take(self, fds: list[int], folder: int, path: str, shown: str) -> None:
+        shown = shelf.shown + "/" + path
         try:
-            fd = acquire_inside(path, folder, shown, dry=self.dry)
+            fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
             fds += [] if fd is None else [fd]
         except Held as held:
             self._held.append((shown, held.lock))
@@ -296,7 +290,7 @@ def run_look(request: dict[str, Any]) -> dict[str, Any]:
     return asdict(Users(tuple(users), unseen))
 
 
-# Folders at the top of a cache for modules and namespaces that are being deleted.
+# Folders at the top of a cache for modules that are being deleted.
 #
 # The creator of one holds a lock on it. One without a holder is from a killed run, and the next run
 # deletes it.
@@ -351,14 +345,3 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> Leftovers:
             if not dry:
                 tree.remove(name, top, os.fstat(top).st_dev, errors, name)
     return Leftovers(count, size)
-
-
-def discard(names: list[str], top: int, errors: list[str]) -> None:
-    """Remove these folders. Each is renamed first, so that a partly removed one never looks
-    complete.
-    """
-    sweep(top, errors)
-    with scratch(top, errors) as work:
-        for name in names:
-            with tree.noting(errors, name):
-                os.rename(name, name, src_dir_fd=top, dst_dir_fd=work)

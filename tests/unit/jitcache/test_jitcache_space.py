@@ -99,8 +99,8 @@ def test_the_other_caches_are_named_and_mounted_where_their_programs_look(
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list", "--json"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["others"] == ["cute_dsl", "tilelang", "humming", "quack"]
-    assert "the caches cute_dsl, tilelang, humming, quack" in printed.err
+    assert json.loads(printed.out)["others"] == ["cute_dsl", "tilelang", "b12x", "humming", "quack"]
+    assert "the caches cute_dsl, tilelang, b12x, humming, quack" in printed.err
     env = service_env(jit.deployment.profile)
     wanted = {"CUTE_DSL_CACHE_DIR": "/c", "TILELANG_CACHE_DIR": "/t", "B12X_COMPILE_CACHE_DIR": "/b/compile"}
     assert wanted.items() <= env.items()
