@@ -244,23 +244,6 @@ def test_all_reasons_at_once(project: Project) -> None:
     assert leftovers() == ""
 
 
-def test_another_server_on_the_hosts_network_is_not_taken_for_ours(project: Project) -> None:
-    """It begins to listen between the check of the port and our own server, which then can't."""
-    port = (project.root / "hosted").read_text()
-    assert f"127.0.0.1:{port}" in project.envgen("up", "hosted").out
-    project.envgen("down")
-    child = project.start("up", "hosted", "--set", "env.answers.DELAY=1000", "--timeout", "12")
-    until(lambda: container_id("hosted"))
-    other = subprocess.Popen([sys.executable, "-c", SERVER], env={**os.environ, "PORT": port, "ANSWER": " Paris"})
-    try:
-        out, text = child.communicate(timeout=120)
-    finally:
-        other.kill()
-        other.wait()
-    assert child.returncode == 5, out + text
-    assert f"port {port} answers, but a program outside of the container listens there, not the container" in text
-
-
 # --- nothing half-started is left -----------------------------------------------------------------------------------
 
 
