@@ -66,6 +66,22 @@ def test_known_values_go_in_every_spelling() -> None:
         assert all(part not in redacted for part in ("p@ss", "p%40ss", "cEBzc"))
 
 
+@pytest.mark.parametrize("known", [["opensesame", "opensesame-and-more"], ["opensesame-and-more", "opensesame"]])
+def test_a_known_value_that_begins_another_leaves_nothing_of_it(known: list[str]) -> None:
+    assert "and-more" not in redact("it was opensesame-and-more, then", known=known)
+    names = {f"A{number}_TOKEN": value for number, value in enumerate(known)}
+    lengths = list(map(len, hidden_values(names)))
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "hidden"), [("qw3rtz", True), ("qw3rtzu", True), ("qw3rtzui", True), ("qw3rt", False)]
+)
+def test_from_six_characters_on_a_known_value_is_hidden(value: str, hidden: bool) -> None:
+    assert (value not in redact(f"it was {value} then", known=[value])) is hidden
+    assert (value in hidden_values({"A_TOKEN": value})) is (value in secret_values({"A_TOKEN": value})) is hidden
+
+
 def test_short_known_values_blacken_nothing() -> None:
     assert redact("a 1 true x", known=["1", "true", "", "x"]) == "a 1 true x"
 

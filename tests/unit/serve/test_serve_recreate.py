@@ -33,7 +33,7 @@ RUNS = Container(
 )  # fmt: skip
 
 
-def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> LiveService:
+def deployment(described: Mapping[str, Any], runs: Sequence[str] = (), **more: Any) -> LiveService:
     """Where Compose would replace the container, and describes the service so; the one that is there ``runs`` this."""
 
     class Described(Compose):
@@ -42,7 +42,7 @@ def deployment(described: Mapping[str, Any], runs: Sequence[str] = ()) -> LiveSe
             return ExecResult(0, b"web other\n" if "--hash" in words else document, b"")
 
     engine: Any = SimpleNamespace(image=lambda _name: None, inspect=lambda _id: {"Config": {"Cmd": list(runs)}})
-    made = Deployment(profile(name="lab"), Path()).with_cached(
+    made = Deployment(profile(name="lab", **more), Path()).with_cached(
         engine=engine, compose=Described(cast(Any, None), (), Path(), "lab")
     )
     return LiveService(made, "web")
@@ -159,4 +159,16 @@ def test_no_variable_that_is_named_like_a_secret_is_shown() -> None:
     lines = differences(deployment(printed), runs)
     assert [line.removeprefix("environment: ") for line in lines] == [
         "HF_TOKEN has another value", "MAX_TOKENS=1 is now 2", "MY_PASSWORD has another value",
+    ]  # fmt: skip
+
+
+def test_no_value_that_the_shell_passes_on_is_shown() -> None:
+    """Whatever its name: it is one of the profile's `secrets`, or a proxy's address."""
+    printed = {"environment": {"LICENCE": "plain", "http_proxy": "plain", "LEVEL": "2"}}
+    lines = differences(
+        deployment(printed, secrets=("LICENCE",)),
+        replace(RUNS, env={"LICENCE": "worn", "http_proxy": "worn", "LEVEL": "1"}),
+    )
+    assert [line.removeprefix("environment: ") for line in lines] == [
+        "LEVEL=1 is now 2", "LICENCE has another value", "http_proxy has another value",
     ]  # fmt: skip
