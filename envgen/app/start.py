@@ -86,6 +86,8 @@ class Checked:
         started = self.launch(options)
         if broken_off:
             journal.forget(root, profile.name)
+        if options.wait and not started.already:
+            journal.note_start(root, profile.compose_name, service.name, started.seconds)
         return started
 
     def _may_replace(self, running: Container, agree: Agree) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -72,7 +73,7 @@ def toy(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPathF
 
 def test_nothing_and_something_newer(toy: Toy) -> None:
     found = toy.envgen("upgrade", "--json", code=1).json
-    assert {"name": "toyserver", "before": "1.0", "after": "1.5"} in found["newer"]
+    assert {"name": "toyserver", "before": "1.0", "after": "3.0"} in found["newer"]
 
 
 def test_on_paper_nothing_changes(toy: Toy) -> None:
@@ -83,6 +84,89 @@ def test_on_paper_nothing_changes(toy: Toy) -> None:
     assert "toyserver==9" in toy.envgen("upgrade", "toy==9", "--yes", code=7).err
     assert "unknown input" in toy.envgen("upgrade", "nothing", "--yes", code=2).err
     assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
+
+
+PATCH = """\
+Description: another greeting
+
+--- a/toyserver.py
++++ b/toyserver.py
+@@ -1,1 +1,1 @@
+-print("toyserver 1.0")
++print("toyserver 1.0, patched")
+"""
+
+
+def test_a_patch_that_does_not_fit_ends_on_paper(toy: Toy) -> None:
+    """It fits neither release; the trial says so before anything is built."""
+    file = toy.root / "envgen.yaml"
+    text, folder = file.read_text(), toy.root / "patches/toy"
+    folder.mkdir(parents=True)
+    (folder / "0001-greeting.patch").write_text(PATCH)
+    (folder / "series").write_text("0001-greeting.patch\n")
+    file.write_text(text.replace("        install:", "        patches: toy\n        install:"))
+    before = toy.state()
+    try:
+        refused = toy.envgen("upgrade", "toy==1.1", *KEEP, code=4)
+        assert "patches do not fit" in refused.err and "0001-greeting" in refused.err
+        assert toy.state() == before and toy.runs() == "1.0"
+    finally:
+        file.write_text(text)
+        shutil.rmtree(toy.root / "patches")
+
+
+def test_who_pins_it_and_what_the_owner_insists_on(toy: Toy) -> None:
+    """As a FlashInfer that is newer than the one that vLLM pins."""
+    file, before = toy.root / "envgen.yaml", toy.state()
+    source = """\
+      speed:
+        package: toyspeed
+        distribution: toyspeed
+        mount: /workspace/speed
+        origin: {wheel: toyspeed}
+"""
+    text = before["envgen.yaml"].decode()
+    file.write_text(text.replace("    services:\n", source + "    services:\n"))
+    try:
+        toy.envgen("lock")
+        with_source = toy.state()
+        refused = toy.envgen("upgrade", "speed==2.0", *KEEP, code=None)
+        assert "toyserver" in refused.err and "toyspeed" in refused.err, refused.err
+        assert toy.state() == with_source and toy.runs() == "1.0"
+    finally:
+        for path, content in before.items():
+            (toy.root / path).write_bytes(content)
+
+
+def test_back_after_a_lock_and_a_build_by_hand(toy: Toy) -> None:
+    """No trial: `lock` and `build` leave a way back, too; edits of services stay."""
+    file, before, image = toy.root / "envgen.yaml", toy.state(), toy.image()
+    text = file.read_text()
+    file.write_text(text.replace("toyserver==1.0", "toyserver==1.1"))
+    toy.envgen("lock")
+    toy.envgen("build")
+    toy.envgen("up", "serve", "--recreate")
+    assert toy.runs() == "1.1" and toy.image("prod-before") == image
+    file.write_text(file.read_text().replace("greeting: hello", "greeting: hi"))
+    toy.envgen("upgrade", "--back")
+    assert file.read_text() == text.replace("greeting: hello", "greeting: hi")
+    assert (toy.image(), toy.runs()) == (image, "1.0")
+    assert toy.state()["envgen.lock"] == before["envgen.lock"]
+    file.write_text(text)
+    toy.envgen("render")
+    toy.envgen("up", "serve", "--recreate")
+    assert toy.state() == before
+
+
+def test_an_image_that_fits_is_found_by_its_labels(toy: Toy) -> None:
+    """Without its name, and with no cache of builds: `build` builds nothing."""
+    image = toy.image()
+    docker("tag", f"{NAME}:prod", f"{NAME}:aside")
+    docker("rmi", f"{NAME}:prod")
+    docker("builder", "prune", "-af")
+    done = toy.envgen("build")
+    assert toy.image() == image and "nothing is built" in done.err
+    docker("rmi", f"{NAME}:aside")
 
 
 def test_kept_and_back(toy: Toy) -> None:

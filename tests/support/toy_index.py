@@ -19,7 +19,7 @@ from pathlib import Path
 from local import serving
 
 SERVER = '''
-import argparse, json, zlib
+import argparse, json, os, time, zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import toyanswer, toyspeed, toystart
 
@@ -80,7 +80,8 @@ def main():
     parser.add_argument("--port", type=int)
     FLAGS
     parser.parse_args()
-    print("RELEASE")
+    print("RELEASE", flush=True)
+    time.sleep(float(os.environ.get("TOY_START", "0")))
     ThreadingHTTPServer(("0.0.0.0", parser.parse_args().port), Handler).serve_forever()
 
 if __name__ == "__main__":

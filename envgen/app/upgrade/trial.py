@@ -12,6 +12,7 @@ from envgen.app import images
 from envgen.app.answers import GOOD
 from envgen.app.cluster.machines import all_machines, head_of
 from envgen.app.measure import Asked, results_folder, service_of
+from envgen.app.predict import ask_release
 from envgen.app.session import Candidate, Session
 from envgen.app.stage import Stage
 from envgen.app.sweep import measured_row
@@ -22,6 +23,7 @@ from envgen.bench import record
 from envgen.bench.record import RunRecord
 from envgen.bench.tools import Matrix
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
 from envgen.lock.model import FILE_NAME as LOCK_FILE
@@ -124,7 +126,12 @@ class UpgradeTrial:
                 there = " ".join(machine.docker("load"))
                 message = machine.named(f"the image {image} is not there")
                 raise RefusedError(message, hint=f"docker save {image} | {there}")
-        check_all(self.candidate.deployment(), names, predict=self.measures)
+        for one in check_all(self.candidate.deployment(), names, predict=self.measures):
+            asked = LiveService(self.deployment, one.service.name)
+            old = ask_release(asked, replaced=True) if self.measures else one.notes
+            for note in one.notes:
+                if note not in old:
+                    progress(f"  of the candidate alone: {note}")
 
     def _stage(self, name: str, before: Pending) -> Stage:
         stage, variant = Stage(self.session, name), before.services[name]
@@ -198,6 +205,14 @@ def lent_name(session: Session, made: Session, service: str) -> Iterator[None]:
         for engine, image in before:
             if image is not None:
                 engine.tag(image.id, name)
+
+
+def last_starts(session: Session) -> dict[str, str]:
+    """Service -> the seconds that its last start took, if they are known."""
+    deployment = session.deployment()
+    root, project = deployment.root, deployment.profile.compose_name
+    known = {name: journal.last_start(root, project, name) for name in deployment.profile.services}
+    return {name: seconds for name, seconds in known.items() if seconds}
 
 
 def known_row(asked: Asked, folder: Path) -> Row | None:

@@ -13,7 +13,7 @@ from envgen.app import build as builds
 from envgen.app import sweep
 from envgen.app.session import Session
 from envgen.app.upgrade import paper
-from envgen.app.upgrade.trial import UpgradeTrial, backwards, resumed
+from envgen.app.upgrade.trial import UpgradeTrial, backwards, last_starts, resumed
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, reporting, wants_json
 from envgen.errors import ExitCode, Problem, RefusedError, UsageError
@@ -113,6 +113,8 @@ def _on_paper(session: Session, names: tuple[str, ...], yes: bool) -> Session | 
         "The image is built beside the old one, whose server serves on. Then the server is away"
     )
     progress("for one start if the candidate is kept, and for two if it is left.")
+    for name, seconds in last_starts(session).items():
+        progress(f"  the last start of {name} took {seconds} s")
     if not yes and not ask("Try it?"):
         hint = shlex.join(["envgen", "upgrade", *names, "--yes"])
         raise RefusedError(problems=(Problem("nothing was changed", hint=hint),))
