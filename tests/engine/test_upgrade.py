@@ -97,8 +97,8 @@ Description: another greeting
 """
 
 
-def test_a_patch_that_does_not_fit_ends_on_paper(toy: Toy) -> None:
-    """It fits neither release; the trial says so before anything is built."""
+def test_a_patch_that_does_not_fit(toy: Toy) -> None:
+    """It fits neither release. The build of the candidate ends, and the server serves on."""
     file = toy.root / "envgen.yaml"
     text, folder = file.read_text(), toy.root / "patches/toy"
     folder.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_a_patch_that_does_not_fit_ends_on_paper(toy: Toy) -> None:
     before = toy.state()
     try:
         refused = toy.envgen("upgrade", "toy==1.1", *KEEP, code=4)
-        assert "patches do not fit" in refused.err and "0001-greeting" in refused.err
+        assert "0001-greeting" in refused.err
         assert toy.state() == before and toy.runs() == "1.0"
     finally:
         file.write_text(text)
@@ -129,13 +129,23 @@ def test_who_pins_it_and_what_the_owner_insists_on(toy: Toy) -> None:
     file.write_text(text.replace("    services:\n", source + "    services:\n"))
     try:
         toy.envgen("lock")
+        stale = toy.envgen("upgrade", "speed==2.0", *KEEP, code=6)
+        assert "could not be started again" in stale.err and "--build --recreate" in stale.err
+        toy.envgen("up", "serve", "--build", "--recreate", "--yes")
         with_source = toy.state()
-        refused = toy.envgen("upgrade", "speed==2.0", *KEEP, code=None)
-        assert "toyserver" in refused.err and "toyspeed" in refused.err, refused.err
+        refused = toy.envgen("upgrade", "speed==2.0", *KEEP, code=7)
+        assert "toyserver==1.0 depends on toyspeed<2" in refused.err and "override: [toyspeed]" in refused.err
         assert toy.state() == with_source and toy.runs() == "1.0"
+        file.write_text(
+            file.read_text().replace("tools: [llama-benchy]", "tools: [llama-benchy], override: [toyspeed]")
+        )
+        toy.envgen("up", "serve", "--build", "--recreate", "--yes")
+        left = toy.envgen("upgrade", "speed==2.0", *KEEP, code=1)
+        assert "-50 %" in left.out and toy.runs() == "1.0"
     finally:
         for path, content in before.items():
             (toy.root / path).write_bytes(content)
+        toy.envgen("up", "serve", "--recreate")  # its image is found by its labels
 
 
 def test_back_after_a_lock_and_a_build_by_hand(toy: Toy) -> None:

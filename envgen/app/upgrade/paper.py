@@ -21,6 +21,7 @@ from envgen.profile import tree
 from envgen.profile.edit import with_value
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef, Pin
+from envgen.text import progress
 
 _ASKED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:(==|@)(\S+))?")
 _FIRST = re.compile(r"(flashinfer|torch)\b")  # a change of these changes kernels
@@ -55,8 +56,23 @@ class Draft:
         outcome = locks.resolve(made, [chosen, *shared], self.old, Upgrade(tuple(self.names)))
         if outcome.problems:
             raise LockError(problems=locks.problems_of(loaded, outcome.problems))
+        for note in outcome.notes:
+            progress(f"note: {note}")
+            self._require_agreement(chosen, note)
         of = journal.state_of(loaded.project)
         return made.with_(candidate=Candidate(self.text, outcome.lock, of=of))
+
+    def _require_agreement(self, profile: Profile, note: str) -> None:
+        """LockError if a note says that others pin what is asked for, and the owner has not
+        insisted.
+        """
+        named = [
+            profile.sources[name].distribution for name in self.names if name in profile.sources
+        ]
+        pinned = [one for one in named if one in note and one not in profile.pip.override]
+        if pinned and note.startswith(f"{profile.name}: no versions suit"):
+            insist = f"pip: {{override: [{', '.join(pinned)}]}}"
+            raise LockError(note, hint=f"to insist on it, write {insist}, and type this again")
 
 
 def draft(session: Session) -> Draft:

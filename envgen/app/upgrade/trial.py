@@ -207,6 +207,21 @@ def lent_name(session: Session, made: Session, service: str) -> Iterator[None]:
                 engine.tag(image.id, name)
 
 
+def require_way_out(session: Session) -> None:
+    """RefusedError if what runs is not what the project says: it could not be started again."""
+    deployment = images.adopt(head_of(session.deployment()))
+    running, image = deployment.containers(all=False), deployment.image
+    problems = list(deployment.image_problems)
+    if image and not journal.pending(deployment.root, deployment.profile.name):
+        others = [one.name for one in running if one.image_id != image.id]
+        problems += [Problem(f"{name} runs another image than the profile's") for name in others]
+    if running and problems:
+        head = Problem("what runs now could not be started again, so nothing is tried:")
+        hint = f"envgen up --build --recreate {deployment.profile.chosen}, then this again"
+        last = replace(problems[-1], hint=hint)
+        raise RefusedError(problems=(head, *problems[:-1], last))
+
+
 def last_starts(session: Session) -> dict[str, str]:
     """Service -> the seconds that its last start took, if they are known."""
     deployment = session.deployment()

@@ -13,7 +13,7 @@ from envgen.app import build as builds
 from envgen.app import sweep
 from envgen.app.session import Session
 from envgen.app.upgrade import paper
-from envgen.app.upgrade.trial import UpgradeTrial, backwards, last_starts, resumed
+from envgen.app.upgrade.trial import UpgradeTrial, backwards, last_starts, require_way_out, resumed
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, reporting, wants_json
 from envgen.errors import ExitCode, Problem, RefusedError, UsageError
@@ -70,6 +70,7 @@ def command(
     if not names:
         return _newer(session)
     words = shlex.join(["envgen", "upgrade", *names, *shlex.split(session.profile().chosen)])
+    require_way_out(session)
     made = resumed(session, words)
     if made is None:
         made = _on_paper(session, names, yes)
