@@ -57,50 +57,42 @@ Collected = tuple[
 
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`."""
-    asks = {}
-    for place, judged in ((diagnosis.deployment, diagnosis.report) for diagnosis in diagnoses):
-        doctor = partial(report.as_data, judged)
-        asks[place.node] = partial(
-            collect, place, judged.context.service, doctor, judged.context.container
-        )
-    count = counted(
-        write(target, {"doctor.txt": report.as_text(joined(diagnoses)) + "\n"}, asks), "file"
-    )
-    progress(
-        f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it"
-    )
+    asks = dict[str, Callable[[], Collected]]()
+    for diagnosis in diagnoses:
+        context, doctor = diagnosis.report.context, partial(report.as_data, diagnosis.report)
+        service = LiveService(diagnosis.deployment, context.service)
+        asks[service.deployment.node] = partial(collect, service, doctor, context.container)
+    text = report.as_text(joined(diagnoses)) + "\n"
+    count = counted(write(target, {"doctor.txt": text}, asks), "file")
+    advice = "secrets and names taken out; look into it before you send it"
+    progress(f"  wrote {target}: {count}, {advice}")
 
 
 def save(
-    machines: Sequence[Deployment],
-    service: str,
-    failure: StartFailure,
-    cause: str,
-    culprit: str = "",
+    machines: Sequence[LiveService], failure: StartFailure, cause: str, culprit: str = ""
 ) -> str:
-    """Write what ``service`` left behind, the log's cause and doctor's report to .envgen/crash/.
+    """Write what a service left behind, the log's cause and doctor's report to .envgen/crash/.
     Returns the path.
 
-    ``machines``: those of the service, the head first. ``culprit``: the one that failed first. If
-    the bundle can't be written, that is printed and the path is "": the failure itself matters
-    more.
+    ``machines``: the service on each of them, the head first. ``culprit``: the one that failed
+    first. If the bundle can't be written, that is printed and the path is "": the failure itself
+    matters more.
     """
-    root, profile = machines[0].root, machines[0].profile.name
-    facts = {name: value for name, value in vars(failure).items() if name != "container"}
-    facts |= {"profile": profile, "service": service, "cause": cause, "culprit": culprit}
-    facts["changes"] = since_it_worked(LiveService(machines[0], service))
+    root, profile, name = machines[0].deployment.root, machines[0].profile.name, machines[0].name
+    facts = {key: value for key, value in vars(failure).items() if key != "container"}
+    facts |= {"profile": profile, "service": name, "cause": cause, "culprit": culprit}
+    facts["changes"] = since_it_worked(machines[0])
 
-    def doctor(deployment: Deployment) -> Any:
-        if deployment.node != culprit:
+    def doctor(service: LiveService) -> Any:
+        if service.deployment.node != culprit:
             return {"not asked": f"{culprit} failed first"}
-        return report.as_data(report.examine(*gather(Subject(deployment, service))))
+        return report.as_data(report.examine(*gather(Subject(service.deployment, name))))
 
-    asks = {
-        one.node: partial(collect, one, service, partial(doctor, one), failure.container)
-        for one in machines
-    }
+    asks = dict[str, Callable[[], Collected]]()
+    for one in machines:
+        asks[one.deployment.node] = partial(collect, one, partial(doctor, one), failure.container)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    target = state_dir(root, FOLDER) / f"{stamp}-{service}.tar.gz"
+    target = state_dir(root, FOLDER) / f"{stamp}-{name}.tar.gz"
     try:
         write(target, {"findings.json": as_json(facts)}, asks, within=root)
     except (EnvgenError, OSError) as error:
@@ -126,14 +118,11 @@ def write(
     """
     known = set[str]()
     with ThreadPoolExecutor(len(machines)) as pool:
-        for node, (texts, secrets) in zip(
-            machines, pool.map(lambda ask: ask(), machines.values()), strict=True
-        ):
-            members |= {
-                f"{node}/{name}" if len(machines) > 1 else name: text
-                for name, text in texts.items()
-            }
-            known |= secrets
+        collected = list(pool.map(lambda ask: ask(), machines.values()))
+    for node, (texts, secrets) in zip(machines, collected, strict=True):
+        folder = f"{node}/" if len(machines) > 1 else ""
+        members |= {folder + name: text for name, text in texts.items()}
+        known |= secrets
     try:
         files.write(target, archive(members, known), mode=0o600, within=within)
     except OSError as problem:
@@ -166,13 +155,11 @@ def as_json(document: Any) -> str:
 
 
 def collect(
-    deployment: Deployment,
-    service: str,
-    doctor: Callable[[], Any],
-    container: Container | None = None,
+    service: LiveService, doctor: Callable[[], Any], container: Container | None = None
 ) -> Collected:
-    """The files about a service on one machine. ``container``: the service's, as it was known last."""
-    profile, asked = deployment.profile, _project(deployment)
+    """The files about a service on one machine. ``container``: as it was known last."""
+    deployment, profile = service.deployment, service.profile
+    asked = _project(deployment)
     asked["doctor.json"] = lambda: as_json(doctor())
     about: dict[str, Any] = {
         "envgen": __version__,
@@ -182,33 +169,26 @@ def collect(
         "variant": profile.variant,
     }
     try:
-        engine = deployment.engine
-        container = (
-            next(iter(engine.containers(profile.compose_name, service, all=True)), None)
-            if service
-            else None
-        )
-        info = or_none(
-            engine.info
-        )  # if it answers at all: a machine that is off costs its time limit once
-        about |= {
-            "engine": info and vars(info),
-            "image": or_none(lambda: deployment.image and vars(deployment.image)),
-        }
+        engine, there = deployment.engine, list[Container]()
+        if service.name:
+            there = list(service.containers(all=True))
+        container = there[0] if there else None
+        # A machine that is off costs its time limit once.
+        info = or_none(engine.info)
+        about["engine"] = info and vars(info)
+        about["image"] = or_none(lambda: deployment.image and vars(deployment.image))
         asked["server.log"] = lambda: "not available: there was no container"
-        asked |= _of_machine() if info and info.local else {}
-        asked |= _of_container(engine, container, profile.secrets) if container else {}
+        if info and info.local:
+            asked |= _of_machine()
+        if container:
+            asked |= _of_container(engine, container, profile.secrets)
     except EnvgenError as error:
         asked["no-engine.txt"] = partial(reason_of, error)
     asked["versions.json"] = partial(as_json, about)
     inside = dict(container.env) if container else {}
-    places = [
-        place.get(name, "") for name in profile.secrets for place in (deployment.shell, inside)
-    ]
-    secrets = {
-        *secret_values(inside),
-        *filter(None, places),
-    }  # besides those of this shell, which redact knows
+    secrets = set(secret_values(inside))  # besides those of this shell, which redact knows
+    for name in profile.secrets:
+        secrets |= {deployment.shell.get(name, ""), inside.get(name, "")} - {""}
     return {name: _text(ask) for name, ask in asked.items()}, secrets
 
 
@@ -249,11 +229,12 @@ def _printed(done: ExecResult) -> str:
 
 def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> str:
     document = dict(engine.inspect(container.id) or {})
-    config = dict(document.get("Config") or {})
-    pairs = (pair.partition("=") for pair in config.get("Env") or ())
-    config["Env"] = [
-        f"{name}={'(secret)' if name in secrets and value else value}" for name, _, value in pairs
-    ]
+    config, env = dict(document.get("Config") or {}), list[str]()
+    for pair in config.get("Env") or ():
+        name, _, value = pair.partition("=")
+        hidden = name in secrets and value
+        env.append(f"{name}=(secret)" if hidden else f"{name}={value}")
+    config["Env"] = env
     return as_json({**document, "Config": config})
 
 
@@ -270,19 +251,17 @@ def _processes(engine: Engine, container: Container) -> str:
 
 def _project(deployment: Deployment) -> dict[str, Ask]:
     """The files of the project that decide what runs, and the newest build logs."""
-    names = ("envgen.yaml", "envgen.local.yaml", "envgen.lock", deployment.profile.dockerfile)
-    compose = or_none(lambda: deployment.compose.files) or [
-        deployment.root / str(deployment.profile.compose_file)
-    ]
-    there = {f"project/{name}": deployment.root / str(name) for name in names}
-    there |= {f"project/compose/{path.name}": path for path in compose}
-    logs = [
-        path for path in state_dir(deployment.root, "logs").glob("*.log") if not path.is_symlink()
-    ]
-    there |= {
-        f"logs/{path.name}": path
-        for path in sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
-    }
+    root, profile = deployment.root, deployment.profile
+    there = dict[str, Path]()
+    for name in ("envgen.yaml", "envgen.local.yaml", "envgen.lock", str(profile.dockerfile)):
+        there[f"project/{name}"] = root / name
+    rendered = or_none(lambda: deployment.compose.files)
+    for path in rendered or [root / str(profile.compose_file)]:
+        there[f"project/compose/{path.name}"] = path
+    logs = [path for path in state_dir(root, "logs").glob("*.log") if not path.is_symlink()]
+    logs.sort(key=lambda path: path.lstat().st_mtime)
+    for path in logs[-LOGS:]:
+        there[f"logs/{path.name}"] = path
     return {name: partial(_end, path) for name, path in there.items() if os.path.lexists(path)}
 
 

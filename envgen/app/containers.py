@@ -40,11 +40,13 @@ def changed(deployment: Deployment, containers: Sequence[Container]) -> dict[str
 
 def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[dict[str, Any]]:
     """The rows of containers on one machine."""
+    services = deployment.profile.services
     differ = changed(deployment, containers)
-    ends = last_ends(
-        deployment.engine, [one for one in containers if one.service in deployment.profile.services]
-    )
-    return [as_data(deployment, one, differ.get(one.id), ends.get(one.id)) for one in containers]
+    ends = last_ends(deployment.engine, [one for one in containers if one.service in services])
+    rows = []
+    for one in containers:
+        rows.append(as_data(deployment, one, differ.get(one.id), ends.get(one.id)))
+    return rows
 
 
 def as_data(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
@@ -65,7 +66,9 @@ def newest(
 
     Without an engine, only files are looked at.
     """
-    failures = [*starts(root, service), *(builds(root) if service is None else ())]
+    failures = list(starts(root, service))
+    if service is None:
+        failures += builds(root)
     if deployment is not None:
         failures += ended(deployment, service)
     return max(failures, key=lambda failure: failure.when, default=None)
@@ -87,11 +90,12 @@ def builds(root: Path) -> Iterator[PastFailure]:
 
 def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
     """Starts that failed: their crash bundles."""
-    for path, seen in _files(root, "crash", "*.tar.gz"):
+    for path, status in _files(root, "crash", "*.tar.gz"):
         named = _BUNDLE.match(path.name)
-        if named and service in (None, named["service"]):
-            opens, name = partial(open_log, path), named["service"]
-            yield PastFailure("start", seen.st_mtime, f"{name} failed", opens, name)
+        if not named or service not in (None, named["service"]):
+            continue
+        what, opens = f"{named['service']} failed", partial(open_log, path)
+        yield PastFailure("start", status.st_mtime, what, opens, named["service"])
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
@@ -107,19 +111,17 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
     with contextlib.suppress(EngineError):
         for container in deployment.containers((service,) if service else (), all=True):
             end = last_end(deployment.engine, container)
-            if end is not None and not end.asked:
-                when, opens = (
-                    float(instant(end.at) or 0),
-                    partial(of_container, deployment, container),
-                )
-                yield PastFailure("service", when, str(end), opens, container.service)
+            if end is None or end.asked:
+                continue
+            when, opens = float(instant(end.at) or 0), partial(of_container, deployment, container)
+            yield PastFailure("service", when, str(end), opens, container.service)
 
 
-def log_of(deployment: Deployment, service: str) -> Log | None:
+def log_of(service: LiveService) -> Log | None:
     """The log of a service's container, if there is one."""
     with contextlib.suppress(EngineError):
-        containers = (one for one in deployment.containers((service,), all=True) if not one.one_off)
-        return next((of_container(deployment, container) for container in containers), None)
+        for container in service.containers(all=True):
+            return of_container(service.deployment, container)
     return None
 
 

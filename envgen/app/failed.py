@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 
 from envgen.app.history import since_it_worked
-from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.errors import ServiceError
 from envgen.serve.ended import SHOWN, StartFailure, cause_in, in_profile
@@ -21,7 +20,7 @@ def failed(
     service: LiveService,
     failure: StartFailure,
     *,
-    machines: Sequence[Deployment] = (),
+    machines: Sequence[LiveService] = (),
     verdict: str = "is not ready",
     hint: str = "",
     say: Say = progress,
@@ -36,7 +35,7 @@ def failed(
     deployment, name = service.deployment, service.name
     say(f"  {name}: {failure.reason}; saving a crash bundle")
     cause, lines = cause_in(deployment, failure)
-    kept = bundle.save(machines or (deployment,), name, failure, cause.cause, deployment.node)
+    kept = bundle.save(machines or (service,), failure, cause.cause, deployment.node)
     text = f"{name} {verdict}: {failure.reason}"
     if cause.rule:
         text += f"; cause: {cause.cause}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveServi
     On several machines, all ranks are stopped before the first is started. NotFoundError without a
     container.
     """
-    deployment = machine_of(session.deployment(), name, None)
-    service = LiveService(deployment, name)
+    service = machine_of(LiveService(session.deployment(), name))
+    deployment = service.deployment
     deployment.require_name()
     containers = service.containers(all=True)
     if not containers:
@@ -69,9 +70,10 @@ def _require_none(
     """ServiceError if the engine still shows one of the containers that Compose was asked to stop
     or remove.
     """
-    there = {one.id for one in deployment.containers(all=all)}
-    if left := [one.name for one in asked if one.id in there]:
-        hint = " ".join(deployment.docker("rm", "--force", *left))
+    there = [container.id for container in deployment.containers(all=all)]
+    left = [container.name for container in asked if container.id in there]
+    if left:
+        hint = shlex.join(deployment.docker("rm", "--force", *left))
         raise ServiceError(f"still {state}: {', '.join(left)}", hint=hint)
 
 
@@ -142,7 +144,7 @@ def one_off(service: LiveService, argv: Sequence[str], options: Sequence[str], *
 
     The container is removed afterwards, however the command ends.
     """
-    service = service.on(machine_of(service.deployment, service.name, None))
+    service = machine_of(service)
     service.deployment.require_name()
     preflight.check_once(service)
     compose = service.to_start().deployment.compose

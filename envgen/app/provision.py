@@ -94,17 +94,15 @@ def look(deployment: Deployment, names: Sequence[str]) -> Lacking:
 
     Services with `cluster` are left out: their image and weights are copied from the first machine.
     """
-    profile = deployment.profile
-    chosen = tuple(
-        name for name in names or profile.services if profile.services[name].cluster is None
-    )
+    profile, downloads = deployment.profile, list[Download]()
+    for name in names or profile.services:
+        service = LiveService(deployment, name)
+        if service.described.cluster is None:
+            downloads += _downloads(service)
     image = next((problem.message for problem in deployment.image_problems), "")
-    lock = (
-        bool(image)
-        and profile.mode is Mode.PRODUCTION
-        and bool(builds.lock_problems(deployment.to_build()))
-    )
-    downloads = [one for name in chosen for one in _downloads(deployment, name)]
+    lock = False
+    if image and profile.mode is Mode.PRODUCTION:
+        lock = bool(builds.lock_problems(deployment.to_build()))
     return Lacking(deployment, lock, image, tuple(downloads))
 
 
@@ -119,18 +117,18 @@ def to_build(deployment: Deployment, *, yes: bool) -> Lacking:
     return Lacking(deployment, lock, image or "is built again where an input changed")
 
 
-def _downloads(deployment: Deployment, name: str) -> Iterator[Download]:
+def _downloads(service: LiveService) -> Iterator[Download]:
     """The weights of a service that does not run, as far as they are not whole."""
-    if deployment.engine.containers(deployment.profile.compose_name, name):
+    if service.containers():
         return
-    models = deployment.profile.services[name].models
-    for model, held in zip(models, weights.look(LiveService(deployment, name)), strict=True):
+    for model, held in zip(service.described.models, weights.look(service), strict=True):
         if held.whole:
             continue
         try:
             yield Download(model, size_of(model), held.bytes)
         except EnvgenError as error:
-            yield Download(model, 0, held.bytes, error.problems[0].message.rpartition(": ")[2])
+            why = error.problems[0].message.rpartition(": ")[2]
+            yield Download(model, 0, held.bytes, why)
 
 
 def record_sources(deployment: Deployment) -> None:

@@ -162,19 +162,16 @@ def with_running_variant(
 
     ``engine`` connects to its engine. ``stopped``: include stopped containers.
     """
-    profile = session.profile()
+    profile, root = session.profile(), session.loaded().project.root
     try:
         containers = engine().containers(profile.compose_name, service, all=stopped)
     except EngineError:
         return session  # the caller will report it
-    names = {
-        container.labels.get(VARIANT_LABEL, "")
-        for container in ours(containers, session.loaded().project.root)
-    }
+    names = {one.labels.get(VARIANT_LABEL, "") for one in ours(containers, root)}
     variant = names.pop() if len(names) == 1 else ""
-    if not set(variant.split("+")) <= set(profile.variants):
-        return session
-    return session.with_(variant=variant)
+    if set(variant.split("+")) <= set(profile.variants):
+        return session.with_(variant=variant)
+    return session
 
 
 def the_service(
@@ -185,12 +182,12 @@ def the_service(
     """
     if wanted is not None:
         known_service(profile, wanted)
-    if wanted in fitting or (wanted is None and len(fitting) == 1):
-        return wanted or fitting[0]
-    if wanted is None and fitting:
-        raise UsageError(
-            f"profile {profile.name} has several: {', '.join(fitting)}", hint="name one"
-        )
-    raise UsageError(
-        f"{f'service {wanted}' if wanted else f'profile {profile.name}'} {lacking}", hint=hint
-    )
+        if wanted not in fitting:
+            raise UsageError(f"service {wanted} {lacking}", hint=hint)
+        return wanted
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        several = f"profile {profile.name} has several: {', '.join(fitting)}"
+        raise UsageError(several, hint="name one")
+    raise UsageError(f"profile {profile.name} {lacking}", hint=hint)

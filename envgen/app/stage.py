@@ -85,11 +85,7 @@ class Stage:
     ) -> None:
         if self.now is self.before:
             return
-        again = (
-            f"envgen up {self.service} {self.before.profile().chosen_variant}"
-            if self.before
-            else ""
-        )
+        again = self.before.profile().hint("up", self.service) if self.before else ""
         if kind is KeyboardInterrupt:
             self.clear()
             if again:

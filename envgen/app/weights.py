@@ -276,35 +276,28 @@ def _ask(
     It runs in ``image`` (default: the profile's). Without an image, a look at a folder of this
     machine runs here.
     """
-    engine, profile = deployment.engine, deployment.profile
-    mount = _mount(deployment, make=on_line is not None)
+    profile, fetches = deployment.profile, on_line is not None
+    mount = _mount(deployment, make=fetches)
     if mount is None:
         return None
-    image = image or (profile.image_name if deployment.image is not None else "")
-    if not image and mount.kind == "bind" and on_line is None and deployment.is_local:
-        answer = run.ask(
-            run.on_host({}),
-            sys.executable,
-            PROGRAM,
-            {**request, "home": mount.source},
-            timeout=timeout,
-        )
-        return _checked(answer)
+    if not image and deployment.image is not None:
+        image = profile.image_name
+    if not image and mount.kind == "bind" and not fetches and deployment.is_local:
+        here = {**request, "home": mount.source}
+        return _checked(run.ask(run.on_host({}), sys.executable, PROGRAM, here, timeout=timeout))
     if not image:
-        raise RefusedError(
-            f"the image {profile.image_name} is not built", hint=f"envgen build {profile.chosen}"
-        )
+        message = f"the image {profile.image_name} is not built"
+        raise RefusedError(message, hint=profile.hint("build"))
     mounts, env = [mount], {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user (with sudo: to the caller).
-    user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
-    fetches = on_line is not None
+    user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(deployment.engine))
     if fetches:
         env |= {name: value for name, value in os.environ.items() if name in PROXY}
-        if ca := deployment.own_files.get("network.ca_certificates"):
-            mounts.append(ContainerMount(str(ca), names.CA_FILE, read_only=True))
-
+        own_ca = deployment.own_files.get("network.ca_certificates")
+        if own_ca:
+            mounts.append(ContainerMount(str(own_ca), names.CA_FILE, read_only=True))
     execute = run.in_image(
-        engine,
+        deployment.engine,
         image,
         mounts=mounts,
         env=env,
@@ -314,12 +307,8 @@ def _ask(
         network="bridge" if fetches else "none",
         memory=FETCH_MEMORY if fetches else MEMORY,
     )
-    program = FETCHER if fetches else PROGRAM
-    return _checked(
-        run.ask(
-            execute, run.shell_python(profile), program, {**request, "home": HOME}, timeout=timeout
-        )
-    )
+    program, there = FETCHER if fetches else PROGRAM, {**request, "home": HOME}
+    return _checked(run.ask(execute, run.shell_python(profile), program, there, timeout=timeout))
 
 
 def _checked(answer: dict[str, Any] | run.NoAnswer) -> Mapping[str, Any]:

@@ -156,7 +156,7 @@ class BuiltImage(Host):
             )
             if changes := first_of([str(one) for one in self.outdated], 4):
                 what += f" ({'; '.join(changes)})"
-        hint = f"envgen build {self.profile.chosen}"
+        hint = self.profile.hint("build")
         if self.needs_lock:
             hint = f"{self.profile.lock_command} && {hint}"
         return (Problem(f"the image {self.profile.image_name} {what}", hint=hint),)

@@ -69,7 +69,7 @@ class LiveService:
 
     def containers(self, *, all: bool = False) -> tuple[Container, ...]:
         """Its containers; only running ones unless ``all``."""
-        return self.engine.containers(self.profile.compose_name, self.name, all)
+        return self.engine.containers(self.profile.compose_name, self.name, all=all)
 
     def running(self) -> Container:
         """Its running container. NotFoundError with the command that starts it."""

@@ -83,7 +83,7 @@ def temporary_host(deployment: Deployment, root: str, *mounts: ContainerMount) -
     raise EngineError(
         f"no service of profile {profile.name} runs, and the engine has neither its image {profile.image_name} "
         "nor its base",
-        hint=f"run `envgen build {profile.chosen}`",
+        hint=f"run `{profile.hint('build')}`",
     )
 
 

@@ -147,7 +147,7 @@ class Warm:
 def _in(cache: JitCache, place: AgentHost, show: Callable[[str], None]) -> Warm:
     profile = cache.deployment.profile
     if any(source.package == "flashinfer" for source in profile.sources.values()):
-        hint = f"`envgen doctor {profile.chosen}` says why, and what to type"
+        hint = f"`{profile.hint('doctor')}` says why, and what to type"
     else:
         hint = f"add flashinfer to `sources` of profile {profile.name}, then: envgen build {profile.chosen}"
     return Warm(_runner(cache, place), profile.base.python, place.shown, show, hint)
@@ -199,7 +199,7 @@ def find_compile_host(cache: JitCache) -> AgentHost:
     if cache.deployment.engine.image(profile.image_name) is None:
         raise EngineError(
             f"no service of profile {profile.name} runs, and its image {profile.image_name} is not built",
-            hint=f"run `envgen build {profile.chosen}`",
+            hint=f"run `{profile.hint('build')}`",
         )
     if profile.mounted_sources:
         raise EngineError(

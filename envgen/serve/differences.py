@@ -124,10 +124,11 @@ def _image(image: Image | None, running: Container) -> Iterator[str]:
 
 def _words(key: str, wanted: Any, running: Sequence[str] | None) -> Iterator[str]:
     old = list(running or [])
-    if isinstance(wanted, list) and wanted != old:
-        shown = [f"-{redact(word)}" for word in old if word not in wanted]
-        shown += [f"+{redact(word)}" for word in wanted if word not in old]
-        yield f"{key}: {' '.join(shown) or 'the same words in another order'}"
+    if not isinstance(wanted, list) or wanted == old:
+        return
+    removed = [f"-{redact(word)}" for word in old if word not in wanted]
+    added = [f"+{redact(word)}" for word in wanted if word not in old]
+    yield f"{key}: {' '.join(removed + added) or 'the same words in another order'}"
 
 
 def _privileges(wanted: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:

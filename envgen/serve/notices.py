@@ -21,9 +21,10 @@ def notices(engine: Engine, container: Container) -> tuple[Explanation, ...]:
     began = instant(container.started_at)
     if not container.running or not began:
         return ()
-    text = engine.logs(container.id, tail=None, since=began, until=f"{float(began) + WINDOW:.9f}")
-    explanations = classify(map(log_text, text.splitlines()), kind="serve")
-    return tuple(one for one in explanations if not one.failure and one.rule not in OVER)
+    until = f"{float(began) + WINDOW:.9f}"
+    lines = engine.logs(container.id, tail=None, since=began, until=until).splitlines()
+    found = classify(map(log_text, lines), kind="serve")
+    return tuple(one for one in found if not one.failure and one.rule not in OVER)
 
 
 def of_all(

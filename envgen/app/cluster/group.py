@@ -151,7 +151,7 @@ class Group:
         return failed(
             self._live(deployment),
             failure,
-            machines=self.ranks,
+            machines=[self._live(rank) for rank in self.ranks],
             verdict=verdict,
             hint=hint,
             say=self._say(deployment, watch),

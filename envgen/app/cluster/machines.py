@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from envgen.deployment import Deployment, known_service, require_described
 from envgen.deployment.host import host_of
+from envgen.deployment.service import LiveService
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, UsageError
 from envgen.profile.model import Profile
@@ -24,11 +25,12 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
     None: on the machines of the profile, or on one if a service has no `cluster`.
     """
     profile = deployment.profile
-    names = nodes_of(profile, (service,) if service else ())
+    nodes = nodes_of(profile, (service,) if service else ())
     if service is None and not all(one.cluster for one in profile.services.values()):
         default = host_of(profile, "")
-        names = [next((node for node in names if host_of(profile, node) == default), "")]
-    return [deployment.on(node) for node in names]
+        same = [node for node in nodes if host_of(profile, node) == default]
+        nodes = [same[0] if same else ""]
+    return [deployment.on(node) for node in nodes]
 
 
 def head_of(deployment: Deployment, service: str | None = None) -> Deployment:
@@ -58,19 +60,17 @@ def on_all(
     profile, reached = machines.profile, machines.reached
     if not any(machine.node for machine in reached) and not machines.lost:
         return [(machine, work(machine)) for machine in reached], []
-    done = []
-    left = [
-        cleanup_hint(node, profile, error.problems[0].message)
-        for node, error in machines.lost.items()
-    ]
+    done, failed = list[tuple[Deployment, T]](), dict(machines.lost)
     with ThreadPoolExecutor(max(1, len(reached))) as pool:
         futures = [(machine, pool.submit(work, machine)) for machine in reached]
     for machine, future in futures:
-        error = future.exception()
-        if isinstance(error, EngineError):
-            left.append(cleanup_hint(machine.node, profile, error.problems[0].message))
-        else:
+        try:
             done.append((machine, future.result()))
+        except EngineError as problem:
+            failed[machine.node] = problem
+    left = []
+    for node, error in failed.items():
+        left.append(cleanup_hint(node, profile, error.problems[0].message))
     return done, left
 
 
@@ -84,16 +84,16 @@ def cleanup_hint(node: str, profile: Profile, reason: str) -> str:
     )
 
 
-def machine_of(deployment: Deployment, service: str, node: str | None) -> Deployment:
-    """``deployment`` on ``node``, or on the first machine of ``service``. EngineError if it can't
-    be reached.
-    """
-    known_service(deployment.profile, service)
-    cluster = deployment.profile.services[service].cluster
-    machines = machines_of(deployment, (service,), node or (cluster.nodes[0] if cluster else None))
+def machine_of(service: LiveService, node: str | None = None) -> LiveService:
+    """``service`` on ``node``, or on the first of its machines. EngineError if it can't be reached."""
+    known_service(service.profile, service.name)
+    cluster = service.described.cluster
+    if node is None and cluster is not None:
+        node = cluster.nodes[0]
+    machines = machines_of(service.deployment, (service.name,), node)
     for error in machines.lost.values():
         raise error
-    return machines.reached[0]
+    return service.on(machines.reached[0])
 
 
 def machines_of(
@@ -135,19 +135,17 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
         known_service(profile, name)
         if profile.services[name].cluster is not None:
             require_described(profile, name)
-    chosen = [profile.services[name] for name in names or profile.services]
-    shared = [
-        one.cluster.nodes
-        for one in chosen
-        if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}
-    ]
-    places = list(dict.fromkeys(node for nodes in shared for node in nodes))
-    if not places or (
-        len(shared) < len(chosen)
-        and host_of(profile, "") not in [host_of(profile, node) for node in places]
-    ):
-        places.append("")
-    return places
+    places, elsewhere = dict[str, None](), False
+    for name in names or profile.services:
+        cluster = profile.services[name].cluster
+        if cluster and profile.nodes.keys() >= set(cluster.nodes):
+            places |= dict.fromkeys(cluster.nodes)
+        else:
+            elsewhere = True
+    hosts = [host_of(profile, node) for node in places] if elsewhere else []
+    if not places or (elsewhere and host_of(profile, "") not in hosts):
+        places[""] = None
+    return list(places)
 
 
 def reach(

@@ -15,6 +15,7 @@ from envgen.app import explain as failures
 from envgen.app.explain import Log, PastFailure
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
+from envgen.deployment.service import LiveService
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation
 from envgen.explain.read import LogReport, read_log
@@ -106,7 +107,7 @@ def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log
         raise UsageError("no project and no build log is here", hint=hint)
     if failure := failures.newest(root, deployment, what):
         return failure, failure.open()
-    return None, failures.log_of(deployment, what) if deployment and what else None
+    return None, failures.log_of(LiveService(deployment, what)) if deployment and what else None
 
 
 def _has_project(session: Session) -> bool:

@@ -38,6 +38,6 @@ def command(
       envgen exec -u 65534 -w /tmp -e LEVEL=2 dev env
     """
     words = with_start_up(command_of(argv))
-    deployment = machine_of(session.deployment(), service, node)
-    container = LiveService(deployment, service).running()
-    return attach(deployment.endpoint, container.id, words, options=inside, tty=tty)
+    live = machine_of(LiveService(session.deployment(), service), node)
+    container = live.running()
+    return attach(live.deployment.endpoint, container.id, words, options=inside, tty=tty)

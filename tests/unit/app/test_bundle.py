@@ -17,6 +17,7 @@ from planted import PLANTED
 from envgen.app import bundle
 from envgen.app.doctor import Diagnosis
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
 from envgen.doctor.report import examine
@@ -87,7 +88,7 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 
 def collected(deployment: Deployment, engine: Told) -> dict[str, str]:
-    return bundle.collect(deployment.with_cached(engine=cast(Engine, engine)), "dev", dict)[0]
+    return bundle.collect(LiveService(deployment.with_cached(engine=cast(Engine, engine)), "dev"), dict)[0]
 
 
 def read(data: bytes) -> dict[str, bytes]:
@@ -150,7 +151,9 @@ def test_without_an_engine(deployment: Deployment, tmp_path: Path, monkeypatch: 
 def test_no_secret_of_the_container_stays_in_a_crash_bundle(deployment: Deployment, tmp_path: Path) -> None:
     """By its name, or because the profile lists it; also where this shell has another value of it, or none."""
     engine = cast(Engine, Told(ENDED))
-    path = bundle.save([deployment.with_cached(engine=engine)], "dev", StartFailure("it ended", ENDED), "a cause")
+    path = bundle.save(
+        [LiveService(deployment.with_cached(engine=engine), "dev")], StartFailure("it ended", ENDED), "a cause"
+    )
     found = read((tmp_path / path).read_bytes())
     assert json.loads(found["findings.json"])["cause"] == "a cause" and b"debugging" in found["server.log"]
     for name, text in found.items():

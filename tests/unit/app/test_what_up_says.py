@@ -42,10 +42,10 @@ def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = SimpleNamespace(whole=False, bytes=0)
     profile = SimpleNamespace(compose_name="x", services={"serve": SimpleNamespace(models=[MODEL])})
-    deployment: Any = SimpleNamespace(engine=SimpleNamespace(containers=lambda *_: ()), profile=profile)
+    deployment: Any = SimpleNamespace(engine=SimpleNamespace(containers=lambda *_, **__: ()), profile=profile)
     monkeypatch.setattr(weights, "look", lambda *_: [found])
     monkeypatch.setattr(provision, "size_of", refused)
-    [download] = provision._downloads(deployment, "serve")
+    [download] = provision._downloads(LiveService(deployment, "serve"))
     assert str(download) == "acme/tiny (the hub refused HF_TOKEN (401))"
 
 
