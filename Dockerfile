@@ -31,12 +31,12 @@ FROM base AS final
 RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=scripts,source=/profiles/prod/locked/deps.txt,target=/run/envgen/locked.txt \
-    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm --prefer b12x -- --no-deps --require-hashes -r /run/envgen/locked.txt
-# Installs flashinfer-python==0.7.2.post1, vllm[b12x]==0.33.0.
+    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --never flashinfer-python --never vllm -- --no-deps --require-hashes -r /run/envgen/locked.txt
+# Installs flashinfer-python==0.7.2.post1, vllm==0.33.0.
 RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=scripts,source=/profiles/prod/locked/install.txt,target=/run/envgen/locked.txt \
-    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm --prefer b12x -- --no-deps --require-hashes -r /run/envgen/locked.txt
+    python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own flashinfer-python --own vllm -- --no-deps --require-hashes -r /run/envgen/locked.txt
 
 # gpt-oss's vocabulary, which it would fetch when it starts.
 ADD --checksum=sha256:446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d --chmod=0644 https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken /workspace/tiktoken_encodings/o200k_base.tiktoken
@@ -67,9 +67,9 @@ ENV CUDA_HOME="/usr/local/cuda" \
 
 LABEL dev.envgen.project="mxfp4" \
     dev.envgen.profile="prod" \
-    dev.envgen.lock="d6ca51286ba98af92edaa228a5f766140fe11ab1e87877892a0ed68d073a9910" \
+    dev.envgen.lock="81f2bc8735a9aa2cd86ee2c0d07de6fdb64fc6825cad8534702165b9811ce35b" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="553e53c29a31f6efdcc2385548f44307ffffcbd551a46a0d9fc024853df162b1"
+    dev.envgen.render="4bb7ad05cc0109fc5f3256b124db5969849f98b3f2c0665fba9450b2be2959bf"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -13,10 +13,11 @@ import yaml
 from packaging.version import Version
 
 from envgen.errors import RefusedError
-from envgen.profile.caches import HUGGINGFACE
+from envgen.profile.caches import HUGGINGFACE, KNOWN
 from envgen.profile.flags import takes_no_prompt
 from envgen.profile.model import Profile
 from envgen.profile.tree import YamlNode
+from envgen.profile.values import Pin
 from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import bytes_of
 
@@ -39,9 +40,10 @@ def left_of(
         )
     if recipe.release and version and Version(version) < Version(recipe.release):
         missing.append(f"vLLM {recipe.release} or newer: profile {parent.name} installs {version}")
-    wheel = source.origin.wheel if source is not None and not image else None
+    wheel = None if image else _wheel_of(parent)
     if (
         wheel is not None
+        and not recipe.b12x
         and "b12x" not in wheel.extras
         and "b12x" in json.dumps(dict(recipe.args)).lower()
     ):
@@ -118,13 +120,30 @@ def profile_body(
         }
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
-    if recipe.b12x and "b12x" in parent.variants and not image:
-        changed = {"args": {"attention-config": None, **recipe.b12x}}
-        body["variants"]["b12x"] = {
-            "description": "Kernels made for SM120 and SM121 (b12x). See envgen answers",
-            "services": {service: changed},
-        }
+    wheel = None if image else _wheel_of(parent)
+    if recipe.b12x and wheel is not None:
+        _add_b12x(body, wheel, recipe, service)
     return body
+
+
+def _wheel_of(parent: Profile) -> Pin | None:
+    """The wheel of vLLM that a profile installs; None where it builds or mounts it."""
+    source = parent.sources.get("vllm")
+    return source.origin.wheel if source is not None else None
+
+
+def _add_b12x(body: dict[str, Any], wheel: Pin, recipe: Recipe, service: str) -> None:
+    """Write the variant with kernels made for SM120 and SM121, and what it needs in the image."""
+    extras = tuple(dict.fromkeys((*wheel.extras, "b12x")))
+    body["sources"] = {"vllm": {"origin": {"wheel": str(replace(wheel, extras=extras))}}}
+    body["pip"] = {"prefer": ["b12x"]}  # FlashInfer brings an older copy
+    caches = body.setdefault("caches", {})
+    for cache in ("cute_dsl", "b12x"):
+        caches[cache] = {"path": KNOWN[cache].path}
+    body.setdefault("variants", {})["b12x"] = {
+        "description": "Kernels made for SM120 and SM121 (b12x). See envgen answers",
+        "services": {service: {"args": {"attention-config": None, **recipe.b12x}}},
+    }
 
 
 def profile_text(

@@ -21,7 +21,7 @@ PROJECTS = [
 ]
 PROFILES = {name: profile for project in PROJECTS for name, profile in project.profiles.items()}
 FILES = {name: project.file for project in PROJECTS for name in project.profiles}
-BACKENDS = {"flashinfer": "FLASHINFER", "native": "FLASHINFER", "b12x": "B12X", "b12x_cutlass": "B12X"}
+BACKENDS = {"flashinfer": "FLASHINFER", "native": "FLASHINFER"}
 RUNS = [(name, variant) for name, profile in PROFILES.items() for variant in ("", *profile.variants)]
 
 

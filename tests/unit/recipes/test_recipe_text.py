@@ -76,10 +76,18 @@ def test_every_text_of_a_recipe_stays_a_value(made: Any, text: str, args: dict[s
 @pytest.mark.parametrize("name", ["qwen3.6-27b-fp8", "gemma-4-26b"])
 def test_of_the_parents_variants_only_kernels_for_the_chip_stay(name: str) -> None:
     recipe = shipped()[name]
-    variants = profile_body(recipe, PARENT, "serve", LOADED.trees["prod"], [])["variants"]
+    body = profile_body(recipe, PARENT, "serve", LOADED.trees["prod"], [])
+    variants = body["variants"]
     kept = {key: one["services"]["serve"]["args"] for key, one in variants.items() if one}
     flags = {"attention-config": None, "attention-backend": "B12X", "block-size": "128", "linear-backend": "b12x"}
-    assert variants.keys() == PARENT.variants.keys() and kept == ({"b12x": flags} if recipe.b12x else {})
+    assert kept == ({"b12x": flags} if recipe.b12x else {})
+    assert variants.keys() == PARENT.variants.keys() | kept.keys()
+    needed = {
+        "sources": {"vllm": {"origin": {"wheel": "vllm[b12x]==0.33.0"}}},
+        "pip": {"prefer": ["b12x"]},
+        "caches": {"cute_dsl": {"path": "/root/.cache/cute_dsl"}, "b12x": {"path": "/root/.cache/b12x"}},
+    }
+    assert {key: body[key] for key in needed if key in body} == (needed if recipe.b12x else {})
 
 
 def plain(value: Any) -> Any:
