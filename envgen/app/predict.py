@@ -31,6 +31,7 @@ from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Service
 from envgen.recipes.shipped import models as known_models
+from envgen.render.compose import server_words
 from envgen.render.environment import compose_env, overlay_volume, service_env
 from envgen.serve.preflight import PreflightError
 from envgen.text import shell_line
@@ -99,9 +100,9 @@ class Prediction:
 
 
 def vllm_words(service: Service) -> tuple[str, ...]:
-    """What follows `vllm serve` in the command of a server."""
-    words = service.argv
-    return words[2:] if service.is_vllm else words[words.index(SERVER) + 1 :]
+    """What follows `vllm serve` in the command of the container; of a cluster, that of the head."""
+    words = server_words(service, "0", "127.0.0.1", leads=True)
+    return tuple(words[2:] if service.is_vllm else words[words.index(SERVER) + 1 :])
 
 
 def servers(profile: Profile) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from envgen.engine.values import SERVER
 from envgen.profile.model import GpuMode, Mode, Profile
-from envgen.profile.service import Cluster, Health, Service
+from envgen.profile.service import Health, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
@@ -44,7 +44,7 @@ def compose_files(profile: Profile, key: str = "", *, is_locked: bool = True) ->
                 *_PARTS,
             ]
             for part in CLUSTER_PARTS:
-                added = {"services": {name: _rank(profile, service, service.cluster, part)}}
+                added = {"services": {name: _rank(profile, service, part)}}
                 files[cluster_file(profile, name, part)] = compose_text(head, added)
     return files
 
@@ -92,7 +92,7 @@ def cluster_file(profile: Profile, service: str, part: str) -> str:
     return f"compose/{profile.name}.{service}.{part}.yaml"
 
 
-def _rank(profile: Profile, service: Service, cluster: Cluster, part: str) -> Block:
+def _rank(profile: Profile, service: Service, part: str) -> Block:
     """The settings of one rank besides the service's own. Facts about a machine are variables."""
 
     def fact(name: str, reason: str) -> Interpolated:
@@ -109,9 +109,9 @@ def _rank(profile: Profile, service: Service, cluster: Cluster, part: str) -> Bl
     master = fact(names.HEAD_ADDRESS, "the head's address on the cable")
     interface = fact(names.NODE_INTERFACE, "the interface of that address")
     own_nvls = NVLS in service.env or any(NVLS in group for group in profile.env.values())
-    words = [*service.argv, *cluster_flags(cluster), *(["--headless"] if part == "worker" else [])]
+    words = server_words(service, rank, master, leads=part == "head")
     return {
-        "command": [SERVER, *words, "--node-rank", rank, "--master-addr", master],
+        "command": [SERVER, *words],
         "network_mode": "host",
         "environment": {
             # Without it vLLM uses the interface of the default route.
@@ -128,14 +128,25 @@ def _rank(profile: Profile, service: Service, cluster: Cluster, part: str) -> Bl
     }
 
 
-def cluster_flags(cluster: Cluster) -> list[str]:
-    """The flags of all ranks, without rank and head address."""
-    flags = {
+def server_words(service: Service, rank: str, master: str, *, leads: bool) -> list[str]:
+    """The command of a service on one machine, with the words that its cluster adds.
+
+    Containers, pods and `predict` have it from here. ``rank`` and ``master`` are what each of them
+    writes for the machine's rank and the head's address; only the head ``leads``.
+    """
+    words = list(service.argv)
+    if service.cluster is None:
+        return words
+    added = {
         "distributed-executor-backend": "mp",
-        "nnodes": str(len(cluster.nodes)),
-        "master-port": str(cluster.port),
+        "nnodes": str(len(service.cluster.nodes)),
+        "master-port": str(service.cluster.port),
+        "node-rank": rank,
+        "master-addr": master,
     }
-    return [word for flag, value in flags.items() for word in (f"--{flag}", value)]
+    for flag, value in added.items():
+        words += [f"--{flag}", value]
+    return words if leads else [*words, "--headless"]
 
 
 def _filled(block: Block) -> Block:

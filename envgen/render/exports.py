@@ -16,7 +16,7 @@ from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Health, Service
 from envgen.profile.values import own_path
 from envgen.render import environment as names
-from envgen.render.compose import OFFLINE, cluster_flags, health_words
+from envgen.render.compose import OFFLINE, health_words, server_words
 from envgen.render.environment import OVERLAY
 from envgen.render.quote import Quoting
 
@@ -211,17 +211,15 @@ def _literal(value: str) -> str:
 
 
 def _args(service: Service, commit: str, leads: bool) -> list[str]:
+    own = len(service.argv)
+    added = server_words(service, "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)", leads=leads)[own:]
     words = [_literal(word) for word in service.argv]
     if commit and service.is_vllm and "revision" not in service.args:
         if "--revision" in words:
             words[words.index("--revision") + 1] = commit
         else:
             words += ["--revision", commit]
-    if service.cluster is not None:
-        words += cluster_flags(service.cluster)
-        words += ["--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)"]
-        words += [] if leads else ["--headless"]
-    return words
+    return words + added
 
 
 def _env(profile: Profile, name: str) -> Iterator[Doc]:

@@ -50,7 +50,7 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
     done = subprocess.run(argv, cwd=ready.folder, env=ready.env, capture_output=True, text=True, check=True)
     service = json.loads(done.stdout)["services"]["serve"]
     assert service["network_mode"] == "host"
-    assert service["command"][-5:] == ["--headless", "--node-rank", "1", "--master-addr", ADDRESS["spark-1"]]
+    assert service["command"][-5:] == ["--node-rank", "1", "--master-addr", ADDRESS["spark-1"], "--headless"]
     assert service["environment"]["VLLM_HOST_IP"] == ADDRESS["spark-2"]
     assert service["volumes"][0]["source"] == str(ready.folder / "models/spark-2")
 

@@ -176,6 +176,28 @@ def test_two_ranks_are_asked_with_as_many_gpus(hot: Warm, predict: Predict) -> N
     assert (code, report["verdict"], report["gpu"]["count"]) == (0, "fits", 2)
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_machines_with_one_gpu_each_are_asked_as_they_are_started(
+    hot: Warm, nowhere: dict[str, str], nodes: int
+) -> None:
+    """The GPU is there: nothing is assumed about how many a machine has."""
+    machines = {f"n{n}": {"context": f"n{n}", "address": f"10.0.0.{n}", "interface": "eth0"} for n in (1, 2)}
+    sets = [f"{SIZE}=2"]
+    if nodes > 1:
+        sets.append(f"nodes={json.dumps(machines)}")
+        sets.append(f"services.serve.cluster={json.dumps({'nodes': list(machines)})}")
+    words = ["predict", "serve", "-p", "prod", "--python", str(hot(environment(PROFILES["prod"]))), "--json"]
+    words += [word for one in sets for word in ("--set", one)]
+    done = forked.run(words, TOP, {**os.environ, **nowhere})
+    report = json.loads(done.stdout)
+    assert "gpu" in report, done.stdout
+    assert (report["gpu"]["real"], report["gpu"]["count"]) == (True, 1)
+    if nodes > 1:
+        assert (done.returncode, report["verdict"]) == (0, "fits"), report["refusals"] + report["unasked"]
+    else:
+        assert "larger than the number of available GPUs (1)" in report["refusals"][0]["message"]
+
+
 @pytest.mark.nightly
 def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words(hot: Warm, predict: Predict) -> None:
     code, report = predict(hot(environment(PROFILES["prod"])), "serve", "-p", "prod", "--set", f"{SIZE}=3")

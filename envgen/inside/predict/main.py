@@ -6,6 +6,7 @@ The answers are those of the release's own parser, configuration and selectors.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import sys
 import tempfile
@@ -83,12 +84,12 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
         known_parsers(args, report)
     find_config(args, request, report, folder)
     lines.step = "configuration"
-    if not platform["real"]:  # one GPU for each worker
-        sizes = [
-            getattr(args, name, 1) or 1
+    if not platform["real"]:  # one GPU for each worker of this machine
+        sizes = (
+            int(getattr(args, name, 1) or 1)
             for name in ("tensor_parallel_size", "pipeline_parallel_size")
-        ]
-        platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
+        )
+        platform["count"] = max(math.prod(sizes) // int(getattr(args, "nnodes", 1) or 1), 1)
         forget()
     config = configured(args, report, lines)
     selected, logged = selectors(config, report, lines)
