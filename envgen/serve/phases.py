@@ -15,6 +15,7 @@ class Phase(Enum):
     ARGUMENTS = "arguments"  # only of a program that refuses them
     WEIGHTS = "weights"
     COMPILE = "compile"
+    API = "api server"  # the engine is ready, and its HTTP server is not
     ANSWER = "answer"
 
 
@@ -24,6 +25,7 @@ DOING: Mapping[Phase, str] = {
     Phase.ARGUMENTS: "reading its arguments",
     Phase.WEIGHTS: "loading weights",
     Phase.COMPILE: "compiling",
+    Phase.API: "starting the API server",
     Phase.ANSWER: "waiting for its first answer",
 }
 
@@ -46,7 +48,7 @@ PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
     (r"Initial profiling/warmup run took", Phase.COMPILE, "Triton kernels and CUDA graphs"),
     (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, "warming up"),
     (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, r"nvcc for FlashInfer's \1"),
-    (r"init engine \(.*took ([\d.]+) s", Phase.COMPILE, "the API server"),
+    (r"init engine \(.*took ([\d.]+) s", Phase.API, ""),
     # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
     (r"^\[(\d+)/(\d+)\] .*(?:nvcc|c\+\+|g\+\+|cuda)", None, r"JIT, file \1 of \2"),
     (r"flashinfer\.jit: (.{1,80})", None, r"JIT: \1"),
@@ -54,6 +56,9 @@ PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
 # vLLM puts "(EngineCore pid=69) " in front of the lines of its processes.
 _SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
 _REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse, after the usage
+# A progress bar has no line end until it is full, so its line arrives when all is done: it says
+# itself how long that took.
+_BAR = re.compile(r"\d+/\d+ \[(?:(\d+):)?(\d+):(\d\d)<")
 _SHARE = re.compile(r",?( file)? ?(\d+)(?: %| of (\d+))$")
 SHORT = 1.0  # seconds; what took less is not told
 
@@ -94,7 +99,7 @@ class StartProgress:
             if match := re.search(pattern, line[:2000]):
                 if phase is not None and self.phase is not Phase.ANSWER:
                     self._enter(phase)
-                self._note(match.expand(detail))
+                self._note(match.expand(detail), bar_seconds(line))
                 return
 
     def answering(self) -> None:
@@ -121,11 +126,13 @@ class StartProgress:
         self._since = self._detail_since = self._clock()
         self._parts = {}
 
-    def _note(self, detail: str) -> None:
+    def _note(self, detail: str, already: float = 0.0) -> None:
+        """Something else is done now, and has been for ``already`` seconds."""
         if detail != self.detail:
-            now, name = self._clock(), _SHARE.sub("", self.detail)
-            self._parts[name] = self._parts.get(name, 0.0) + now - self._detail_since
-            self.detail, self._detail_since = detail, now
+            began = max(self._clock() - already, self._detail_since)
+            name = _SHARE.sub("", self.detail)
+            self._parts[name] = self._parts.get(name, 0.0) + began - self._detail_since
+            self.detail, self._detail_since = detail, began
 
     def took(self) -> dict[str, float]:
         """Seconds spent in each phase so far, in the order of a start."""
@@ -142,3 +149,11 @@ class StartProgress:
         """How much of it is done, from 0 to 1, where the log says so."""
         match = _SHARE.search(self.detail)
         return min(1.0, int(match[2]) / max(1, int(match[3] or 100))) if match else None
+
+
+def bar_seconds(line: str) -> float:
+    """How long the progress bar in ``line`` has run by its own account; 0 without one."""
+    if not (match := _BAR.search(line[:2000])):
+        return 0.0
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return 3600.0 * hours + 60 * minutes + seconds

@@ -34,7 +34,7 @@ LOG = [
     ("[3/12] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile page.cu", Phase.COMPILE,
      "JIT, file 3 of 12"),
     ("(EngineCore pid=69) INFO 11-21 06:47:57 [core.py:379] init engine (profile, create kv cache, warmup model) "
-     "took 0.11 s", Phase.COMPILE, "the API server"),
+     "took 0.11 s", Phase.API, ""),
 ]  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_the_phases_of_a_real_log() -> None:
     assert progress.words() == "waiting for its first answer"
     progress.feed("flashinfer.jit: building page")  # the first prompt may compile
     assert progress.words() == "waiting for its first answer, JIT: building page"
-    assert progress.took() == {"start": 4, "weights": 6, "compile": 8, "answer": 1}
+    assert progress.took() == {"start": 4, "weights": 6, "compile": 8, "api server": 0, "answer": 1}
 
 
 def test_a_phase_that_ends_is_told_with_what_took_its_seconds() -> None:
@@ -80,10 +80,29 @@ def test_a_phase_that_ends_is_told_with_what_took_its_seconds() -> None:
     clock.now += 3
     progress.finish()
     assert ended == [
-        ("start", 9, ""), ("weights", 9, ""), ("compile", 40.0, "torch.compile 30 s, CUDA graphs 7 s"),
-        ("answer", 3, ""),
+        ("start", 9, ""), ("weights", 9, ""), ("compile", 39.5, "torch.compile 30 s, CUDA graphs 7 s"),
+        ("api server", 0.5, ""), ("answer", 3, ""),
     ]  # fmt: skip
-    assert progress.took() == {"start": 9, "weights": 9, "compile": 40, "answer": 3}
+    assert progress.took() == {"start": 9, "weights": 9, "compile": 39.5, "api server": 0.5, "answer": 3}
+
+
+@pytest.mark.parametrize(
+    ("bar", "nvcc", "graphs"), [("[01:56<00:00", 87, 116), ("[1:00:00<00:00", 0, 203), ("", 203, 0)]
+)
+def test_a_bar_that_comes_when_it_is_full_takes_its_seconds_from_what_was_named_before(
+    bar: str, nvcc: float, graphs: float
+) -> None:
+    """Docker passes a line on when it ends, and a bar's ends with its last step."""
+    clock, ended = Clock(), list[str]()
+    progress = StartProgress(clock, lambda _phase, _seconds, what: ended.append(what))
+    progress.feed("Model loading took 61.43 GiB memory")
+    progress.feed("INFO flashinfer.jit: Building JIT module sampling")
+    clock.now += 203
+    progress.feed(f"Capturing CUDA graphs: 1%| | 1/83\rCapturing CUDA graphs: 100%|##| 83/83 {bar}")
+    progress.feed("INFO Graph capturing finished in 116 secs")
+    progress.finish()
+    parts = {"nvcc for FlashInfer's sampling": nvcc, "CUDA graphs": graphs}
+    assert ended[-1] == ", ".join(f"{name} {took} s" for name, took in parts.items() if took)
 
 
 @pytest.mark.parametrize(
