@@ -29,7 +29,8 @@ def fitting(deployment: Deployment) -> Image | None:
         return None  # BuildKit alone knows whether what no lock names has changed
     mine = {"dev.envgen.project": wanted.profile.project, "dev.envgen.profile": wanted.profile.name}
     built = wanted.engine.images(f"{RENDER_LABEL}={wanted.rendered.digest}")
-    fits = [image for image in built if mine.items() <= image.labels.items()]
+    own = [image for image in built if not image.committed]
+    fits = [image for image in own if mine.items() <= image.labels.items()]
     return fits[-1] if fits else None
 
 

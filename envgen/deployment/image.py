@@ -128,9 +128,9 @@ class BuiltImage(Host):
     @property
     def is_current(self) -> bool:
         """Whether the image was built from what is rendered now."""
-        return (
-            self.image is not None and self.image.labels.get(RENDER_LABEL) == self.rendered.digest
-        )
+        if self.image is None or self.image.committed:
+            return False
+        return self.image.labels.get(RENDER_LABEL) == self.rendered.digest
 
     @property
     def outdated(self) -> list[InputChange]:
@@ -154,6 +154,8 @@ class BuiltImage(Host):
                 if RENDER_LABEL in self.image.labels
                 else "was not built by envgen"
             )
+            if self.image.committed and RENDER_LABEL in self.image.labels:
+                what = "was made by `docker commit`, so its labels are those of another image"
             if changes := first_of([str(one) for one in self.outdated], 4):
                 what += f" ({'; '.join(changes)})"
         hint = self.profile.hint("build")

@@ -112,6 +112,7 @@ class Image:
     tagged: str = (
         ""  # the time of its tag: a locked build sets ``created`` to the time of its inputs
     )
+    committed: bool = False  # made of a container by `docker commit`, which keeps the labels
 
     @property
     def content(self) -> str:
@@ -272,6 +273,8 @@ def row_of(document: Mapping[str, Any]) -> ContainerRow:
 def image_of(document: Mapping[str, Any]) -> Image:
     """From ``GET /images/NAME/json``."""
     config = document.get("Config") or {}
+    # BuildKit leaves its name in each step's comment, and `docker commit` the engine's version.
+    comment = str(document.get("Comment", "buildkit"))
     return Image(
         id=str(document.get("Id", "")),
         labels=texts(config.get("Labels")),
@@ -283,6 +286,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
         layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
         repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
         tagged=_time((document.get("Metadata") or {}).get("LastTagTime")),
+        committed=bool(document.get("DockerVersion")) or not comment.startswith("buildkit"),
     )
 
 

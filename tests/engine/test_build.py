@@ -83,6 +83,20 @@ def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: En
     assert image is not None and image.id == document["image_id"]
 
 
+def test_a_committed_container_is_not_what_was_built(project: Project) -> None:
+    """`docker commit` keeps the labels; what was changed in the container is in nobody's Dockerfile."""
+    project.envgen("build")
+    built = project.envgen("status", "--json").json["image"]
+    container = docker("create", "envgentestbuild:prod", "true").strip()
+    docker("commit", container, "envgentestbuild:prod")
+    docker("rm", container)
+    status = project.envgen("status", "--json").json["image"]
+    assert status["state"] != built["state"] == "current"
+    assert "was made by `docker commit`" in project.envgen("up", "serve", code=6).err
+    assert project.envgen("build", "--json").json["up_to_date"] is False
+    assert project.envgen("status", "--json").json["image"]["state"] == "current"
+
+
 def test_a_new_base_image_of_the_same_name_is_seen(make_project: Callable[..., Project]) -> None:
     docker("tag", BASE, "envgentestmoving:1")
     try:

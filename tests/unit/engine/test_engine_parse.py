@@ -59,6 +59,20 @@ def test_a_process_as_docker_top_shows_it() -> None:
     assert process_of(["70", "6", "Z+", "0", "[VLLM::EngineCor] <defunct>"]).zombie
 
 
+@pytest.mark.parametrize(
+    ("document", "committed"),
+    [
+        ({"Comment": "buildkit.dockerfile.v0", "DockerVersion": ""}, False),
+        ({"Comment": "", "DockerVersion": "28.5.2"}, True),
+        ({"Comment": "a message"}, True),
+        ({}, False),  # an engine that leaves out what is empty
+    ],
+)
+def test_an_image_that_docker_commit_made(document: dict[str, str], committed: bool) -> None:
+    """As Docker 28 describes them."""
+    assert image_of(document).committed is committed
+
+
 def test_what_is_missing_or_null_is_empty() -> None:
     one = container_of({"State": None, "Config": None, "NetworkSettings": None})
     assert (one.id, one.health, one.ports, one.mounts, dict(one.env)) == ("", "", (), (), {})
