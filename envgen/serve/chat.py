@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envgen.engine.values import MISSHAPEN, read_json
-from envgen.profile.flags import parsed
+from envgen.profile.flags import in_words
 from envgen.serve.events import LARGEST_COUNT, Completion
 from envgen.text import shorten, visible
 
@@ -63,28 +63,30 @@ class ChatFlags:
 
 def chat_flags(words: Sequence[str]) -> ChatFlags:
     """Read a server's command."""
-    given = {flag.name: flag for flag in parsed(words)}
-
-    def text(name: str) -> str:
-        values = given[name].values if name in given else ()
-        return values[0] if values else ""
-
+    lower = [word.lower() for word in words]
+    gpt_oss = any("gpt-oss" in word or "gptoss" in word for word in lower)
     # SGLang needs no second flag.
-    takes_calls = "enable-auto-tool-choice" in given or any("sglang" in word for word in words)
-    tools = text("tool-call-parser") if takes_calls else ""
-    gpt_oss = any("gpt-oss" in word.lower() or "gptoss" in word.lower() for word in words)
-    return ChatFlags("chat-template" in given, text("reasoning-parser"), tools, gpt_oss)
+    takes_calls = in_words(words, "enable-auto-tool-choice") is not None
+    takes_calls = takes_calls or any("sglang" in word for word in words)
+    tools = _text(words, "tool-call-parser") if takes_calls else ""
+    template = in_words(words, "chat-template") is not None
+    return ChatFlags(template, _text(words, "reasoning-parser"), tools, gpt_oss)
+
+
+def _text(words: Sequence[str], name: str) -> str:
+    value = in_words(words, name)
+    return value if isinstance(value, str) else ""
 
 
 def context_length(entry: Mapping[str, Any]) -> int | None:
     """A model's context length in tokens, from its row of /v1/models: vLLM and SGLang give
-    max_model_len, llama.cpp
-    the length that the model was trained for."""
+    max_model_len, llama.cpp the length that the model was trained for.
+    """
+    lengths = [entry.get("max_model_len")]
     meta = entry.get("meta")
-    for value in (
-        entry.get("max_model_len"),
-        meta.get("n_ctx_train") if isinstance(meta, dict) else None,
-    ):
+    if isinstance(meta, dict):
+        lengths.append(meta.get("n_ctx_train"))
+    for value in lengths:
         if isinstance(value, int) and 0 < value < LARGEST_COUNT:
             return value
     return None
@@ -96,33 +98,34 @@ def body(
     """The request: a chat, or with ``tool`` one that asks for a tool call. ``context``: the model's
     context length.
     """
-    return {
+    request: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": TOOL_CALL if tool else CHAT}],
         "max_tokens": TOKENS if context is None else max(1, min(TOKENS, context // 2)),
         "temperature": 0,
         "stream": True,
-        **({"tools": [TOOL]} if tool else {}),
-        # Other models' templates may not know it.
-        **({"reasoning_effort": "low"} if flags.gpt_oss else {}),
     }
+    if tool:
+        request["tools"] = [TOOL]
+    if flags.gpt_oss:  # other models' templates may not know it
+        request["reasoning_effort"] = "low"
+    return request
 
 
 def refused(status: int, reason: str, flags: ChatFlags) -> Verdict:
     """Judge a reply with a status other than 200."""
-    seen = f"answered with {status}: {reason}"
+    answer = f"answered with {status}: {reason}"
+    lacks_template = _NO_TEMPLATE.search(reason)
     if _TOO_LONG.search(reason):
-        return None, f"not checked, the server's context is too short: {seen}"
-    if (_NO_TEMPLATE.search(reason) or status in _ABSENT) and not flags.for_chats:
-        return (
-            None,
-            "the model has no chat template"
-            if status not in _ABSENT
-            else "the server has no chats",
-        )
-    if _NO_TEMPLATE.search(reason):
-        return False, f"{seen}; set the model's template: `args: {{chat-template: FILE}}`"
-    return (False if flags.for_chats or status >= 500 else None), seen
+        return None, f"not checked, the server's context is too short: {answer}"
+    if status in _ABSENT and not flags.for_chats:
+        return None, "the server has no chats"
+    if lacks_template and not flags.for_chats:
+        return None, "the model has no chat template"
+    if lacks_template:
+        return False, f"{answer}; set the model's template: `args: {{chat-template: FILE}}`"
+    failed = flags.for_chats or status >= 500
+    return False if failed else None, answer
 
 
 def judge_chat(reply: Completion, flags: ChatFlags) -> Verdict:
@@ -139,19 +142,9 @@ def judge_chat(reply: Completion, flags: ChatFlags) -> Verdict:
 def judge_call(reply: Completion, flags: ChatFlags) -> Verdict:
     """Passed: a call whose JSON has a city. Not checked: an answer without a call."""
     if not reply.tools:
-        if leak := (_CALLS.search(reply.text) or _HARMONY.search(reply.text + reply.reasoning)):
-            parser = (
-                f"the parser {visible(flags.tools)!r}" if flags.tools else "the server's parser"
-            )
-            return (
-                False,
-                f"{parser} left a call in the text: {leak[0]} in {shorten(reply.text, 80)!r}",
-            )
-        if not reply.text.strip():
-            return _empty(reply, flags)
-        return None, f"the model made none, and answered {shorten(reply.text, 60)!r}"
+        return _without_call(reply, flags)
     called, arguments = next(iter(reply.tools.values()))
-    good: bool | None = False
+    good: bool | None
     try:
         good = called == "get_weather" and bool(read_json(arguments)["city"])
     except MISSHAPEN:
@@ -159,20 +152,31 @@ def judge_call(reply: Completion, flags: ChatFlags) -> Verdict:
     return good, f"{shorten(called, 40)}({shorten(arguments, 60)})"
 
 
+def _without_call(reply: Completion, flags: ChatFlags) -> Verdict:
+    """Judge a reply that has no call."""
+    left = _CALLS.search(reply.text) or _HARMONY.search(reply.text + reply.reasoning)
+    if left:
+        call = f"{left[0]} in {shorten(reply.text, 80)!r}"
+        return False, f"{_parser(flags.tools)} left a call in the text: {call}"
+    if not reply.text.strip():
+        return _empty(reply, flags)
+    return None, f"the model made none, and answered {shorten(reply.text, 60)!r}"
+
+
+def _parser(name: str) -> str:
+    return f"the parser {visible(name)!r}" if name else "the server's parser"
+
+
 def _empty(reply: Completion, flags: ChatFlags) -> Verdict:
     """Judge a reply without content: failed, unless it was cut off while reasoning."""
-    finish = f"finish_reason {visible(reply.finish) or 'null'}"
-    if reply.reasoning and reply.finish == "length":
-        return None, f"it was still reasoning at its token limit: {shorten(reply.reasoning, 60)!r}"
-    if reply.reasoning:
-        parser = (
-            f"the parser {visible(flags.reasoning)!r}" if flags.reasoning else "the server's parser"
-        )
-        what = f"no content ({finish}): {parser} took all of it as reasoning"
-        return False, f"{what}, {shorten(reply.reasoning, 60)!r}"
+    finish, thought = f"finish_reason {visible(reply.finish) or 'null'}", reply.reasoning
+    if thought and reply.finish == "length":
+        return None, f"it was still reasoning at its token limit: {shorten(thought, 60)!r}"
+    if thought:
+        what = f"no content ({finish}): {_parser(flags.reasoning)} took all of it as reasoning"
+        return False, f"{what}, {shorten(thought, 60)!r}"
     cause = "the model's first tokens are wrong, or a parser swallows them"
     if flags.gpt_oss:
-        cause += (
-            "; with Marlin's MXFP4 kernels on SM121 this is known (docs/serving.md, vllm#37030)"
-        )
+        known = "with Marlin's MXFP4 kernels on SM121 this is known (docs/serving.md, vllm#37030)"
+        cause += f"; {known}"
     return False, f"no content and no reasoning ({finish}): {cause}"

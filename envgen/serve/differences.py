@@ -67,17 +67,16 @@ def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> 
     Compose labels a container with a digest of its service's settings, which does not cover the
     image.
     """
-    asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
-    answers = {}
+    asked = dict[tuple[tuple[str, str], ...], Mapping[str, str]]()
+    answers = dict[str, bool]()
     for container in containers:
-        kept = keep_moment(deployment, container).compose
-        question = tuple(sorted(kept.env.items()))
+        compose = keep_moment(deployment, container).compose
+        question = tuple(sorted(compose.env.items()))
         if question not in asked:
-            asked[question] = kept.digests()
-        if container.service in asked[question]:
-            answers[container.id] = asked[question][container.service] != container.labels.get(
-                CONFIG_HASH
-            )
+            asked[question] = compose.digests()
+        digest = asked[question].get(container.service)
+        if digest is not None:
+            answers[container.id] = digest != container.labels.get(CONFIG_HASH)
     return answers
 
 
@@ -133,22 +132,22 @@ def _words(key: str, wanted: Any, running: Sequence[str] | None) -> Iterator[str
 
 def _privileges(wanted: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     """What lets a container do more on its machine."""
+    on_host = wanted.get("network_mode") == "host", host.get("NetworkMode") == "host"
     pairs = {
         "privileged": (bool(wanted.get("privileged")), bool(host.get("Privileged"))),
         "cap_add": (_capabilities(wanted.get("cap_add")), _capabilities(host.get("CapAdd"))),
         "pid": (wanted.get("pid") or "", host.get("PidMode") or ""),
-        "network_mode host": (
-            wanted.get("network_mode") == "host",
-            host.get("NetworkMode") == "host",
-        ),
+        "network_mode host": on_host,
     }
     for key, (new, old) in pairs.items():
         if new != old:
-            yield f"{key}: {_said(old)} is now {_said(new)}"
+            yield f"{key}: {_shown(old)} is now {_shown(new)}"
 
 
-def _said(value: object) -> str:
-    return value if value and isinstance(value, str) else "yes" if value else "no"
+def _shown(value: object) -> str:
+    if value and isinstance(value, str):
+        return value
+    return "yes" if value else "no"
 
 
 def _capabilities(names: Sequence[str] | None) -> str:
@@ -167,17 +166,16 @@ def _environment(
     passed: Collection[str],
 ) -> Iterator[str]:
     for name, value in sorted(wanted.items()):
-        old = running.env.get(name)
-        if value is None or old == str(
-            value
-        ):  # None: passed on from the terminal, where it is not set
+        old, new = running.env.get(name), str(value)
+        # None: passed on from the terminal, where it is not set
+        if value is None or old == new:
             continue
         if name in passed or secret_like(name):
             yield f"environment: {name} has another value"
         elif old is None:
-            yield f"environment: {name}={redact(str(value))} is new"
+            yield f"environment: {name}={redact(new)} is new"
         else:
-            yield f"environment: {name}={redact(old)} is now {redact(str(value))}"
+            yield f"environment: {name}={redact(old)} is now {redact(new)}"
     for name in sorted(set(running.env) - set(wanted)):
         if inherited.get(name) != running.env[name]:
             yield f"environment: {name} is no longer set"

@@ -45,11 +45,9 @@ class Evidence:
         for name, pattern in self._wanted.items():
             if name not in self.seen and pattern.found_in(line):
                 self.seen[name] = line
-        if self.forbidden is None:
-            shown = (
-                (name, line) for name, pattern in self._unwanted.items() if pattern.found_in(line)
-            )
-            self.forbidden = next(shown, None)
+        for name, pattern in self._unwanted.items():
+            if self.forbidden is None and pattern.found_in(line):
+                self.forbidden = name, line
 
     def restart(self) -> None:
         """The program was restarted: forget what the earlier run showed."""
