@@ -13,7 +13,6 @@ from envgen.app.failed import failed
 from envgen.app.images import adopt
 from envgen.app.stay import Stay
 from envgen.app.upgrade import journal
-from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.engine.values import COMPOSE_PROJECT, Container
@@ -49,11 +48,6 @@ class Checked:
     running: Container | None = None
     differing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def machines(self) -> tuple[Deployment, ...]:
-        """Where it starts, the head first."""
-        return (self.service.deployment,)
 
     def starts(self, options: StartOptions) -> bool:
         """Whether a container is started: False for a running one that is left alone."""

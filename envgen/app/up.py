@@ -67,7 +67,7 @@ def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     needs = dict[str, int]()
     for one in passed:
         needed = one.service.described.needs_memory
-        if needed and not one.running and len(one.machines) == 1:
+        if needed and not one.running and one.service.described.cluster is None:
             needs[one.service.name] = needed.bytes
     if len(needs) < 2 or not deployment.is_local:
         return

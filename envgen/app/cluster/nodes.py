@@ -190,10 +190,10 @@ def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[F
     return [completed(one, profile, name) for one in findings]
 
 
-def problems(service: LiveService, reached: Sequence[Deployment]) -> list[Problem]:
-    """What keeps a service from being started on its machines. ``reached``: those that are
+def problems(ranks: Sequence[LiveService], service: LiveService) -> list[Problem]:
+    """What keeps ``service`` from being started on its machines. ``ranks``: it on those that are
     connected already.
     """
-    found = check(service, reached=reached)
+    found = check(service, reached=[rank.deployment for rank in ranks])
     failed = [one for one in found if one.severity is Severity.ERROR]
     return [Problem(one.title, None, hint_of(one)) for one in failed]

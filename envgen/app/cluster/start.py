@@ -8,7 +8,7 @@ from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
 from envgen.app.start import Checked, StartOptions, prepare_caches
-from envgen.deployment import Deployment, require_described
+from envgen.deployment import require_described
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import Problem
@@ -21,20 +21,9 @@ from envgen.text import progress
 
 @dataclass(frozen=True)
 class CheckedCluster(Checked):
-    """A service that passed the checks on all its machines. ``ranks``: the machines, the head
-    first.
-    """
+    """A service that passed the checks on all its machines, the ``ranks``, the head first."""
 
-    ranks: tuple[Deployment, ...] = ()
-
-    @property
-    def machines(self) -> tuple[Deployment, ...]:
-        return self.ranks
-
-    @property
-    def group(self) -> Group:
-        """All machines as one."""
-        return Group(self.ranks, self.service.name)
+    ranks: tuple[LiveService, ...] = ()
 
     def launch(self, options: StartOptions) -> Started:
         """Start all ranks, and wait. What runs with other settings is stopped on all machines
@@ -42,21 +31,22 @@ class CheckedCluster(Checked):
         """
         if self.makes(options):
             for rank in self.ranks:
-                prepare_caches(self.service.on(rank))
+                prepare_caches(rank)
         if self.running and self.starts(options):
             self._take_down()
-        return self.group.start(wait_for_it=options.wait, timeout=options.timeout)
+        return Group(self.ranks).start(wait_for_it=options.wait, timeout=options.timeout)
 
     def _take_down(self) -> None:
         """Stop it on all machines, and check what could not be checked while it ran."""
-        progress(f"  stopping {self.service.name} on {', '.join(one.node for one in self.ranks)}")
-        problems = [Problem(line) for line in self.group.take_down()]
-        problems = problems or nodes.problems(self.service, self.ranks)
+        machines = ", ".join(rank.deployment.node for rank in self.ranks)
+        progress(f"  stopping {self.service.name} on {machines}")
+        problems = [Problem(line) for line in Group(self.ranks).take_down()]
+        problems = problems or nodes.problems(self.ranks, self.service)
         if problems:
             raise PreflightError(self.service.name, tuple(problems))
 
     def stay(self, container: Container) -> None:
-        self.group.stay()
+        Group(self.ranks).stay()
 
 
 def check(service: LiveService) -> Checked:
@@ -74,9 +64,8 @@ def check(service: LiveService) -> Checked:
         for refusal in preflight.refusals(rank, running=bool(there)):
             message = rank.deployment.named(refusal.message)
             problems.append(replace(refusal, message=message))
-    deployments = tuple(rank.deployment for rank in ranks)
     if not running:
-        problems += nodes.problems(service, deployments)
+        problems += nodes.problems(ranks, service)
     elif len(running) < len(ranks) + len(machines.lost):
         where = ", ".join(rank.deployment.node for rank, _ in running)
         problems.append(Problem(f"it runs on {where} alone", hint=service.hint("down")))
@@ -88,4 +77,4 @@ def check(service: LiveService) -> Checked:
         differing += [rank.deployment.named(line) for line in differences(kept, one)]
     first = running[0][1] if running else None
     notes = tuple(preflight.notes(ranks[0], running=bool(running)))
-    return CheckedCluster(ranks[0], first, tuple(differing), notes, ranks=deployments)
+    return CheckedCluster(ranks[0], first, tuple(differing), notes, ranks=tuple(ranks))

@@ -50,7 +50,7 @@ def up(
         with moving("starting"):
             for passed, started in start_all(checked, ask, options):
                 service = passed.service
-                if options.wait and not started.already and len(passed.machines) == 1:
+                if options.wait and not started.already and service.described.cluster is None:
                     from envgen.app.provision import record_sources  # not where nothing is done
 
                     record_sources(service.deployment)

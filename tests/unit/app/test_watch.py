@@ -16,6 +16,7 @@ from envgen.app.cluster import watch
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.watch import Watch, WatchedRank
 from envgen.deployment import Deployment
+from envgen.deployment.service import LiveService
 from envgen.doctor.model import Remedy, Severity, Subject
 from envgen.doctor.nodes import completed, finding
 from envgen.engine.values import Container
@@ -189,9 +190,9 @@ class Engine:
         return True
 
 
-def begin(_group: Group, deployment: Deployment, _watch: object) -> Any:
+def begin(_group: Group, rank: LiveService, _watch: object) -> Any:
     """Start a rank, unless its machine is off."""
-    engine: Any = deployment.engine
+    engine: Any = rank.engine
     if engine.off:
         raise EngineError(GONE)
     engine.there.append("begun")
@@ -201,10 +202,11 @@ def begin(_group: Group, deployment: Deployment, _watch: object) -> Any:
 def group(**engines: Engine) -> Group:
     services = {"serve": SimpleNamespace(ready=None)}
     profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", compose_name="p-prod", services=services)
-    nodes = {name.replace("_", "-"): engine for name, engine in engines.items()}
-    return Group(
-        tuple(Deployment(profile, Path(), node).with_cached(engine=one) for node, one in nodes.items()), "serve"
-    )
+    ranks = []
+    for name, engine in engines.items():
+        deployment = Deployment(profile, Path(), name.replace("_", "-")).with_cached(engine=engine)
+        ranks.append(LiveService(deployment, "serve"))
+    return Group(tuple(ranks))
 
 
 def test_a_container_that_has_replaced_one_stays() -> None:
