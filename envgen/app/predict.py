@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warni
 from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
+from envgen.jitcache.service import JitCache
 from envgen.predict.answer import checked
 from envgen.predict.arguments import in_short, key_of
+from envgen.predict.compiling import Compiling, by_words, compiles_less, large_module
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import (
     Contradiction,
@@ -199,7 +202,10 @@ def ask_release(service: LiveService, *, replaced: bool = False) -> list[str]:
         return []
     if profile.mounted_sources and service.engine.volume(overlay_volume(profile)) is None:
         later = "so vLLM is queried (`predict`) from the next start on"
-        return [f"the checkouts are installed first, {later}"]
+        first = [f"the checkouts are installed first, {later}"]
+        if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.archs:
+            return first
+        return first + _compile_notes(service, by_words(service.described, target(profile)))
     without_gpu = profile.gpu is GpuMode.NONE
     if without_gpu and not replaced:
         return []  # the server itself says what it does not accept, as soon
@@ -219,9 +225,27 @@ def ask_release(service: LiveService, *, replaced: bool = False) -> list[str]:
     notes = [prediction.chosen] if prediction.chosen else []
     notes += made_for_it(prediction)
     notes += _memory_notes(service, prediction)
+    notes += _compile_notes(service, large_module(prediction.known))
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += contradicted(judged)
     return notes + list(judged.warnings)
+
+
+def _compile_notes(service: LiveService, module: Compiling | None) -> list[str]:
+    """What FlashInfer compiles before the first answer, where that takes more than a few minutes."""
+    if module is None:
+        return []
+    with suppress(EnvgenError):
+        cache = JitCache(service.deployment)
+        if any(
+            one.name == module.module and one.state == "fresh" for one in cache.inventory().modules
+        ):
+            return []
+    info, needed = service.engine.info(), service.described.needs_memory
+    free = meminfo().get("MemAvailable", info.memory) if info.local else info.memory
+    line = module.line(info.cpus, free - (needed.bytes if needed else 0))
+    less = compiles_less(service.profile, service.name)
+    return [f"{line}; {less}" if less else line] if line else []
 
 
 def _memory_notes(service: LiveService, prediction: Prediction) -> list[str]:

@@ -69,6 +69,12 @@ class _Choice:
 
 
 @dataclass(frozen=True)
+class _Compiles:
+    module: str
+    objects: int
+
+
+@dataclass(frozen=True)
 class _Answer:
     asked: Mapping[str, Any]
     refusals: Entries
@@ -83,6 +89,7 @@ class _Answer:
     model: _Model | None = None
     quantization: str | None = None
     config_line: str | None = None
+    compiles: _Compiles | None = None
 
 
 def checked(answer: Mapping[str, Any] | NoAnswer) -> Mapping[str, Any] | NoAnswer:
@@ -104,6 +111,8 @@ def _check(answer: _Answer) -> None:
             bind(_Choice, choice, f"asked.{step}")
     if answer.platform and len(answer.platform.capability) != 2:
         raise ShapeError("platform is not that of a GPU")
+    if answer.compiles and not answer.compiles.module.isidentifier():
+        raise ShapeError("compiles names no module")
     if len(answer.lines) > LINES:
         raise ShapeError(f"lines has {len(answer.lines)} entries")
     for name, keys in ENTRIES.items():

@@ -118,6 +118,8 @@ def test_what_is_shipped_fits_a_gb10(
     assert (code, report["verdict"]) == (0, "fits"), shown
     for name, variant, _ in twins:
         assert (report["attention"]["backend"], report["moe"]["backend"]) == kernels(name, variant)
+    compiles = report["compiles"] and report["compiles"]["module"]
+    assert compiles == (None if report["moe"]["backend"] == "MARLIN" else "fused_moe_120")
     assert set(report["shown"]) >= {"attention", "moe", "quantization"} and report["model"]["from"] == "envgen"
     assert report["release"]["version"] == PROFILES[profile] and report["gpu"]["capability"] == [12, 1]
 

@@ -75,7 +75,7 @@ def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
     judged, answer = prediction.judgement, prediction.known
     return {
         **asdict(judged),
-        **{key: answer.get(key) for key in ("model", "quantization", "versions")},
+        **{key: answer.get(key) for key in ("model", "quantization", "versions", "compiles")},
         **{
             key: answer.get("asked", {}).get(key)
             for key in ("attention", "moe", "linear", "mamba", "draft")

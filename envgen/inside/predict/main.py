@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Tuple
 
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
+from envgen.inside.predict.compiles import large_module
 from envgen.inside.predict.config import (
     configured,
     find_config,
@@ -54,6 +55,7 @@ def answer(request: Doc) -> Doc:
             HF_HUB_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1",
             VLLM_CACHE_ROOT=os.path.join(folder, "cache"),
+            FLASHINFER_WORKSPACE_BASE=folder,
         )
         release(report, lines)
         ask_release(request, report, lines, folder)
@@ -113,6 +115,7 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
                     "%s %s" % (step, one["backend"]) for step, one in others["asked"].items() if one
                 ]
                 report["notes"].append(OTHERS + ", ".join(chosen))
+    report["compiles"] = large_module(dict(report, asked=selected["asked"]))
     lines.kept += logged
     report["asked"].update(selected["asked"])
     for name in ("refusals", "unasked"):
