@@ -70,6 +70,6 @@ LABEL dev.envgen.project="mxfp4" \
     dev.envgen.lock="81f2bc8735a9aa2cd86ee2c0d07de6fdb64fc6825cad8534702165b9811ce35b" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="4bb7ad05cc0109fc5f3256b124db5969849f98b3f2c0665fba9450b2be2959bf"
+    dev.envgen.render="3917ea00774f4237a9132eee830a46169ad5654dbde31a86bedc14d9104e61e8"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -54,7 +54,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     \b
     Examples:
       envgen predict serve
-      envgen predict serve --variant cutlass --gpu gb10
+      envgen predict serve --variant prod --gpu gb10
       envgen predict serve --python ~/venvs/vllm/bin/python
     """
     profile = session.profile()

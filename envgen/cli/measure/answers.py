@@ -45,7 +45,7 @@ def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
     Examples:
       envgen answers
       envgen answers --against latest
-      envgen answers serve --against cutlass
+      envgen answers serve --against prod
       envgen answers serve --against http://127.0.0.1:8001
     """
     agree = (lambda _question: True) if yes else ask

@@ -33,7 +33,7 @@ def command(asked: Asked, pp: int, tg: int, against: str | None, yes: bool) -> i
     \b
     Examples:
       envgen trace serve
-      envgen trace serve --variant cutlass --against latest
+      envgen trace serve --variant prod --against latest
     """
     agree = (lambda _question: True) if yes else ask
     (outcome, summary), path, earlier = trace(asked, pp, tg, against, agree)

@@ -77,7 +77,7 @@ def command(
     Examples:
       envgen up serve --yes
       envgen up --build dev serve
-      envgen up serve --variant cutlass
+      envgen up serve --variant prod
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     if stay and (len(names) != 1 or no_wait):
