@@ -43,10 +43,18 @@ class Compose:
         """Variables for the program, besides our own environment. Compose reads no `.env` file."""
         return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", **self.env}
 
+    @property
+    def place(self) -> Path | None:
+        """Where it runs. Compose makes a URL of its current folder, and fails for one with a `%`
+        or a newline in its name.
+        """
+        paths = (self.folder, *self.files)
+        return Path("/") if all(path.is_absolute() for path in paths) else None
+
     def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
         """Run, and return the output. ProcessError where it fails and ``check`` is set."""
         argv = self.argv(*words)
-        return process.run(argv, env=self.environment, timeout=timeout, check=check)
+        return process.run(argv, env=self.environment, cwd=self.place, timeout=timeout, check=check)
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
@@ -78,6 +86,7 @@ class Compose:
         return process.run(
             self.argv(*words),
             env={**self.environment, "COMPOSE_PROGRESS": "plain"},
+            cwd=self.place,
             timeout=timeout,
             check=False,
             on_line=lambda _channel, line: on_line(line.decode(errors="replace")),

@@ -201,9 +201,12 @@ class JitCache:
         answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
         if isinstance(answer, run.NoAnswer):
             reason = " / ".join([str(answer), *answer.stack[-3:]])
-            raise EngineError(
-                f"{python} in {place.shown} gave no answer: {reason}", hint=run.NEEDED
-            )
+            hint = run.NEEDED
+            if place.container is not None:
+                now = self.deployment.engine.container(place.container.id)
+                if now is None or not now.running:
+                    hint = "its container has ended meanwhile: run the command again"
+            raise EngineError(f"{python} in {place.shown} gave no answer: {reason}", hint=hint)
         return answer
 
     # Other processes

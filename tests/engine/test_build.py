@@ -97,6 +97,18 @@ def test_a_committed_container_is_not_what_was_built(project: Project) -> None:
     assert project.envgen("status", "--json").json["image"]["state"] == "current"
 
 
+@pytest.mark.parametrize("name", ["per%s", "a\nb", "a\x1b[31mb"])
+def test_a_service_starts_in_a_folder_with_an_odd_name(project: Project, tmp_path: Path, name: str) -> None:
+    """Compose makes a URL of the folder that it runs in."""
+    root = tmp_path / name
+    root.mkdir()
+    (root / "envgen.yaml").write_text((project.root / "envgen.yaml").read_text())
+    odd = Project(root, project.name)
+    odd.envgen("build")
+    odd.envgen("up", "serve")
+    odd.envgen("down")
+
+
 def test_a_new_base_image_of_the_same_name_is_seen(make_project: Callable[..., Project]) -> None:
     docker("tag", BASE, "envgentestmoving:1")
     try:
