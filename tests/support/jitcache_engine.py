@@ -69,6 +69,9 @@ class LocalEngine:
         found = [c for c in self._containers if all or c.state == "running"]
         return tuple(c for c in found if project is None or c.labels.get("com.docker.compose.project") == project)
 
+    def container(self, name: str) -> Container | None:
+        return next((one for one in self._containers if one.id == name), None)
+
     def volume(self, name: str) -> str | None:
         return "/var/lib/docker/volumes" if name in self.volumes_ else None
 

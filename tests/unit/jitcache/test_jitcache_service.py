@@ -293,3 +293,19 @@ def test_an_image_without_flashinfer_is_the_profile_s_fault_and_not_docker_s() -
     with pytest.raises(NotFoundError, match=r"here has no FlashInfer .* No module named 'flashinfer'") as raised:
         warmed(["ModuleNotFoundError: No module named 'flashinfer'"], 1)
     assert (raised.value.exit_code, raised.value.problems[0].hint) == (1, "envgen build")
+
+
+@pytest.mark.parametrize(
+    ("ends", "hint"), [(True, "has ended meanwhile: run the command again"), (False, "Python 3.8")]
+)
+def test_a_container_that_ends_while_it_is_asked(tmp_path: Path, ends: bool, hint: str) -> None:
+    class Ending(LocalEngine):
+        def exec(self, container_id: str, argv: Sequence[str], **_: Any) -> ExecResult:
+            if ends:
+                self.remove_container(container_id)
+            return ExecResult(137, b"", b"")
+
+    engine = Ending(tmp_path, [container("c1", service="dev", mounts=[VOLUME])])
+    with pytest.raises(EngineError, match="gave no answer") as caught:
+        cache(tmp_path, engine).inventory(make_query())
+    assert hint in caught.value.problems[0].hint
