@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -142,27 +143,26 @@ def require_lock(deployment: Deployment) -> None:
     problems = lock_problems(deployment)
     foreign = lock is not None and bool(lock.python) and deployment.platform not in lock.python
     if problems and (foreign or profile.mode is Mode.PRODUCTION):
-        # The committed files have the lock's versions, too.
-        rendered = (
-            [profile.render_command] if (deployment.root / profile.dockerfile).exists() else []
-        )
-        # Without it, a lock keeps the base that it has.
-        lock_again = (
-            f"{profile.lock_command} --upgrade base"
-            if deployment.base_moved
-            else profile.lock_command
-        )
-        chain = " && ".join([lock_again, *rendered, f"envgen build {profile.chosen}"])
-        head = Problem(
-            f"{profile.name} is a {profile.mode.value} profile, and the lock lacks some of its inputs:"
-        )
-        hint = f"{chain}; `envgen build {profile.chosen} --unlocked` builds without a lock"
-        raise RefusedError(problems=(head, *problems, Problem("nothing was built", hint=hint)))
+        raise RefusedError(problems=_unlocked(deployment, problems))
     if lock is None:
         progress(f"note: no envgen.lock; `{profile.lock_command}` makes this build repeatable")
-    else:
-        for problem in problems:
-            progress(f"warning: envgen.lock: {problem.message}")
+        return
+    for problem in problems:
+        progress(f"warning: envgen.lock: {problem.message}")
+
+
+def _unlocked(deployment: Deployment, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """What the lock lacks, and the commands that lock it and build."""
+    profile, build = deployment.profile, deployment.profile.hint("build")
+    commands = [profile.lock_command]
+    if deployment.base_moved:  # without it, a lock keeps the base that it has
+        commands = [f"{profile.lock_command} --upgrade base"]
+    if (deployment.root / profile.dockerfile).exists():  # it has the lock's versions, too
+        commands.append(profile.render_command)
+    hint = f"{' && '.join([*commands, build])}; `{build} --unlocked` builds without a lock"
+    what = f"{profile.name} is a {profile.mode.value} profile"
+    head = Problem(f"{what}, and the lock lacks some of its inputs:")
+    return head, *problems, Problem("nothing was built", hint=hint)
 
 
 def lock_problems(deployment: Deployment) -> list[Problem]:

@@ -45,13 +45,13 @@ def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
     """A diagnosis of each machine of the service, the head's first, which also has the comparison
     of the machines.
     """
-    subjects = [
-        replace(subject, deployment=deployment)
-        for deployment in all_machines(subject.deployment, subject.service)
-    ]
-    first, *others = [Diagnosis(one, _diagnose(one, deep)) for one in subjects]
-    between = _machines(subject)
-    return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *others]
+    diagnoses = list[Diagnosis]()
+    for deployment in all_machines(subject.deployment, subject.service):
+        one = replace(subject, deployment=deployment)
+        diagnoses.append(Diagnosis(one, _diagnose(one, deep)))
+    first = diagnoses[0]
+    whole = report.with_more(first.report, Where.NODES, _machines(subject))
+    return [replace(first, report=whole), *diagnoses[1:]]
 
 
 def this_machine(session: Session) -> Report:
@@ -76,24 +76,22 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
-    deployment, service = subject.deployment, context.service
-    if service in deployment.profile.services:
-        running = (
-            context.container is not None and context.container.running and not context.is_temporary
-        )
-        refused = or_none(lambda: _refused(LiveService(deployment, service), running))
+    deployment, container = subject.deployment, context.container
+    if context.service in deployment.profile.services:
+        service = LiveService(deployment, context.service)
+        running = container is not None and container.running and not context.is_temporary
+        refused = or_none(lambda: _refused(service, running))
         lacking = or_none(lambda: weights.report(deployment))
         context = replace(context, refused=refused or (), weights=lacking or {})
-    ended = or_none(lambda: last_ends(deployment.engine, _described(context)))
-    told = or_none(
-        lambda: of_all(deployment.engine, () if context.is_temporary else _described(context))
-    )
-    context = replace(context, ended=ended or {}, notices=told or {})
+    there = _described(context)
+    ended = or_none(lambda: last_ends(deployment.engine, there))
+    logged = () if context.is_temporary else there
+    admitted = or_none(lambda: of_all(deployment.engine, logged))
+    context = replace(context, ended=ended or {}, notices=admitted or {})
     judged = report.examine(context, extra)
     if deep:
-        progress(
-            f"  {deployment.named('deep checks: imports take seconds, a kernel up to minutes')}"
-        )
+        what = "deep checks: imports take seconds, a kernel up to minutes"
+        progress(f"  {deployment.named(what)}")
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
         judged = report.with_more(judged, Where.INSIDE, answers)
     return judged

@@ -247,8 +247,8 @@ def _stop_error(reason: str, service: RunningService | None, kept: str) -> Envge
     try:
         now = service.engine.container(service.container.id)
         how = "its process still runs" if now and now.running else ending(now).reason
-        failure = StartFailure("; ".join(filter(None, (reason, how, kept))), now)
+        parts = [part for part in (reason, how, kept) if part]
         again = f"{service.hint('up')} starts it again"
-        return failed(service, failure, verdict="failed", hint=again)
+        return failed(service, StartFailure("; ".join(parts), now), verdict="failed", hint=again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

@@ -116,14 +116,11 @@ def servers(profile: Profile) -> list[str]:
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: ``wanted``, or the only one that starts vLLM. UsageError otherwise."""
     names = servers(profile)
-    hint = (
-        f"envgen predict {names[0]} {profile.chosen_variant}"
-        if names
-        else "another profile? add --profile NAME"
-    )
-    return the_service(
-        profile, wanted, names, "starts no `vllm serve`, so vLLM can't be asked", hint
-    )
+    hint = "another profile? add --profile NAME"
+    if names:
+        hint = profile.hint("predict", names[0])
+    lacking = "starts no `vllm serve`, so vLLM can't be asked"
+    return the_service(profile, wanted, names, lacking, hint)
 
 
 def release_in_engine(service: LiveService, *, fresh: bool = False) -> AskedRelease:

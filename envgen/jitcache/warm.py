@@ -149,7 +149,9 @@ def _in(cache: JitCache, place: AgentHost, show: Callable[[str], None]) -> Warm:
     if any(source.package == "flashinfer" for source in profile.sources.values()):
         hint = f"`{profile.hint('doctor')}` says why, and what to type"
     else:
-        hint = f"add flashinfer to `sources` of profile {profile.name}, then: envgen build {profile.chosen}"
+        hint = (
+            f"add flashinfer to `sources` of profile {profile.name}, then: {profile.hint('build')}"
+        )
     return Warm(_runner(cache, place), profile.base.python, place.shown, show, hint)
 
 
@@ -204,7 +206,7 @@ def find_compile_host(cache: JitCache) -> AgentHost:
     if profile.mounted_sources:
         raise EngineError(
             f"no service of profile {profile.name} runs, and mounted sources are installed only in one",
-            hint=f"run `envgen up {next(iter(profile.services), 'dev')} {profile.chosen_variant}`",
+            hint=f"run `{profile.hint('up', profile.default_service or 'dev')}`",
         )
     mount = create_mount(cache)
     return temporary_host(cache.deployment, mount.target, mount)

@@ -52,7 +52,7 @@ def command(
         profile = session.profile()
         raise NotFoundError(
             f"no containers for {described(profile, names)}",
-            hint=" ".join(["envgen up", profile.chosen, *names]),
+            hint=profile.hint("up", *names),
         )
     alone = len(names) == 1
     given = {

@@ -106,13 +106,9 @@ def _checked(
     if yes:
         progress("\n".join(lines))
     elif not ask("\n".join([*lines, "Do this now?"])):
-        command = " ".join(
-            filter(None, ("envgen up", *names, "--yes", lacking.deployment.profile.chosen_variant))
-        )
-        refused.problems = (
-            *(replace(problem, hint="") for problem in refused.problems),
-            Problem("\n".join(lines), hint=command),
-        )
+        reasons = [replace(problem, hint="") for problem in refused.problems]
+        command = lacking.deployment.profile.hint("up", *names, "--yes")
+        refused.problems = (*reasons, Problem("\n".join(lines), hint=command))
         raise refused
     provide(session, lacking)
     with moving("checking"):

@@ -121,9 +121,7 @@ def refused(context: Context, _engine: EngineInfo) -> Findings:
     if context.container is not None and context.container.state == "running":
         return None
     for problem in context.refused:
-        cure = Remedy(
-            problem.hint or f"envgen up {context.service} {context.profile.chosen_variant}"
-        )
+        cure = Remedy(problem.hint or context.profile.hint("up", context.service))
         yield error(
             problem.message,
             f"service {context.service}",
@@ -139,7 +137,7 @@ def weights(context: Context, _engine: EngineInfo) -> Findings:
     """The weights of services are complete, and at the locked commit."""
     for service, problems in context.weights.items():
         for problem in problems:
-            cure = Remedy(problem.hint or f"envgen model check {service} {context.profile.chosen}")
+            cure = Remedy(problem.hint or context.profile.hint("model check", service))
             yield error(
                 problem.message,
                 f"service {service}",
