@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
+from envgen.app.images import adopt
 from envgen.app.start import Checked, StartOptions, prepare_caches
 from envgen.deployment import require_described
 from envgen.deployment.service import LiveService
@@ -55,7 +56,7 @@ def check(service: LiveService) -> Checked:
     """
     profile, name = service.profile, service.name
     machines = connected(service.deployment, require_described(profile, name).nodes)
-    ranks = [service.on(machine).to_start() for machine in machines.reached]
+    ranks = [service.on(adopt(machine)).to_start() for machine in machines.reached]
     running, problems = list[tuple[LiveService, Container]](), list[Problem]()
     for rank in ranks:
         rank.deployment.require_name()

@@ -115,10 +115,18 @@ def _start_of(root: Path, project: str, service: str) -> Path:
 
 
 def write_together(root: Path, profile: str, texts: Mapping[str, str]) -> None:
-    """Write files of the project, path -> text: all of them, whatever ends this process."""
+    """Write files of the project, path -> text: all of them, whatever ends this process; none of
+    them, with OSError, where the disk is full.
+    """
     path = folder_of(root, profile) / JOURNAL
+    before = {name: files.read(root / name) for name in texts}
     files.write(path, json.dumps(dict(texts)).encode(), within=root)
-    _finish(root, path)
+    try:
+        _finish(root, path)
+    except OSError:
+        outputs.write(root, before)
+        path.unlink()
+        raise
 
 
 def finish(file: Path | None) -> None:

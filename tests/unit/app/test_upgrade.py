@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,25 @@ def test_a_break_leaves_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     journal.finish(tmp_path / "envgen.yaml")
     assert {(tmp_path / name).read_text() for name in NAMES} == {"old" if at == 0 else "new"}
     assert not list(tmp_path.glob(".envgen/candidate/*/keep.json"))
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_full_disk_leaves_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    (tmp_path / "compose").mkdir()
+    for name in NAMES:
+        (tmp_path / name).write_text("old")
+    write, calls = files.write, iter(range(99))
+
+    def full(*words: Any, **more: Any) -> None:
+        if next(calls) == at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*words, **more)
+
+    monkeypatch.setattr(files, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        journal.write_together(tmp_path, "prod", dict.fromkeys(NAMES, "new"))
+    journal.finish(tmp_path / "envgen.yaml")
+    assert {(tmp_path / name).read_text() for name in NAMES} == {"old"}
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"../a": "x"}'])
