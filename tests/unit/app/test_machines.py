@@ -94,6 +94,18 @@ def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monk
     assert folders == ["/raid/hf", "~/hf", "~/hf"]
 
 
+def test_a_connection_is_shared_with_what_is_on_the_same_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `doctor` does, whose profile may get the variant of what runs after it has connected."""
+    monkeypatch.setattr("envgen.deployment.host.connect", lambda _environ: object())
+    here = Deployment(profile(tmp_path, FILE + REMOTE + CACHE), tmp_path)
+    assert here.on("") is here
+    assert replace(here).sharing(here).engine is not here.engine  # nothing was connected yet
+    assert replace(here).sharing(here).engine is here.engine
+    assert here.on("one").sharing(here).engine is not here.engine
+
+
 def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_path: Path) -> None:
     shared = FILE.replace("      web: {command: [web]}\n", "")
 

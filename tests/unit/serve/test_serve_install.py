@@ -193,3 +193,24 @@ def test_the_reason_is_found_before_anything_is_removed(start: Start) -> None:
     with pytest.raises(ServiceError):
         start.run(made(SimpleNamespace(id="mine"), (), ("mine",), StartFailure("no", STOPPED)))
     assert there == ["mine"] and engine.there == []
+
+
+def test_containers_are_listed_before_and_after_one_is_made(start: Start) -> None:
+    """And not a third time: a list of many containers is an inspection of each."""
+    engine: Any = start.service.engine
+    lists = list[bool]()
+
+    def containers(*words: str, all: bool = False) -> tuple[Any, ...]:
+        lists.append(all)
+        return Engine.containers(engine, *words, all=all)
+
+    def stream(*words: str, on_line: Callable[[str], None], timeout: float) -> Any:
+        engine.there.append("mine")
+        return SimpleNamespace(code=0)
+
+    engine.containers = containers
+    compose: Any = start.service.deployment.compose
+    compose.stream = stream
+    CREATE.take(start)
+    assert start.container is not None and (start.container.id, start.already) == ("mine", False)
+    assert lists == [True, True]
