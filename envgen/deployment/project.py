@@ -66,29 +66,29 @@ class Deployment(BuiltImage):
     def _compose(self, services: Sequence[str], *, own: bool = True) -> Compose:
         """The rendered Compose files for this engine, with this machine's paths and user."""
         profile, root, folder = self.profile, self.root, self.workspace.folder
-        chosen = [folder / profile.compose_file]
-        of_engine = engine_file(profile, folder, self.gpu)
-        if of_engine:
-            chosen.append(of_engine)
-        own_compose = own_file(profile, root) if own else None
-        if own_compose is not None:
-            chosen.append(own_compose)
+        files = [folder / profile.compose_file]
+        files += filter(None, [engine_file(profile, folder, self.gpu)])
+        if own:
+            files += filter(None, [own_file(profile, root)])
         env = {**self.dotenv, **names.compose_environment(profile, root)}
         if any(profile.user_of(name) == "host" for name in profile.services):
             uid, gid = host_user(self.engine)
             env |= {names.UID_VARIABLE: str(uid), names.GID_VARIABLE: str(gid)}
         for name in services if self.node else ():
             cluster = profile.services[name].cluster
-            if cluster is None or self.node not in cluster.nodes:
-                continue
-            parts = ["head" if self.node == cluster.nodes[0] else "worker"]
-            if profile.nodes[self.node].rdma:
-                parts.append("rdma")
-            chosen += [folder / cluster_file(profile, name, part) for part in parts]
-            env |= rank_environment(profile, root, cluster, self.node)
-        # Relative paths in the rendered file start from compose/, wherever the copy that is used
-        # is.
-        return Compose(self.endpoint, chosen, root / "compose", profile.compose_name, env)
+            if cluster is not None and self.node in cluster.nodes:
+                parts = self._parts(cluster)
+                files += [folder / cluster_file(profile, name, part) for part in parts]
+                env |= rank_environment(profile, root, cluster, self.node)
+        # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
+        return Compose(self.endpoint, files, root / "compose", profile.compose_name, env)
+
+    def _parts(self, cluster: Cluster) -> list[str]:
+        """What this machine is in a cluster."""
+        parts = ["head" if self.node == cluster.nodes[0] else "worker"]
+        if self.profile.nodes[self.node].rdma:
+            parts.append("rdma")
+        return parts
 
     @property
     def by_name(self) -> Compose:

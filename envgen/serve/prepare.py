@@ -64,18 +64,19 @@ def create_volumes(service: LiveService) -> None:
     The committed Compose files hold no folder of a machine, so Compose can't write that label.
     """
     deployment, profile, engine = service.deployment, service.profile, service.engine
-    own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
-    if profile.mounted_sources:
-        own.append(overlay_volume(profile))
-    if profile.compose is None and all(engine.volume(name) is not None for name in own):
-        return
-    document = deployment.compose.document
-    mounted = document["services"][service.name].get("volumes") or ()
-    used = {str(one.get("source")) for one in mounted}
-    for key, volume in (document.get("volumes") or {}).items():
-        name = str(volume.get("name", key))
-        if key in used and not volume.get("external") and engine.volume(name) is None:
-            driver = str(volume.get("driver") or "")
+    if profile.compose is None:
+        own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
+        if profile.mounted_sources:
+            own.append(overlay_volume(profile))
+        if all(engine.volume(name) is not None for name in own):
+            return
+    mounted = deployment.compose.service(service.name).get("volumes") or ()
+    used = [str(one.get("source")) for one in mounted]
+    for key, volume in (deployment.compose.document.get("volumes") or {}).items():
+        if key not in used or volume.get("external"):
+            continue
+        name, driver = str(volume.get("name", key)), str(volume.get("driver") or "")
+        if engine.volume(name) is None:
             deployment.create_volume(name, key, driver, volume.get("driver_opts"))
 
 

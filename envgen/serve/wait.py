@@ -144,13 +144,15 @@ class Waiter:
         self._pause = SLOW if already else POLL
         window = self._ready.timeout.seconds
         follower = Follower(self._engine, container_id, window=window, connect=self._connect)
+        last: Container | None = None
         with doing(self._name, f"{self._name}: {DOING[Phase.START]}"):
             for event in follower.events():
+                last = event.container or last
                 awaited = self._take(event, follower)
                 if awaited is not None:
                     return awaited
                 if event.kind in (Kind.RUNNING, Kind.LOST):
-                    self._in_time(event.container, deadline)
+                    self._in_time(last, deadline)
         raise AssertionError("the events have no end")
 
     def _take(self, event: Event, follower: Follower) -> Awaited | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from envgen.app.cluster import nodes
@@ -54,24 +55,21 @@ def check(service: LiveService) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with
     every problem.
     """
-    profile, name = service.profile, service.name
-    machines = connected(service.deployment, require_described(profile, name).nodes)
+    machines = connected(service.deployment, require_described(service.profile, service.name).nodes)
     ranks = [service.on(adopt(machine)).to_start() for machine in machines.reached]
     running, problems = list[tuple[LiveService, Container]](), list[Problem]()
     for rank in ranks:
         rank.deployment.require_name()
         there = rank.containers()
         running += [(rank, one) for one in there]
-        for refusal in preflight.refusals(rank, running=bool(there)):
-            message = rank.deployment.named(refusal.message)
-            problems.append(replace(refusal, message=message))
+        problems += _refusals(rank, running=bool(there))
     if not running:
         problems += nodes.problems(ranks, service)
     elif len(running) < len(ranks) + len(machines.lost):
         where = ", ".join(rank.deployment.node for rank, _ in running)
         problems.append(Problem(f"it runs on {where} alone", hint=service.hint("down")))
     if problems:
-        raise PreflightError(name, tuple(problems))
+        raise PreflightError(service.name, tuple(problems))
     differing = list[str]()
     for rank, one in running:
         kept = rank.on(keep_moment(rank.deployment, one))
@@ -79,3 +77,9 @@ def check(service: LiveService) -> Checked:
     first = running[0][1] if running else None
     notes = tuple(preflight.notes(ranks[0], running=bool(running)))
     return CheckedCluster(ranks[0], first, tuple(differing), notes, ranks=tuple(ranks))
+
+
+def _refusals(rank: LiveService, *, running: bool) -> Iterator[Problem]:
+    """Why a rank can't start on its machine, which is named."""
+    for refusal in preflight.refusals(rank, running=running):
+        yield replace(refusal, message=rank.deployment.named(refusal.message))
