@@ -268,7 +268,10 @@ def unlocked_models(profile: Profile, lock: Lock) -> list[Stale]:
     ]
 
 
-_VARIED = re.compile(r"services\.([^.]+)\.(?:model\.repo|args\.speculative-config\.model)")
+_VARIED = re.compile(
+    r"services\.([^.]+)\."
+    r'(?:model\.repo|args\.(?:spec-model|speculative-config\.model|"speculative-config\.model"))'
+)
 
 
 def models_of(profile: Profile) -> dict[str, tuple[ModelRef, ...]]:

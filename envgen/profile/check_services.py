@@ -6,6 +6,7 @@ vllm/engine/arg_utils.py:1470, vllm/config/parallel.py:600).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from envgen.logpattern import LogPattern
@@ -15,6 +16,7 @@ from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.flags import RANKS, SHORT, VARIABLE, plain_name
 from envgen.profile.model import GpuMode
 from envgen.profile.service import Cluster, Service
+from envgen.profile.shape import HUB_REPO, matches
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 
@@ -41,6 +43,13 @@ def check(report: BoundProfile) -> None:
         if not service.command:
             section.problem(
                 "command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]"
+            )
+        elif service.command[0].startswith("-") or matches(HUB_REPO, service.command[0]):
+            named = [word for word in service.command if not word.startswith("-")]
+            section.problem(
+                ("command", 0),
+                "is no program, and envgen replaces the image's entry point",
+                f"write command: [vllm, serve, {(named or ['MODEL'])[0]}], and its flags in `args`",
             )
         _container(section, service)
         _flags(section, service)
@@ -80,9 +89,11 @@ def _flags(section: BoundProfile, service: Service) -> None:
             section.problem(
                 ("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True
             )
-        if service.is_vllm_server and flag in SHORT:
+        level = re.fullmatch(r"O([0-3])", flag)
+        if service.is_vllm_server and (flag in SHORT or level):
+            long = f"{SHORT['O']}: {level[1]}" if level else SHORT[flag]
             section.problem(
-                ("args", flag), "is a short flag of vLLM's", f"write {SHORT[flag]}", at_key=True
+                ("args", flag), "is a short flag of vLLM's", f"write {long}", at_key=True
             )
         if flag.startswith("no-") and value is False:
             section.problem(

@@ -56,6 +56,8 @@ def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
         return "it belongs below `defaults:` or below a profile"
     if name in COMPOSE:
         return COMPOSE[name]
+    if cls is Service and name == "memory" and node.kind != nodes.MAP:
+        name = "mem_limit"  # Compose's; `memory` of a profile is another thing
     place = next(
         (place for record, place in _PLACES if record is not cls and name in fields_of(record)), ""
     )

@@ -122,7 +122,12 @@ def section(top: YamlNode, name: str, problems: list[Problem]) -> YamlNode:
 
 
 def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
-    """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro])."""
+    """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro]),
+    and one number for a limit whose soft and hard value are the same.
+    """
+    if path[-2:-1] == ("ulimits",) and node.items.keys() == {"soft", "hard"}:
+        soft, hard = node.items.values()
+        return soft if soft.text == hard.text else node
     if node.kind == nodes.MAP:
         children = {key: spelled_out(one, (*path, key)) for key, one in node.items.items()}
         return node.with_items(children)

@@ -456,7 +456,10 @@ class Profile:
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
     memory: Memory = key("Ends a service before it takes the machine down.", Memory())
     ulimits: Mapping[str, int] = key(
-        "Limits of the container, soft and hard alike; -1: unlimited.", {}, names=p.ULIMIT, low=-1
+        "Limits of the container, soft and hard alike; -1: unlimited. {soft: N, hard: N} is N.",
+        {},
+        names=p.ULIMIT,
+        low=-1,
     )
     working_dir: ContainerPath = key(
         "The folder that services start in.", ContainerPath("/workspace")

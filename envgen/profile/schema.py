@@ -124,6 +124,11 @@ def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
     else:
         keys = ENV_NAME if inner.kind == shapes.MAPPING else ""
         values = _shape(inner, "", keys, definitions)
+        if inner.type is int:  # limits, as Compose writes them, too
+            both = {"type": "object", "required": ["soft", "hard"]}
+            values = {
+                "anyOf": [values, {**both, "properties": dict.fromkeys(both["required"], values)}]
+            }
     schema: Schema = {"type": "object", "additionalProperties": _nullable(values)}
     if names:
         schema["propertyNames"] = {"pattern": _whole(names)}

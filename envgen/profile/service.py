@@ -79,7 +79,7 @@ class ModelRef:
 
 
 def draft_of(repo: object, revision: object = None) -> ModelRef | None:
-    """The weights that `speculative-config` names; None for a folder, or a method that has no model
+    """The weights that a flag names for drafts; None for a folder, or a method that has no model
     of its own.
     """
     if not isinstance(repo, str) or not re.fullmatch(p.HUB_REPO, repo):
@@ -181,13 +181,14 @@ class Service:
             config = json.loads(value) if isinstance(value, str) else None
         except ValueError:
             config = None
-        if (
-            self.model is None
-            or not isinstance(config, dict)
-            or config.get("model") == self.model.repo
-        ):
+        if not isinstance(config, dict):
+            config = {}
+        spelled = self.flag("spec-model") or self.flag("speculative-config.model")
+        repo = spelled or config.get("model")
+        if self.model is None or repo == self.model.repo:
             return None
-        return draft_of(config.get("model"), config.get("revision"))
+        revision = self.flag("speculative-config.revision")
+        return draft_of(repo, revision or config.get("revision"))
 
     @property
     def models(self) -> tuple[ModelRef, ...]:

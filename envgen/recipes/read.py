@@ -35,6 +35,8 @@ _FILES = (
     "reasoning-parser-plugin",
     "hf-config-path",
     "generation-config",
+    "spec-model",
+    "speculative-config.model",
 )
 _TALK = ("pull_image", "hardware_notes", "notes", "tags", "author", "benchmarks", "license")
 _SIZES = ("tensor-parallel", "pipeline-parallel", "data-parallel")
@@ -89,6 +91,12 @@ def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
         raise _problem("this format has no variants", top.place(), "leave --model-variant out")
     if "command" in top.items or "container" in top.items:
         return reader.spark()
+    if "apiVersion" in top.items and reader._text("kind") == "ServingRecipe":
+        raise _problem(
+            "is NVIDIA's ServingRecipe (NemoClaw), which envgen does not read",
+            top.items["kind"].place(),
+            "copy by hand: image -> base.image, model -> services.serve.model, environment -> env, arguments -> args",
+        )
     if "services" in top.items:
         raise _problem(
             "is a Compose file, not a recipe",
@@ -271,12 +279,10 @@ class _Reader:
         )
         if self._text("nightly_required", model) == "true":
             self.left.append("a nightly build of vLLM")
-        if (
-            (steps := self.top.items.get("dependencies")) is not None
-            and steps.kind == LIST
-            and steps.elements
-        ):
-            self.left.append("dependencies: packages that the recipe installs besides vLLM")
+        steps = self.top.items.get("dependencies")
+        for step in steps.elements if steps is not None else ():
+            optional_step = " (optional)" * (self._text("optional", step) == "true")
+            self.left.append(f"dependencies{optional_step}: {self._text('command', step)}")
         supporting = [
             name
             for name, one in variants.items()
@@ -290,6 +296,9 @@ class _Reader:
             raise _problem(
                 f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}"
             )
+        others = [name for name in variants if name != chosen]
+        if others and not variant:
+            self.left.append(f"variants: {', '.join(others)}; --model-variant takes one of them")
         described = variants.get(chosen, model)
         over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
@@ -303,7 +312,10 @@ class _Reader:
                 "text_only",
                 "encoder_parallel",
             ):
-                self.left.append(f"feature {name}: optional")
+                flags = shlex.join(self._words(feature.items.get("args")))
+                self.left.append(
+                    f"feature {name}: optional" + f"; its flags: {flags}" * bool(flags)
+                )
                 continue
             kinds = self._map("modes", feature)
             wanted = modes[name].text if name in modes else self._text("default_mode", feature)
@@ -394,7 +406,9 @@ class _Reader:
         runtime = self._text("runtime")
         if runtime and not runtime.startswith("vllm"):
             raise _problem(
-                f"the runtime {runtime} is not vLLM's", self.top.items["runtime"].place()
+                f"the runtime {runtime} is not vLLM's",
+                self.top.items["runtime"].place(),
+                "docs/recipes.md#another-server has a profile for such a server",
             )
         self.left += [f"mods: {word}" for word in self._words(self.top.items.get("mods"))]
         if options := " ".join(self._words(self.top.items.get("build_args"))):
@@ -472,7 +486,15 @@ class _Reader:
                 )
             return value
 
+        if broken := re.search(r"\\\n(?=[ \t]*\n\s*\S)", node.text):
+            line = node.place().line + node.text[: broken.end()].count("\n") + 1
+            raise _problem(
+                f"line {line} is empty after a backslash: the shell ends the command there",
+                node.place(),
+                "remove the line",
+            )
         text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))
+        text = "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|$)", line))
         try:
             words = shlex.split(text, comments=True)
         except ValueError as error:
@@ -518,7 +540,8 @@ def _brought(args: Mapping[str, Any]) -> tuple[str, ...]:
     """The files that stay in the flags, which the recipe's image or a mod of it brings."""
     draft = args.get("speculative-config")
     named = {flag: args.get(flag) for flag in _FILES}
-    named["speculative-config.model"] = draft.get("model") if isinstance(draft, Mapping) else None
+    if isinstance(draft, Mapping):
+        named["speculative-config.model"] = draft.get("model")
     return tuple(
         f"{flag}: the file {value} is not in the image: bring it by `mounts` or COPY, and correct the path"
         for flag, value in named.items()

@@ -50,6 +50,8 @@ def left_of(
         extra = replace(wheel, extras=(*wheel.extras, "b12x"))
         message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
         missing.append(f"{message}; write `wheel: {str(extra)!r}`")
+    if is_speech(recipe.repo):
+        missing.append("a prompt to complete: a speech model; `up` waits until it is listed")
     if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
         missing.append(
             f"{recipe.nodes} machines: name them below `nodes`, then write `cluster` (docs/two-machines.md)"
@@ -74,10 +76,11 @@ def profile_body(
     ``parent``.
     """
     inherited = parent.services[service]
+    kept = _KEPT if "gpu-memory-utilization" in recipe.args else (*_KEPT, "gpu-memory-utilization")
     removed: dict[str, Any] = {
         flag: None
         for flag in inherited.args
-        if flag not in _KEPT and not _from_model(tree, service, "args", flag)
+        if flag not in kept and not _from_model(tree, service, "args", flag)
     }
     args = {**removed, **recipe.args}
     if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
@@ -87,7 +90,8 @@ def profile_body(
         for kind in ("expect", "forbid"):
             if patterns := getattr(inherited.ready, kind):
                 ready[kind] = dict.fromkeys(patterns)
-        if inherited.ready.expect_text is not None and takes_no_prompt(recipe.args.get):
+        silent = takes_no_prompt(recipe.args.get) or is_speech(recipe.repo)
+        if inherited.ready.expect_text is not None and silent:
             ready["expect_text"] = None
     body: dict[str, Any] = {
         "description": f"{recipe.repo}, from the recipe {recipe.name}",
@@ -104,10 +108,13 @@ def profile_body(
     }
     if not _from_model(tree, service, "command", "2"):
         words["command"] = ["vllm", "serve"]
-    words["args"] = args
+    if args:
+        words["args"] = args
     if recipe.env:
         words["env"] = dict(recipe.env)
-    words["needs_memory"] = memory_of(recipe)
+    memory = memory_of(recipe)
+    if memory or (kept is _KEPT and inherited.needs_memory is not None):
+        words["needs_memory"] = memory
     nodes = list(machines)[: recipe.nodes]
     if recipe.nodes > 1 and len(nodes) == recipe.nodes:
         words["cluster"] = {"nodes": nodes}
@@ -181,6 +188,11 @@ def _from_model(tree: YamlNode, service: str, *path: str) -> bool:
         tree.at(("services", service, "model", "repo")),
     )
     return value is not None and repo is not None and value.place() == repo.place()
+
+
+def is_speech(repo: str) -> bool:
+    """Whether the name of a model tells that it hears or speaks, and completes no text."""
+    return re.search(r"whisper|realtime|[-_.](asr|tts)\b|parakeet", repo, re.IGNORECASE) is not None
 
 
 def memory_of(recipe: Recipe) -> str | None:

@@ -182,11 +182,24 @@ def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Do
     return model
 
 
+# Flags of 0.33 and their keys in the speculative configuration.
+_DRAFT_FLAGS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+
+
 def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
     """Find the config.json of a separate draft in the same places; without a usable one, nothing is
     asked about it.
     """
     draft, model = getattr(args, "speculative_config", None), report["model"]
+    for flag, key in _DRAFT_FLAGS.items():
+        value = getattr(args, flag, None)
+        if value is not None and (draft is None or key not in draft):
+            draft = args.speculative_config = dict(draft or {}, **{key: value})
+            setattr(args, flag, None)
     if not isinstance(draft, dict):
         return
     model["drafted"] = draft.get("num_speculative_tokens")

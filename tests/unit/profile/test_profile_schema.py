@@ -82,7 +82,7 @@ GOOD_AND_BAD: list[tuple[str, list[str], list[str]]] = [
     ("env: {{g: {{X: {}}}}}", ["a", "1", "0.70", "true", "''", "'$( )'"], ["[1]", "{a: b}", '"a\\nb"']),
     ("env: {}", ["{}", "{g: {}}"], ["{A: {X: 1}}", "{g: x}", "[g]", "{g: {A-B: 1}}"]),
     ("ulimits: {{memlock: {}}}",
-     ["-1", "67108864"], ["many", "1.5", "{soft: 1, hard: 1}"]),
+     ["-1", "67108864", "{soft: 1, hard: 1}"], ["many", "1.5", "{soft: 1}", "{soft: a, hard: a}"]),
     ("caches: {{c: {}}}",
      ["{path: /c}", "{path: /c, host: ~/c}"], ["/c", "{path: c}", "{path: /c, host: 'a:b'}", "{pth: /c}"]),
     ("caches: {}", ["{a_b: {path: /c}}"], ["{A: {path: /c}}", "{a__b: {path: /c}}", "{a-b: {path: /c}}"]),

@@ -189,7 +189,12 @@ def test_vllm_projects_format() -> None:
         "kv-cache-dtype": "fp8", "max-num-seqs": "4", "gpu-memory-utilization": "0.50",
     }  # fmt: skip
     assert found.env == {"VLLM_X": "1"} and found.image == "vllm/vllm-openai:v0.28.0" and found.weights == "20 GiB"
-    assert found.left == ("news: a key that envgen does not know in this format", "feature spec_decoding: optional")
+    assert found.left == (
+        "news: a key that envgen does not know in this format",
+        "variants: default; --model-variant takes one of them",
+        "feature spec_decoding: optional; its flags: "
+        '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\'',
+    )
     assert read_recipe(VLLM, "Model.yaml", variant="default").repo == "org/Model"
     nightly = read_recipe(VLLM.replace('"0.20.0"', "nightly"), "Model.yaml")
     assert nightly.release == "" and "a nightly build of vLLM" in nightly.left
@@ -216,7 +221,8 @@ def test_vllm_projects_overrides_for_blackwell_modes_and_placeholders() -> None:
     assert found.args["a-b.c_d"] == "1" and found.args["max-num-seqs"] == "4" and found.args["draft"] == "own"
     assert found.env == {"VLLM_X": "1"}
     assert found.left == (
-        "dependencies: packages that the recipe installs besides vLLM",
+        "dependencies: pip install x",
+        "variants: default; --model-variant takes one of them",
         "NCCL_SOCKET_IFNAME=$IFACE: its value depends on your machine",
     )
     assert "feature spec_decoding: optional" in read_recipe(text, "Model.yaml", variant="default").left
