@@ -140,10 +140,14 @@ def finish(file: Path | None) -> None:
 
 
 def _finish(root: Path, path: Path) -> None:
+    """Write the files of a journal, which may have come with a stranger's project."""
+    refused = RefusedError(f"{path} is not what envgen writes", hint=f"rm {path}")
     try:
-        texts: dict[str, str] = json.loads(files.read(path))
+        texts: dict[str, str] = json.loads(files.read(path, follow=False))
         contents = {name: text.encode() for name, text in texts.items()}
     except (ValueError, AttributeError):
-        raise RefusedError(f"{path} is not what envgen writes", hint=f"rm {path}") from None
+        raise refused from None
+    if any(name.startswith(".") and name != outputs.IGNORE_FILE for name in contents):
+        raise refused  # .git/config runs programs
     outputs.write(root, contents)
     path.unlink(missing_ok=True)

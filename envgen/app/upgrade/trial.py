@@ -35,6 +35,7 @@ from envgen.text import progress
 
 NOTHING = "-"  # in place of a variant: the service did not run
 Row = Mapping[str, Any]
+_READ = {"answers", "figures", "kernels", "verdict"}  # of a row from a file
 Keep = Callable[[], bool]  # asks whether a good candidate is kept
 MATRIX = Matrix(pp=(256,), tg=(64,), runs=3)
 
@@ -98,9 +99,12 @@ class UpgradeTrial:
     def _before(self) -> Pending:
         """What runs, or what ran before a trial that was broken off, with its measurements."""
         deployment = head_of(self.deployment)
-        if earlier := journal.pending(deployment.root, deployment.profile.name):
+        known = deployment.profile.services.keys()
+        earlier = journal.pending(deployment.root, deployment.profile.name)
+        if earlier and earlier.services.keys() <= known:
             self.resumed = True
-            return replace(earlier, command=self.command, of=self.of)
+            rows = {key: row for key, row in earlier.rows.items() if row.keys() >= _READ}
+            return replace(earlier, command=self.command, of=self.of, rows=rows)
         running = {
             one.service: one.labels.get("dev.envgen.variant", "")
             for one in deployment.containers(all=False)

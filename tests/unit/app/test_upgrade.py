@@ -89,14 +89,16 @@ def test_a_full_disk_leaves_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert {(tmp_path / name).read_text() for name in NAMES} == {"old"}
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"../a": "x"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"a": 1}', '{"../a": "x"}', '{".git/config": "x"}', '{"docker/../.git/config": "x"}']
+)
 def test_a_journal_of_somebody_else(tmp_path: Path, content: str) -> None:
     folder = tmp_path / "project/.envgen/candidate/prod"
     folder.mkdir(parents=True)
     (folder / journal.JOURNAL).write_text(content)
     with pytest.raises(RefusedError):
         journal.finish(tmp_path / "project/envgen.yaml")
-    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "a").exists() and not (tmp_path / "project/.git").exists()
 
 
 OLD = {"cause": "", "verdict": "same", "figures": {"decode t/s": 100.0, "first token ms": 10.0}}
