@@ -180,6 +180,16 @@ def test_an_image_that_fits_is_found_by_its_labels(toy: Toy) -> None:
     docker("rmi", f"{NAME}:aside")
 
 
+def test_nothing_runs(toy: Toy) -> None:
+    """What starts is kept or left; nothing runs after one that was left."""
+    before = toy.state()
+    toy.envgen("down")
+    left = toy.envgen("upgrade", "toy==1.3", *KEEP, code=5)
+    assert "this release does not start" in left.out and "compared with nothing" in left.err
+    assert (toy.state(), toy.runs()) == (before, "")
+    toy.envgen("up", "serve")
+
+
 def test_kept_and_back(toy: Toy) -> None:
     before, image = toy.state(), toy.image()
     kept = toy.envgen("upgrade", "toy==1.1", *KEEP).json

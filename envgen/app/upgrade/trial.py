@@ -16,7 +16,7 @@ from envgen.app.predict import ask_release
 from envgen.app.session import Candidate, Session
 from envgen.app.stage import Stage
 from envgen.app.sweep import measured_row
-from envgen.app.up import check_all
+from envgen.app.up import check_all, main_service
 from envgen.app.upgrade import journal
 from envgen.app.upgrade.journal import Pending
 from envgen.bench import record
@@ -44,14 +44,13 @@ MATRIX = Matrix(pp=(256,), tg=(64,), runs=3)
 class UpgradeTrial:
     """``session``: of the project as it is; ``candidate``: as it could become.
 
-    ``command`` goes on with it after a break. ``names``: the services that are started; the default
-    is what runs. ``rows``: service -> what was measured of the old and of the new one.
+    ``command`` goes on with it after a break. ``rows``: service -> what was measured of the old and
+    of the new one.
     """
 
     session: Session
     candidate: Session
     command: str
-    names: Sequence[str] = ()
     slower: float = 5.0
     measures: bool = True
     rows: dict[str, list[Row]] = field(default_factory=dict)
@@ -110,8 +109,10 @@ class UpgradeTrial:
             for one in deployment.containers(all=False)
             if one.service in deployment.profile.services
         }
-        services = {name: running.get(name, NOTHING) for name in self.names} or running
-        rows = {}
+        services, rows = running, {}
+        if not running and self.measures:
+            services = {main_service(deployment.profile): NOTHING}
+            progress("nothing runs, so the candidate is compared with nothing")
         for name, variant in services.items():
             if variant != NOTHING and self._is_measured(name):
                 rows[name] = self._row(self.session.with_(variant=variant), name, lambda: 0.0)
