@@ -292,7 +292,9 @@ class PackageSets:
                 raise Failed(
                     "the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name])
                 )
-            pins.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
+            sizes = [wheel.get("size", 0) for wheel in package.get("wheels", [])]
+            pin = {"name": name, "version": wanted[name], "hashes": sorted(set(hashes))}
+            pins.append(dict(pin, size=max(sizes + [0])))
         missing = sorted(set(wanted) - {pin["name"] for pin in pins})
         if missing:
             raise Failed("uv gave no hashes for %s" % ", ".join(missing))

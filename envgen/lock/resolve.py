@@ -85,6 +85,7 @@ class ResolveResult:
     left: list[Unresolved] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)  # entries that a server was asked for
+    sizes: dict[str, int] = field(default_factory=dict)  # package -> bytes of its largest wheel
 
 
 def resolve(
@@ -310,6 +311,9 @@ def _packages(
                     Unresolved(Problem(message, hint=_hint(problem, profile)), profile.name, "pip")
                 )
                 continue
+            for pins in answer["ok"]["sets"].values():
+                known = [pin for pin in pins if isinstance(pin.get("size"), int)]
+                out.sizes |= {str(pin["name"]): pin["size"] for pin in known}
             # Another platform's packages stay if they are up to date.
             before = lock.python.get(profile.name, {}).items()
             others = {p: v for p, v in before if p != platform and v.asks == python.asks}

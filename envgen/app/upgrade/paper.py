@@ -5,7 +5,7 @@ project changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from packaging.utils import canonicalize_name
@@ -21,7 +21,7 @@ from envgen.profile import tree
 from envgen.profile.edit import with_value
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef, Pin
-from envgen.text import progress
+from envgen.text import progress, size
 
 _ASKED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:(==|@)(\S+))?")
 _FIRST = re.compile(r"(flashinfer|torch)\b")  # a change of these changes kernels
@@ -36,6 +36,7 @@ class Draft:
     text: str
     names: list[str] = field(default_factory=list)
     unpinned: list[str] = field(default_factory=list)  # sources that get the newest version
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of packages, as the index has them
 
     def set(self, key: str, value: str) -> None:
         """Write a value at its place in the file."""
@@ -59,6 +60,7 @@ class Draft:
         for note in outcome.notes:
             progress(f"note: {note}")
             self._require_agreement(chosen, note)
+        self.sizes = outcome.sizes
         of = journal.state_of(loaded.project)
         return made.with_(candidate=Candidate(self.text, outcome.lock, of=of))
 
@@ -107,6 +109,9 @@ def proposed(session: Session, asked: Sequence[str]) -> Session:
         plan.set(f"sources.{name}.origin.wheel", str(replace(wheel, version=version)))
     made = plan.resolved() if plan.unpinned else made
     _require_effect(made)
+    total = sum(plan.sizes.get(one.name, 0) for one in differing(made) if one.after)
+    if total:
+        progress(f"to download: {size(total)} of packages at most")
     return made
 
 
@@ -187,6 +192,10 @@ def newest(session: Session) -> Session:
     for name, source in profile.sources.items():
         if source.origin.wheel and source.origin.wheel.version:
             plan.set(f"sources.{name}.origin.wheel", str(replace(source.origin.wheel, version="")))
+    for kind in ("tools", "deps"):
+        for number, word in enumerate(getattr(profile.pip, kind)):
+            if "==" in word:
+                plan.set(f"pip.{kind}.{number}", word.partition("==")[0])
     return plan.resolved()
 
 
