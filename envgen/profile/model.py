@@ -507,8 +507,20 @@ class Profile:
     def user_of(self, service: str) -> str:
         """The user that a service runs as: host, root, UID[:GID], or "" for the image's own."""
         described = self.services.get(service)
-        default = "host" if self.mounted_sources else ""
-        return (described.user if described else None) or default
+        if described is None:
+            return "host" if self.mounted_sources else ""
+        is_production_server = self.mode is Mode.PRODUCTION and described.serves
+        default = "host" if self.mounted_sources or is_production_server else ""
+        return described.user or default
+
+    @property
+    def only_reads_weights(self) -> bool:
+        """Whether the Hugging Face cache is mounted read-only: in production each server has its
+        model, fetched before it starts.
+        """
+        servers = [service for service in self.services.values() if service.serves]
+        fetched = [each for each in servers if each.model and "HF_HUB_OFFLINE" not in each.env]
+        return self.mode is Mode.PRODUCTION and bool(servers) and fetched == servers
 
     @property
     def chosen(self) -> str:

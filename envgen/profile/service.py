@@ -136,7 +136,7 @@ class Service:
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
     user: str | None = key(
         "The user it runs as: host (you, so that files in checkouts stay yours), root, or UID[:GID]; unset:"
-        " host where checkouts are mounted, else the image's own user, which is root.",
+        " host where checkouts are mounted and for a server in production, else the image's own user, which is root.",
         None,
         item=p.USER,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envgen.engine.values import SERVER
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import GpuMode, Mode, Profile
 from envgen.profile.service import Health, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
@@ -56,6 +57,13 @@ def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
         yield names.NOT_LOCKED
     yield ""
     yield "Without envgen, in the project folder:"
+    if any(profile.user_of(name) == "host" for name in profile.services):
+        yield "  export ENVGEN_UID=$(id -u) ENVGEN_GID=$(id -g)         # else they run as root"
+    if profile.only_reads_weights:
+        models = [service.model for service in profile.services.values() if service.model]
+        for model in dict.fromkeys(models):
+            words = f"  hf download {model.repo} --revision {model.revision}"
+            yield words.removesuffix(" --revision main").ljust(60) + "# or `envgen model pull`"
     yield f"  docker compose {file} build"
     started, others = (
         _started(profile),
@@ -163,8 +171,9 @@ def _document(profile: Profile, key: str) -> Block:
     jobs = compose_variable(
         names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS)
     )
-    floor = names.memory_floor(profile)
-    guard = {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)} if floor else {}
+    # One for all services, unless one of them has its own.
+    floors = {names.memory_floor(profile, name) for name in profile.services}
+    guard = _floor(floors.pop()) if len(floors) == 1 else {}
     blocks: dict[str, Block] = {
         "service": _common(profile, key),
         "env-derived": {"MAX_JOBS": jobs, **guard, **names.service_env(profile)},
@@ -187,6 +196,12 @@ def _document(profile: Profile, key: str) -> Block:
             "secrets": _secrets(profile) or None,
         }
     )
+
+
+def _floor(floor: str) -> Block:
+    """The variable of memory-guard; {} without it."""
+    name = names.FLOOR_VARIABLE
+    return {name: compose_variable(name, floor)} if floor else {}
 
 
 def _common(profile: Profile, key: str) -> Block:
@@ -311,7 +326,8 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
         else:
             variable, below = names.cache_variable(name), folder_of(name, key)
             text = _host(variable, cache.host, f"a folder for the cache {name}", below)
-            volumes.append(_bind(text, cache.path, create=True))
+            read_only = name == HUGGINGFACE.name and profile.only_reads_weights
+            volumes.append(_bind(text, cache.path, read_only=read_only, create=not read_only))
     if profile.mounted_sources and names.asks_logins(profile):
         volumes.append(_bind(_netrc(profile), ContainerPath(names.NETRC_FILE), read_only=True))
     if profile.network.ca_certificates is not None:
@@ -358,8 +374,11 @@ def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block])
         "env-passed",
     ]
     # `up` starts it only with all weights, and then without the hub.
-    offline = service.model is not None and OFFLINE not in service.env
+    asks_hub = service.model is None or OFFLINE in service.env
+    offline = "1" if profile.only_reads_weights else "0"
     floor = names.memory_floor(profile, name)
+    is_user = profile.user_of(name) not in ("", "root")
+    drops = profile.mode is Mode.PRODUCTION and service.serves and is_user
     return _filled(
         {
             MERGE: blocks["service"],
@@ -368,18 +387,17 @@ def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block])
             "command": [*([SERVER] if service.serves else []), *service.argv],
             "environment": {
                 MERGE: [blocks[block] for block in merged],
-                **({OFFLINE: compose_variable(names.OFFLINE_VARIABLE, "0")} if offline else {}),
                 **(
-                    {names.FLOOR_VARIABLE: compose_variable(names.FLOOR_VARIABLE, floor)}
-                    if ":" in floor
-                    else {}
+                    {} if asks_hub else {OFFLINE: compose_variable(names.OFFLINE_VARIABLE, offline)}
                 ),
+                **({} if names.FLOOR_VARIABLE in blocks["env-derived"] else _floor(floor)),
                 **service.env,
             },
             "working_dir": service.working_dir and service.working_dir.path,
             "user": _user(profile, name),
-            "group_add": ["0"] if profile.user_of(name) not in ("", "root") else None,
+            "group_add": ["0"] if is_user else None,
             "security_opt": ["no-new-privileges"] if service.serves else None,
+            "cap_drop": ["ALL"] if drops else None,
             "stdin_open": service.interactive or None,
             "tty": service.interactive or None,
             "ports": [str(port) for port in service.ports],

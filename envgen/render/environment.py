@@ -73,8 +73,6 @@ def image_env(profile: Profile) -> list[Pair]:
     if profile.mounted_sources:
         gated += [f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA")]
     pairs += [Pair(name, GATE) for name in gated]
-    # The base image's bundle, to which the entry point adds a company's CA, for `docker exec`, too.
-    pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
     if profile.tiktoken.encodings:
         pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.FOLDER.path))
     if profile.python_path:
@@ -93,8 +91,13 @@ def service_env(profile: Profile) -> dict[str, str]:
         env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = (
             f"{profile.cuda.HOME}/bin/ptxas"
         )
+    if profile.network.ca_certificates is not None:
+        # The base image's bundle, to which the entry point adds the company's CA.
+        env["SSL_CERT_FILE"] = env["REQUESTS_CA_BUNDLE"] = CA_BUNDLE
     for name, cache in profile.caches.items():
         env.update(environment_of(name, cache.path.path))
+    if profile.only_reads_weights:
+        env["HF_MODULES_CACHE"] = "/tmp/hf-modules"  # code of models, which lies beside the weights
     if "ccache" in profile.caches:
         env["CCACHE_MAXSIZE"] = CCACHE_MAXSIZE
     return env

@@ -157,7 +157,7 @@ def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem
         yield Problem(
             "network.ca_certificates is a file of this machine", hint="build it into the image"
         )
-    user = profile.user_of(name)
+    user = service.user or ""
     if user not in ("", "root") and not re.fullmatch(r"[0-9]+(:[0-9]+)?", user):
         yield Problem(
             f"the user {user!r} is not a number", hint="write services.NAME.user: 1000:1000"
@@ -264,7 +264,7 @@ def _probes(service: Service, health: Health) -> Doc:
 
 
 def _security(profile: Profile, name: str, service: Service) -> Doc:
-    user, _, group = profile.user_of(name).partition(":")
+    user, _, group = (service.user or "").partition(":")
     if user == "root":
         user = group = "0"
     return {

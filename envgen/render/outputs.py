@@ -33,7 +33,7 @@ from envgen.render.quote import Pair, Quoted, docker_pairs, render
 if TYPE_CHECKING:
     from envgen.patches.series import Series
 
-BASE_STAGE = "base"  # of a Dockerfile: the base image with Python, pip and uv
+BASE_STAGE = "base"  # of a Dockerfile: the base image with Python and pip
 RENDER_LABEL = "dev.envgen.render"  # of an image and its containers: the digest of ``Rendered``
 FOLDER = "docker"  # of the project: the content of the stage `scripts`
 OWN_SOURCES = "envgen/render/outputs.py"  # in the repository of envgen, and nowhere else
@@ -41,7 +41,7 @@ IGNORE_FILE = ".dockerignore"
 # Replaced by the labels, which contain the digest. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
 _MOUNT = re.compile(
-    r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts /(\S+) "
+    r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts (?:--chmod=0644 )?/(\S+) "
 )
 LEFT_OUT = (".git", ".envgen", "__pycache__")
 MOST, LARGEST = 20_000, 256 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -39,7 +39,8 @@ class RunStep:
 
     ``locked``: its list of packages with hashes (a path in the stage `scripts`), if it has one;
     ``wheel_of``: the source whose wheel it installs; ``before``: the arguments of a command before
-    it, in the same step; ``keeps``: it keeps wheels as files, and installs nothing.
+    it, in the same step; ``keeps``: it keeps wheels as files, and installs nothing;
+    ``commands``: of a step that installs, with their programs.
     """
 
     title: str
@@ -48,10 +49,7 @@ class RunStep:
     wheel_of: str = ""
     before: tuple[str, ...] = ()
     keeps: bool = False
-
-    @property
-    def commands(self) -> tuple[tuple[str, ...], ...]:
-        return (self.before, self.words) if self.before else (self.words,)
+    commands: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class ImagePlan:
         self.protects = (
             not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
         )
-        self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install")
+        self._with_index = (python, f"{RUN}/lib/with-index")
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
         self.apt_build = _apt(apt_build(profile))
@@ -127,12 +125,16 @@ class ImagePlan:
         )  # first of all: uv is installed from that index
         self.logins = environment.asks_logins(profile)
         self.uv_locked = self._list("uv")
+        uv = locking.HASHED[1:] if self.uv_locked else ("uv",)
+        options = ("--quiet", "--no-input", "--no-deps", "--no-compile", "--target", "/opt/uv")
+        self.fetch_uv = (*self._with_index, python, "-m", "pip", "install", *options, *uv)
+        self.has_compiler = "-devel" in str(profile.base.image)
         self.assumes = lock.assumes if lock else ()
         self.built = tuple(
             self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built
         )
         deps = self._pip("deps", (*pip.tools, *pip.deps), self._install_options())
-        self.installs = (*((deps,) if deps else ()), *self._installs())
+        self.installs = tuple(self._with_programs([*([deps] if deps else []), *self._installs()]))
         self.patch_installed = self._patch_installed()
         self.ccache = f"{RUN}/cache/ccache" if profile.build.ccache else ""
         # What compilers read: a stage of its own where wheels are built, which the finished image
@@ -279,6 +281,30 @@ class ImagePlan:
         words += ("--", *installed) if installed else ()
         yield RunStep(f"{', '.join(shown)}.", words, file or "")
 
+    def _with_programs(self, steps: Iterable[RunStep]) -> Iterator[RunStep]:
+        """The steps with their programs: uv where the lock says all that is installed, else
+        pip-install, which also keeps packages of the base image.
+        """
+        python, prefer = (
+            self.profile.base.python,
+            set(map(canonicalize_name, self.profile.pip.prefer)),
+        )
+        script = (*self._with_index, python, f"{RUN}/lib/pip-install")
+        install = ("uv", "pip", "install", "--python", python, "--break-system-packages")
+        uv = (*self._with_index, *install, "--compile-bytecode", *locking.HASHED)
+        earlier = set[str]()
+        for step in steps:
+            text = self.data.get(step.locked, "")
+            here = prefer.intersection(re.findall(r"(?m)^([a-z0-9-]+)==", text))
+            if step.locked and not (step.keeps or step.wheel_of or self.protects or earlier):
+                # Once more, where another package brings modules of the same name.
+                again = [word for name in sorted(here) for word in ("--reinstall-package", name)]
+                commands = [uv, *([(*uv, *again)] if again else [])]
+            else:
+                commands = [(*script, *words) for words in (step.before, step.words) if words]
+            earlier |= here
+            yield replace(step, commands=tuple(commands))
+
     def _built(self, name: str, source: Source) -> BuiltSource:
         origin, install = source.origin, source.install
         folder = f"/src/{name}"
@@ -337,9 +363,9 @@ class ImagePlan:
         return PatchStep(tuple(patches), tuple(commands)) if patches else None
 
     @property
-    def data_runtime(self) -> bool:
-        """Whether the image gets files of this profile alone."""
-        return any("/runtime/" in path for path in self.data)
+    def data_runtime(self) -> list[str]:
+        """The files of this profile alone in the image."""
+        return [path for path in self.data if "/runtime/" in path]
 
     @property
     def data(self) -> dict[str, str]:
@@ -376,6 +402,16 @@ class ImagePlan:
                 "precompiled": PRECOMPILED.get(source.package, {}) if source.binaries else {},
             }
 
+    def _versions(self) -> str:
+        """The sources and their versions, where they are known."""
+        known = []
+        for name, source in self.profile.sources.items():
+            wheel = source.binaries
+            version = with_version(wheel, self.lock).version if wheel else ""
+            version = version or locking.built_version(source, self.lock)
+            known += [f"{name} {version}"] if version else []
+        return ", ".join(known)
+
     @property
     def labels(self) -> tuple[Pair, ...]:
         """The image's labels, without the render digest."""
@@ -390,6 +426,10 @@ class ImagePlan:
             "dev.envgen.project": profile.project,
             "dev.envgen.profile": profile.name,
             "dev.envgen.lock": lock.digest if lock else "",
+            "org.opencontainers.image.title": f"{profile.project} {profile.name}",
+            "org.opencontainers.image.description": profile.description or "",
+            # Else those of the base image would stand for this one.
+            "org.opencontainers.image.version": self._versions() or profile.name,
             "org.opencontainers.image.base.name": str(profile.base.image),
             "org.opencontainers.image.base.digest": base.digest
             if base and base.resolved != LOCAL
@@ -398,11 +438,7 @@ class ImagePlan:
                 name.removeprefix("patches/") for name in patches
             ),  # in order
         }
-        return tuple(
-            Pair(name, value)
-            for name, value in values.items()
-            if value or name == "dev.envgen.lock"
-        )
+        return tuple(Pair(name, value) for name, value in values.items() if value)
 
 
 # in the image: a folder for each distribution, with the wheel of `binaries`

@@ -266,6 +266,9 @@ NOTES = {
     r"MAX_JOBS: ": "Upper limit; compile-gate decides when each compiler starts.",
     r"ENVGEN_MEMORY_FLOOR: .*:-auto:": "memory-guard ends the server below this part of the machine's memory, "
     "which --gpu-memory-utilization leaves to others.",
+    r"overlay: \{name: ": "The digits stand for base image, Python and the set of checkouts: with others, a new volume.",
+    r"cache-flashinfer: \{name: \S+-[0-9a-f]{12}\}": "The digits stand for all that FlashInfer's modules depend on: "
+    "base image, FlashInfer, archs and patches.",
 }
 
 

@@ -9,6 +9,7 @@ from envgen.doctor import remedies
 from envgen.doctor.model import Context, Findings, Remedy, Where, check, error, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
 from envgen.inside.jit.shapes import Module
+from envgen.profile.caches import HUGGINGFACE
 from envgen.text import counted, first_of, shell_line
 
 REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mountinfo
@@ -167,6 +168,8 @@ def caches(context: Context, probe: Probe) -> Findings:
             yield warning(
                 title, folder.path, "a mount", remedies.up(context), case="not-mounted", cache=name
             )
+        elif name == HUGGINGFACE.name and context.profile.only_reads_weights:
+            continue
         elif folder.read_only or not folder.writable:
             seen = _owner(folder) + (", mounted read-only" if folder.read_only else "")
             title, cure = (
