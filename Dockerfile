@@ -37,13 +37,13 @@ RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=uv,source=/opt/uv/bin/uv,target=/opt/envgen/bin/uv \
     --mount=from=scripts,source=/profiles/prod/locked/deps.txt,target=/run/envgen/locked.txt \
-    python3 /run/envgen/lib/with-index uv pip install --python python3 --break-system-packages --compile-bytecode --no-deps --require-hashes -r /run/envgen/locked.txt
+    python3 /run/envgen/lib/with-index uv pip install --system --break-system-packages --compile-bytecode --no-deps --require-hashes -r /run/envgen/locked.txt
 # Installs flashinfer-python==0.7.2.post1, vllm==0.33.0.
 RUN --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
     --mount=type=cache,target=/run/envgen/cache \
     --mount=from=uv,source=/opt/uv/bin/uv,target=/opt/envgen/bin/uv \
     --mount=from=scripts,source=/profiles/prod/locked/install.txt,target=/run/envgen/locked.txt \
-    python3 /run/envgen/lib/with-index uv pip install --python python3 --break-system-packages --compile-bytecode --no-deps --require-hashes -r /run/envgen/locked.txt
+    python3 /run/envgen/lib/with-index uv pip install --system --break-system-packages --compile-bytecode --no-deps --require-hashes -r /run/envgen/locked.txt
 # Installs packages for running: curl, ninja-build.
 RUN --mount=from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
@@ -80,6 +80,6 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.version="flashinfer 0.7.2.post1, vllm 0.33.0" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="d392a7f2d4a63289064ec3ed77f808fbb989f44feac724696e8d068ea29e0da2"
+    dev.envgen.render="5dc4876c14c1064fcd83e6ee705f248b75644052611c7fde06e14e5f62aff0e7"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

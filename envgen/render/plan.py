@@ -290,13 +290,14 @@ class ImagePlan:
             set(map(canonicalize_name, self.profile.pip.prefer)),
         )
         script = (*self._with_index, python, f"{RUN}/lib/pip-install")
-        install = ("uv", "pip", "install", "--python", python, "--break-system-packages")
+        install = ("uv", "pip", "install", "--system", "--break-system-packages")
+        is_known = python == "python3" and not self.protects  # --system: the python3 of PATH
         uv = (*self._with_index, *install, "--compile-bytecode", *locking.HASHED)
         earlier = set[str]()
         for step in steps:
             text = self.data.get(step.locked, "")
             here = prefer.intersection(re.findall(r"(?m)^([a-z0-9-]+)==", text))
-            if step.locked and not (step.keeps or step.wheel_of or self.protects or earlier):
+            if is_known and step.locked and not (step.keeps or step.wheel_of or earlier):
                 # Once more, where another package brings modules of the same name.
                 again = [word for name in sorted(here) for word in ("--reinstall-package", name)]
                 commands = [uv, *([(*uv, *again)] if again else [])]
