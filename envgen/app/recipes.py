@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -15,7 +16,8 @@ from envgen.profile.load import called, load_project
 from envgen.profile.model import Profile
 from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import near, text_of
-from envgen.recipes.read import Recipe, read_recipe
+from envgen.recipes.command import read_command
+from envgen.recipes.read import LARGEST, Recipe, read_recipe
 from envgen.recipes.shipped import shipped
 from envgen.recipes.write import added, indent_of, left_of, profile_body, profile_text
 
@@ -23,14 +25,15 @@ _YAML = (".yaml", ".yml")
 
 
 def find(name: str, variant: str = "") -> Recipe:
-    """A recipe: shipped (by name), or a file (by path)."""
-    if name.endswith(_YAML) or "/" in name:
-        file = Path(name).expanduser()
-        if not file.is_file():
+    """A recipe: shipped (by name), or a file (by path; ``-``: standard input)."""
+    file = Path(name).expanduser()
+    if name == "-" or file.suffix in (*_YAML, ".sh") or "/" in name or file.is_file():
+        if name != "-" and not file.is_file():
             raise UsageError(
                 f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes"
             )
-        recipe = read_recipe(text_of(file, name), name, variant=variant)
+        text = sys.stdin.read(LARGEST + 1) if name == "-" else text_of(file, name)
+        recipe = read_command(text, name) or read_recipe(text, name, variant=variant)
         today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
     known = shipped()
@@ -79,6 +82,7 @@ def add(
 
     ``image``: the recipe's image is its base, with the vLLM in it.
     """
+    image = image or bool(recipe.image and recipe.service)  # a command, made for its image
     if image and not recipe.image:
         raise UsageError(f"the recipe {recipe.name} names no image", hint="remove --image")
     loaded = session.loaded(local=False)

@@ -67,6 +67,8 @@ class Recipe:
     date: str = ""
     ran: str = ""
     left: tuple[str, ...] = ()
+    service: Mapping[str, Any] = field(default_factory=dict)  # other keys of a service
+    profile: Mapping[str, Any] = field(default_factory=dict)  # and of its profile
     b12x: Mapping[str, Any] = field(
         default_factory=dict
     )  # flags of the variant with kernels made for SM12x
@@ -78,7 +80,7 @@ def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
     ``variant``: of vllm-project's format.
     """
     if len(text.encode("utf-8", "surrogateescape")) > LARGEST:
-        raise _problem(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(file))
+        raise refusal(f"is larger than {LARGEST >> 10} KiB, the limit for a recipe", Place(file))
     top, problems = parse(ValueText(file, PROJECT, text), foreign=True)
     if problems or top is None:
         raise ProjectError(problems)
@@ -88,25 +90,20 @@ def read_recipe(text: str, file: str, *, variant: str = "") -> Recipe:
     if "model" in top.items and top.items["model"].kind == MAP:
         return reader.vllm(variant)
     if variant:
-        raise _problem("this format has no variants", top.place(), "leave --model-variant out")
+        raise refusal("this format has no variants", top.place(), "leave --model-variant out")
     if "command" in top.items or "container" in top.items:
         return reader.spark()
     if "apiVersion" in top.items and reader._text("kind") == "ServingRecipe":
-        raise _problem(
+        raise refusal(
             "is NVIDIA's ServingRecipe (NemoClaw), which envgen does not read",
             top.items["kind"].place(),
             "copy by hand: image -> base.image, model -> services.serve.model, environment -> env, arguments -> args",
         )
-    if "services" in top.items:
-        raise _problem(
-            "is a Compose file, not a recipe",
-            top.place(),
-            "docs/coming-from.md has a row for each key",
-        )
-    raise _problem("is not a recipe that envgen reads", top.place(), "formats: docs/models.md")
+    raise refusal("is not a recipe that envgen reads", top.place(), "formats: docs/models.md")
 
 
-def _problem(message: str, place: Place, hint: str = "") -> ProjectError:
+def refusal(message: str, place: Place, hint: str = "") -> ProjectError:
+    """One problem of a recipe, to be raised."""
     return ProjectError([Problem(message, place, hint)])
 
 
@@ -130,10 +127,10 @@ class _Reader:
         value = (node or self.top).items.get(key)
         if value is None or value.kind == NULL:
             if needed:
-                raise _problem(f"has no {key}", (node or self.top).place(), f"write `{key}: ...`")
+                raise refusal(f"has no {key}", (node or self.top).place(), f"write `{key}: ...`")
             return ""
         if value.kind in (MAP, LIST):
-            raise _problem(f"expected text, found {value.seen()}", value.place(key))
+            raise refusal(f"expected text, found {value.seen()}", value.place(key))
         return value.text
 
     def _map(self, key: str, node: YamlNode | None = None) -> dict[str, YamlNode]:
@@ -141,14 +138,14 @@ class _Reader:
         if value is None or value.kind == NULL:
             return {}
         if value.kind != MAP:
-            raise _problem(f"expected a mapping, found {value.seen()}", value.place(key))
+            raise refusal(f"expected a mapping, found {value.seen()}", value.place(key))
         return value.items
 
     def _words(self, node: YamlNode | None) -> list[str]:
         if node is None or node.kind == NULL:
             return []
         if node.kind != LIST or any(one.kind in (MAP, LIST) for one in node.elements):
-            raise _problem(f"expected a list of words, found {node.seen()}", node.place())
+            raise refusal(f"expected a list of words, found {node.seen()}", node.place())
         words = [one.text for one in node.elements]
         # Some write a flag and its value in one item.
         return [
@@ -161,7 +158,7 @@ class _Reader:
         env = {}
         for name, node in nodes.items():
             if not matches(ENV_NAME, name) or node.kind in (MAP, LIST):
-                raise _problem(f"{name!r} is not a variable with a value", node.key_place())
+                raise refusal(f"{name!r} is not a variable with a value", node.key_place())
             if re.fullmatch(r"\$\{?\w+\}?", node.text):
                 self.left.append(f"{name}={node.text}: its value depends on your machine")
             else:
@@ -181,7 +178,7 @@ class _Reader:
 
     def _repo(self, text: str, place: Place) -> str:
         if not _REPO.fullmatch(text):
-            raise _problem(
+            raise refusal(
                 f"{text!r} is not the name of a model", place, "as in: openai/gpt-oss-120b"
             )
         return text
@@ -193,20 +190,21 @@ class _Reader:
         try:
             return str(Version(text)) if text else ""
         except InvalidVersion:
-            raise _problem(
+            raise refusal(
                 f"{text!r} is not a release of vLLM", node.place(), "as in: 0.28.0"
             ) from None
 
     def _named(self, flags: Iterable[str], place: Place) -> None:
         if odd := next((name for name in flags if not matches(FLAG, name)), None):
-            raise _problem(f"{odd[:60]!r} is not a flag that envgen knows", place)
+            raise refusal(f"{odd[:60]!r} is not a flag that envgen knows", place)
 
     # --- envgen's own ---
 
     def own(self) -> Recipe:
-        known = [one.name for one in fields(Recipe) if one.name not in ("name", "image", "left")]
+        ours = ("name", "image", "left", "service", "profile")
+        known = [one.name for one in fields(Recipe) if one.name not in ours]
         if unknown := [name for name in self.top.items if name not in known]:
-            raise _problem(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
+            raise refusal(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
         flags = {key: self._map(key) for key in ("args", "b12x")}
         for key, given in flags.items():
@@ -216,10 +214,8 @@ class _Reader:
         )
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
-            raise _problem(
-                f"{nodes!r} is not a number of machines", self.top.items["nodes"].place()
-            )
-        texts = {
+            raise refusal(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
+        texts: dict[str, Any] = {
             key: self._text(key)
             for key in ("revision", "weights", "draft", "source", "commit", "date", "ran")
         }
@@ -231,7 +227,7 @@ class _Reader:
             env=self._env(self._map("env")),
             release=release,
             nodes=machines,
-            left=_brought(args),
+            left=brought(args),
             b12x=b12x,
             **texts,
         )
@@ -241,7 +237,7 @@ class _Reader:
     def vllm(self, variant: str) -> Recipe:
         model, variants = self.top.items["model"], self._map("variants")
         if "omni" in self._words(self._map("meta").get("tasks")):
-            raise _problem(
+            raise refusal(
                 "is served by vLLM-Omni, not by `vllm serve`",
                 self.top.items["meta"].items["tasks"].place(),
             )
@@ -293,7 +289,7 @@ class _Reader:
         )
         if variant and variant not in variants:
             place = self.top.items["variants"].key_place() if variants else self.top.place()
-            raise _problem(
+            raise refusal(
                 f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}"
             )
         others = [name for name in variants if name != chosen]
@@ -331,7 +327,7 @@ class _Reader:
                 env |= self._env(self._map("extra_env", layer))
         image = self._image(over) or self._image(described) or self._image(model)
         release = self._text("min_vllm_version", described) or self._text("min_vllm_version", model)
-        args = self._flags(words, self.top.place(), again=True)
+        args = flags_of(words, self.top.place(), again=True)
         vram = self._text("vram_minimum_gb", described) if chosen else ""
         weights = (
             f"{float(vram) * 10**9 / (1 << 30):.0f} GiB"
@@ -349,7 +345,7 @@ class _Reader:
             image,
             whole_ranks(args) or 1,
             weights,
-            left=(*self.left, *_brought(args)),
+            left=(*self.left, *brought(args)),
         )
 
     def _for_us(self, node: YamlNode, *names: str) -> YamlNode | None:
@@ -405,7 +401,7 @@ class _Reader:
         )
         runtime = self._text("runtime")
         if runtime and not runtime.startswith("vllm"):
-            raise _problem(
+            raise refusal(
                 f"the runtime {runtime} is not vLLM's",
                 self.top.items["runtime"].place(),
                 "docs/recipes.md#another-server has a profile for such a server",
@@ -427,14 +423,14 @@ class _Reader:
         model = self._text("model")
         if words:
             if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
-                raise _problem(
+                raise refusal(
                     "the command is not `vllm serve MODEL ...`", place, "write the profile by hand"
                 )
             if model and words[2] != model:
-                raise _problem(
+                raise refusal(
                     f"two models: {model}, and {words[2]} in the command", place, "keep one of them"
                 )
-            model, args = words[2], self._flags(words[3:], place)
+            model, args = words[2], flags_of(words[3:], place)
         else:
             args = {
                 name.replace("_", "-"): value
@@ -462,7 +458,7 @@ class _Reader:
             "",
             image,
             nodes,
-            left=(*self.left, *_brought(args)),
+            left=(*self.left, *brought(args)),
         )
 
     def _command(self, defaults: Mapping[str, Any]) -> list[str]:
@@ -474,21 +470,21 @@ class _Reader:
                 return match[0][0]
             values = {"model": self._text("model"), **defaults}
             if match[1] not in values:
-                raise _problem(
+                raise refusal(
                     f"the template {match[0]} has no value",
                     node.place(),
                     f"write {match[1]} in `defaults`",
                 )
             value = values[match[1]]
             if not isinstance(value, str):
-                raise _problem(
+                raise refusal(
                     f"the value of the template {match[0]} is not plain text", node.place()
                 )
             return value
 
         if broken := re.search(r"\\\n(?=[ \t]*\n\s*\S)", node.text):
             line = node.place().line + node.text[: broken.end()].count("\n") + 1
-            raise _problem(
+            raise refusal(
                 f"line {line} is empty after a backslash: the shell ends the command there",
                 node.place(),
                 "remove the line",
@@ -498,31 +494,32 @@ class _Reader:
         try:
             words = shlex.split(text, comments=True)
         except ValueError as error:
-            raise _problem(f"the command can't be read: {error}", node.place()) from None
+            raise refusal(f"the command can't be read: {error}", node.place()) from None
         if "\n" in text.strip() or _SHELL.search(_QUOTED.sub("", text)):
-            raise _problem(
+            raise refusal(
                 "the command is a shell script, not one command",
                 node.place(),
                 "write the profile by hand",
             )
         return words
 
-    def _flags(self, words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
-        """Flags and their values. ``again``: a flag may come again, and the last one counts, as in
-        overrides.
-        """
-        flags: dict[str, Any] = {}
-        for flag in parsed(words):
-            if not flag.word:
-                message = f"two models, or a word that belongs to no flag: {flag.values[0]!r}"
-                raise _problem(message, place)
-            if not matches(FLAG, flag.name):
-                raise _problem(f"{flag.word!r} is not a flag that envgen knows", place)
-            if flag.name in flags and not again:
-                raise _problem(f"the flag --{flag.name} is there twice", place)
-            if flag.name not in _OURS:
-                flags[flag.name] = _typed(flag.values, place)
-        return flags
+
+def flags_of(words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
+    """Flags and their values. ``again``: a flag may come again, and the last one counts, as in
+    overrides.
+    """
+    flags: dict[str, Any] = {}
+    for flag in parsed(words):
+        if not flag.word:
+            message = f"two models, or a word that belongs to no flag: {flag.values[0]!r}"
+            raise refusal(message, place)
+        if not matches(FLAG, flag.name):
+            raise refusal(f"{flag.word!r} is not a flag that envgen knows", place)
+        if flag.name in flags and not again:
+            raise refusal(f"the flag --{flag.name} is there twice", place)
+        if flag.name not in _OURS:
+            flags[flag.name] = _typed(flag.values, place)
+    return flags
 
 
 def _typed(values: Sequence[str], place: Place) -> Any:
@@ -532,11 +529,11 @@ def _typed(values: Sequence[str], place: Place) -> Any:
         try:
             return json.loads(values[0])
         except (ValueError, RecursionError):
-            raise _problem(f"not JSON: {values[0][:80]}", place) from None
+            raise refusal(f"not JSON: {values[0][:80]}", place) from None
     return values[0]
 
 
-def _brought(args: Mapping[str, Any]) -> tuple[str, ...]:
+def brought(args: Mapping[str, Any]) -> tuple[str, ...]:
     """The files that stay in the flags, which the recipe's image or a mod of it brings."""
     draft = args.get("speculative-config")
     named = {flag: args.get(flag) for flag in _FILES}

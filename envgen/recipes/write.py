@@ -50,6 +50,10 @@ def left_of(
         extra = replace(wheel, extras=(*wheel.extras, "b12x"))
         message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
         missing.append(f"{message}; write `wheel: {str(extra)!r}`")
+    share = "gpu-memory-utilization"
+    inherited = next((one.args[share] for one in parent.services.values() if share in one.args), "")
+    if inherited and share not in recipe.args:
+        missing.append(f"a share of memory: it has none, and {inherited} of {parent.name} stays")
     if is_speech(recipe.repo):
         missing.append("a prompt to complete: a speech model; `up` waits until it is listed")
     if recipe.nodes > 1 and len(list(machines)) < recipe.nodes:
@@ -106,12 +110,23 @@ def profile_body(
     words: dict[str, Any] = {
         "model": {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
     }
-    if not _from_model(tree, service, "command", "2"):
+    if recipe.repo.startswith("/"):  # a folder of a mount
+        words = {"model": None, "command": ["vllm", "serve", recipe.repo]}
+        ready["model"] = recipe.args.get("served-model-name", recipe.repo)
+    elif not _from_model(tree, service, "command", "2"):
         words["command"] = ["vllm", "serve"]
     if args:
         words["args"] = args
     if recipe.env:
         words["env"] = dict(recipe.env)
+    words |= recipe.service
+    body |= recipe.profile
+    if "secrets" in body:
+        body["secrets"] = list(dict.fromkeys([*parent.secrets, *body["secrets"]]))
+    if "shm_size" in words and parent.ipc == "host":
+        body.setdefault("ipc", "private")
+    if "port" in recipe.args:
+        ready["port"] = recipe.args["port"]
     memory = memory_of(recipe)
     if memory or (kept is _KEPT and inherited.needs_memory is not None):
         words["needs_memory"] = memory
@@ -122,9 +137,8 @@ def profile_body(
         words["ready"] = ready
     body["services"] = {service: words}
     if HUGGINGFACE.name not in parent.caches:  # where `services.X.model` keeps its weights
-        body["caches"] = {
-            HUGGINGFACE.name: {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}
-        }
+        place = {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}
+        body["caches"] = {HUGGINGFACE.name: place, **body.get("caches", {})}
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
     wheel = None if image else _wheel_of(parent)

@@ -76,7 +76,8 @@ def add(
 ) -> int:
     """Add a recipe to envgen.yaml as a profile.
 
-    NAME is a shipped recipe, or a file. Shows the change and asks before it writes. No part of a
+    NAME is a shipped recipe, or a file: a recipe, a Compose file, or a script with one `docker run`
+    or `vllm serve` line; - reads it from the terminal. Shows the change and asks before it writes. No part of a
     recipe is executed.
     What the profile lacks is listed, with the reason. Comments and order of envgen.yaml are kept.
     With --json, --yes is needed to write.

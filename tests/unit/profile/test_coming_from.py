@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envgen.__main__ import main
 from envgen.errors import ProjectError
-from envgen.profile.flags import SHORT
+from envgen.profile.flags import SHORT, plain_name
 from envgen.profile.load import load_project
 from envgen.profile.values import ByteSize
+from envgen.recipes.command import read_command
 from envgen.render.compose import compose_files
 
 PAGE = Path(__file__).parents[3] / "docs" / "coming-from.md"
@@ -215,12 +215,26 @@ def test_each_file_is_compared() -> None:
     assert names == set(ADDRESSES) and len(names) == 12
 
 
-@pytest.mark.parametrize("text", ["services: {vllm: {image: vllm/vllm-openai}}\n", "version: '3'\nservices: {}\n"])
-def test_recipe_add_of_a_compose_file_names_the_page(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("compose.yaml").write_text(text)
-    assert main(["recipe", "add", "compose.yaml"]) == 2
-    printed = capsys.readouterr().err
-    assert "is a Compose file, not a recipe" in printed and "docs/coming-from.md" in printed
+def test_recipe_add_reads_the_originals_or_says_why_not() -> None:
+    refused, words = {}, {}
+    for path in sorted(FILES.iterdir()):
+        name, _, ending = path.name.partition(".")
+        if ending != "envgen.yaml":
+            try:
+                recipe = read_command(path.read_text(), path.name)
+            except ProjectError as error:
+                refused[name] = error.problems[0].message
+            else:
+                assert recipe is not None
+                words[name] = recipe
+    assert refused == {
+        "playbook-gemma": "${HF_MODEL_HANDLE} depends on your machine: write its value",
+        "playbook-nvfp4": "${LATEST_VLLM_VERSION} depends on your machine: write its value",
+        "router": "has no single service with vLLM: vllm1, vllm2",
+    }
+    for name, recipe in words.items():
+        profile = load_project(file=FILES / f"{name}.envgen.yaml", local=False).project.profiles
+        services = [one for found in profile.values() for one in found.services.values()]
+        flags = {plain_name(flag) for one in services for flag in one.args}
+        assert flags - recipe.args.keys() <= {"host", "port", "revision"}, name
+        assert recipe.env.keys() >= {key for one in services for key in one.env}, name

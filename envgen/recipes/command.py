@@ -1,0 +1,231 @@
+"""Reads what people start a server with as a recipe: a `docker run` or `vllm serve` line, a service
+of a Compose file.
+
+Nothing is executed, and no variable is looked up: $HOME and the current folder have their own
+spelling in a profile, and ``${X:-y}`` is y.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from envgen.errors import Place
+from envgen.profile.caches import KNOWN, SETS
+from envgen.profile.checks import DERIVED
+from envgen.profile.flags import VARIABLE, in_words
+from envgen.profile.shape import HUB_REPO, as_profile_name, matches
+from envgen.profile.tree import MAP, PROJECT, ValueText, parse
+from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, value_of
+from envgen.redact import redact_secrets, secret_like
+
+_SKIPPED = re.compile(r"\s*(#|set -|(sudo )?docker pull |$)")
+_BEGIN = re.compile(r"\s*(?:\$ )?(?:sudo )?(?:(?:docker|podman) (?:container )?run|(vllm) serve)\s")
+_SPELLED = {
+    r"\$\(pwd\)|\$\{?PWD\}?": ".",
+    r"\$\{?HOME\}?": "~",
+    r"\$\{\w+:?-([^{}]*)\}": r"\1",
+}
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
+_API_SERVER = "vllm.entrypoints.openai.api_server"
+# One name for an option of `docker run` and a key of Compose.
+_NAMES = {"p": "ports", "publish": "ports", "v": "volumes", "volume": "volumes", "w": "working_dir"}
+_NAMES |= {"e": "environment", "env": "environment", "net": "network_mode", "deploy": "gpus"}
+_NAMES |= {"network": "network_mode", "shm-size": "shm_size", "workdir": "working_dir"}
+_NAMES |= {"ulimit": "ulimits"}
+_BARE = re.compile(r"[dit]+|detach|interactive|tty|rm|init|privileged|read-only")
+# What a profile has no need of.
+_NEEDLESS = re.compile(
+    r"[dit]+|detach|interactive|stdin_open|tty|rm|init|(container_)?name|pull(_policy)?|runtime|profiles"
+    r"|healthcheck"
+)
+
+
+def read_command(text: str, file: str) -> Recipe | None:
+    """The recipe in a command or a Compose file; None for any other text. Raises ProjectError."""
+    for written, spelled in _SPELLED.items():
+        text = re.sub(written, spelled, text)
+    lines = text.replace("\\\n", " ").splitlines()
+    lines = [line for line in lines if not _SKIPPED.match(line)]
+    begin = _BEGIN.match(lines[0]) if lines else None
+    if begin is None and not text.startswith("#!") and not file.endswith(".sh"):
+        top, _ = parse(ValueText(file, PROJECT, text), foreign=True)
+        services = top.items.get("services") if top is not None else None
+        if services is None or services.kind != MAP:
+            return None
+        return _of_compose(value_of(services), services.place())
+    container = _Container(Place(file, 1, 1))
+    if begin is None or len(lines) > 1 or re.search(r"[;|&<>`]|\$\(", _QUOTED.sub("", lines[0])):
+        container.refuse("is a shell script; envgen reads one `docker run` or `vllm serve` line")
+    words = container.split(lines[0][begin.end() :])
+    image = "" if begin[1] else container.take_options(words)
+    return container.recipe(image, words)
+
+
+def _of_compose(services: Mapping[str, Any], place: Place) -> Recipe:
+    """The service with vLLM in it, or the only one."""
+    container = _Container(place)
+    servers = [name for name, one in services.items() if "vllm" in str(one)] or list(services)
+    service = services[servers[0]] if len(servers) == 1 else None
+    if not isinstance(service, dict):
+        container.refuse(f"has no single service with vLLM: {', '.join(servers)}")
+    others = [f"service {name}" for name in services if name not in servers]
+    container.left += [f"{other}: write it in over.yaml (`compose: over.yaml`)" for other in others]
+    image, command = (service.pop(key, None) or "" for key in ("image", "command"))
+    for key, value in service.items():
+        for one in _texts(value):
+            container.option(key, one)
+    words = container.split(command) if isinstance(command, str) else list(_texts(command))
+    return container.recipe(str(image), words)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """A value of Compose, one text for each option of `docker run`."""
+    if isinstance(value, list):
+        yield from map(str, value)
+    elif not isinstance(value, dict):
+        yield str(value)
+    elif "resources" in value:
+        ids = re.findall(r"'device_ids': \[([^]]*)\]", str(value))
+        yield f"device={re.sub('[^0-9,]', '', ids[0])}" if ids else "all"
+    else:
+        for name, one in value.items():
+            yield name if one is None else f"{name}={one}"
+
+
+class _Container:
+    """What a container is started with, as keys of a profile."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.left: list[str] = []
+        self.entry: list[str] = []
+        self.env: dict[str, str] = {}
+        self.service: dict[str, Any] = {}
+        self.profile: dict[str, Any] = {}
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raise the one problem that ends the reading."""
+        raise refusal(message, self.place, "docs/coming-from.md has a row for each part")
+
+    def split(self, text: str) -> list[str]:
+        """The words of a line, as a shell would split it."""
+        try:
+            return shlex.split(text, comments=True)
+        except ValueError as error:
+            self.refuse(f"the command can't be read: {error}")
+
+    def take_options(self, words: list[str]) -> str:
+        """Take the options of `docker run` from the words; returns the image after them."""
+        while words and words[0].startswith("-"):
+            name, _, value = words.pop(0).lstrip("-").partition("=")
+            if not value and not _BARE.fullmatch(name) and words:
+                value = words.pop(0)
+            self.option(name, value)
+        return words.pop(0) if words else self.refuse("names no image")
+
+    def option(self, name: str, value: str) -> None:
+        """Give one option its place in the profile, or name it."""
+        name = _NAMES.get(name, name)
+        limit = re.fullmatch(r"([a-z]+)=\D*?(-?\d+)(?:\D+?\2)?\D*", value)
+        mount = re.fullmatch(r"([.~][^:]*|[\w.-]+):(/[^:]*)(:[a-zA-Z,]+)?", value)
+        if name == "environment":
+            self._variable(*value.partition("="))
+        elif name == "volumes" and mount:
+            self._mount(*mount.groups(""))
+        elif name == "gpus" and "device=" in value:
+            self.service["gpu"] = re.findall(r"\d+", value)
+        elif name == "ports" and re.fullmatch(r"([\d.]+:)?\d+:\d+", value):
+            self.service.setdefault("ports", []).append(value)
+        elif (name, value) == ("network_mode", "host"):
+            self.service |= {"network": "host", "ports": None}
+        elif name == "ulimits" and limit:
+            self.profile.setdefault("ulimits", {})[limit[1]] = limit[2]
+        elif name == "ipc":
+            self.profile["ipc"] = value
+        elif name in ("shm_size", "restart", "working_dir"):
+            self.service[name] = value
+        elif name == "entrypoint":
+            self.entry += self.split(value)
+        elif not _NEEDLESS.fullmatch(name) and (name, value) != ("gpus", "all"):
+            text = redact_secrets(f"{name} {value}").strip()
+            self.left.append(f"{text}: one machine's (envgen.local.yaml), or Compose's (over.yaml)")
+
+    def _variable(self, name: str, given: str, value: str) -> None:
+        from_shell = re.fullmatch(r"\$\{?\w+(:\?[^{}]*)?\}?", value)
+        if name == "CUDA_VISIBLE_DEVICES":
+            self.service["gpu"] = value.split(",")
+        elif name in DERIVED or name in SETS:
+            self.left.append(f"{name}={value}: envgen sets it itself")
+        elif not given or from_shell or (secret_like(name) and value):
+            name = "HF_TOKEN" if name == "HUGGING_FACE_HUB_TOKEN" else name
+            self.profile.setdefault("secrets", []).append(name)
+            self.left.append(f"the value of {name}: export it in your shell, or write it in .env")
+        else:
+            self.env[name] = value
+
+    def _mount(self, host: str, target: str, mode: str) -> None:
+        cache = next((name for name, row in KNOWN.items() if row.path == target), "")
+        if host[0] not in ".~":
+            place = {"path": target}
+        elif cache:
+            place = {"path": target, "host": host}
+        else:
+            name = as_profile_name(target.rpartition("/")[2])
+            mounts = self.service.setdefault("mounts", {})
+            mounts[name] = f"{host}:{target}" + ":ro" * ("ro" in mode)
+            return
+        self.profile.setdefault("caches", {})[cache or as_profile_name(host)] = place
+
+    def recipe(self, image: str, words: Sequence[str]) -> Recipe:
+        """The recipe of the server that ``image`` runs with these words."""
+        words = [*self.entry, *words]
+        for word in (image, *words):
+            if variable := VARIABLE.search(word):
+                self.refuse(f"{variable[0]} depends on your machine: write its value")
+        words = self._server(words)
+        if words and not words[0].startswith("-"):
+            words = ["--model", *words]
+        args = flags_of(words, self.place, again=True)
+        for name in ("host", "port"):
+            if given := in_words(words, name):
+                args[name] = given
+        repo = str(args.pop("model", ""))
+        if not matches(HUB_REPO, repo) and not repo.startswith("/"):
+            self.refuse("names no model that envgen can read")
+        if args.pop("api-key", None):
+            self.left.append(
+                "api-key: write `secrets: [VLLM_API_KEY]`, and export it in your shell"
+            )
+        port = args.get("port", "8000")
+        self.service.setdefault("ports", [f"127.0.0.1:{port}:{port}"])
+        mounts = str(self.service.get("mounts"))
+        left = [one for one in brought(args) if one.split()[3] not in mounts]
+        return Recipe(
+            name_of(repo),
+            repo,
+            args=args,
+            env=self.env,
+            image=image,
+            left=(*self.left, *left),
+            service=self.service,
+            profile=self.profile,
+        )
+
+    def _server(self, words: list[str]) -> list[str]:
+        """The words after `vllm serve`, however it is started."""
+        program = words[0].rpartition("/")[2] if words else ""
+        if program in ("sh", "bash") and len(words) > 1:
+            before, _, last = words[-1].rpartition("&&")
+            if before:
+                self.left.append(f"`{before.strip()}` before the server: `pip: {{tools: [...]}}`")
+            return self._server(self.split(last.strip().removeprefix("exec ")))
+        if _API_SERVER in words:
+            return words[words.index(_API_SERVER) + 1 :]
+        if program == "vllm" and words[1:2] == ["serve"]:
+            return words[2:]
+        if words and not words[0].startswith("-") and not matches(HUB_REPO, words[0]):
+            self.refuse("the command is not `vllm serve MODEL ...`")
+        return words
