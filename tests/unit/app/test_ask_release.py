@@ -60,7 +60,7 @@ class Recorded:
         return None
 
     def info(self) -> Any:
-        return SimpleNamespace(local=True, runtimes=self.runtimes, cdi_devices=(), api_version="1.50")
+        return SimpleNamespace(local=True, rootless=False, runtimes=self.runtimes, cdi_devices=(), api_version="1.50")
 
     def run_once(self, _image: str, _argv: Any, *, stdin: bytes, gpus: Any = (), **_: Any) -> ExecResult:
         self.gpus.append(list(gpus))

@@ -10,11 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from tests_render_make import encoding, mounted, profile, source
 
+from envgen.lock.model import Pinned, ProfileLock, PythonLock
 from envgen.patches.series import Patch, Series
-from envgen.profile.model import Apt, Base, Build, Cache, Cuda, Mode, Network, Origin, Pip, Profile
+from envgen.profile.model import Apt, Base, Build, Cache, Cuda, GpuMode, Mode, Network, Origin, Pip, Profile
+from envgen.profile.service import Health, ModelRef, Service
 from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
+from envgen.render.compose import compose_files
 from envgen.render.environment import (
     WRITTEN,
     cache_volume,
@@ -86,6 +90,42 @@ def test_steps_without_work_are_left_out() -> None:
     }
 
 
+def test_a_locked_step_is_uv_s_own_and_a_preferred_package_comes_last() -> None:
+    """Where the base image brings packages that must stay, pip-install keeps them."""
+    asked = Pip(deps=("llama-benchy", "b12x"), prefer=("b12x",))
+    deps = tuple(Pinned(name, "1.0", ("a" * 64,)) for name in ("b12x", "llama-benchy"))
+    sets = {"uv": (Pinned("uv", "0.9.0", ("a" * 64,)),), "deps": deps}
+    lock = ProfileLock(None, {}, {"linux/arm64": PythonLock("", "3.12", sets)})
+    found = profile(pip=asked)
+    kept = ImagePlan(found, lock).installs[0].commands
+    assert kept[0][3].endswith("pip-install") and len(kept) == 1
+    base = dataclasses.replace(found.base, apt=("python3",))
+    first, again = ImagePlan(replaced(found, base=base), lock).installs[0].commands
+    assert first[2:5] == ("uv", "pip", "install") and "--require-hashes" in first
+    assert again == (*first, "--reinstall-package", "b12x")
+
+
+def test_a_profile_without_variables_has_no_empty_instruction() -> None:
+    text = dockerfile(ImagePlan(profile(gpu=GpuMode.NONE, cuda=Cuda(arch_list=CudaArchList(())))))
+    assert not re.search(r"(?m)^[A-Z]+ *$", text)
+
+
+def test_a_server_in_production_is_a_user_that_only_reads_weights() -> None:
+    """What `up` finds on this machine is the default of plain Compose: no files of root at home."""
+    model, health = ModelRef("org/model"), Health("/health")
+    caches = {"huggingface": Cache(ContainerPath("/root/.cache/huggingface"), HostPath("~/.cache/huggingface"))}
+    served = Service(command=("serve",), model=model, health=health)
+    for mode, read_only in ((Mode.PRODUCTION, True), (Mode.DEVELOPMENT, None)):
+        found = profile(mode=mode, caches=caches, services={"serve": served})
+        document = yaml.safe_load(compose_files(found)[found.compose_file])
+        service = document["services"]["serve"]
+        (weights,) = service["volumes"]
+        assert weights.get("read_only") is read_only
+        assert service.get("cap_drop") == (["ALL"] if read_only else None)
+        assert ("user" in service) is bool(read_only)
+        assert ("${ENVGEN_HF_OFFLINE:-1}" in service["environment"].values()) is bool(read_only)
+
+
 def test_every_program_that_a_step_mounts_is_there() -> None:
     origins = {"vllm": Origin(git="https://example.org/v.git", ref="v1"), "x": Origin(wheel=Pin("x", "1"))}
     sources = {name: source(name, origin=origin, patches=name) for name, origin in origins.items()}
@@ -102,7 +142,7 @@ def test_every_program_that_a_step_mounts_is_there() -> None:
 def test_every_program_says_where_it_comes_from_and_can_be_run() -> None:
     for path, text in scripts().items():
         assert text.startswith("#!"), path
-        assert text.splitlines()[1].startswith(f"# {WRITTEN}"), path
+        assert WRITTEN in text.splitlines()[1], path  # else a later render takes it for the user's
 
 
 def patch(name: str, *touches: str) -> Patch:
