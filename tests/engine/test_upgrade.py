@@ -93,6 +93,7 @@ def test_on_paper_nothing_changes(toy: Toy) -> None:
     assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
 
 
+@pytest.mark.nightly
 def test_a_patch_that_does_not_fit(toy: Toy) -> None:
     """It fits the release that runs alone. The candidate is not built, and the server serves on."""
     (old,) = (text for name, version, _, text in RELEASES if (name, version) == ("toyserver", "1.0"))
@@ -116,6 +117,7 @@ def test_a_patch_that_does_not_fit(toy: Toy) -> None:
         toy.put(before)
 
 
+@pytest.mark.nightly
 def test_who_pins_it_and_what_the_owner_insists_on(toy: Toy) -> None:
     """As a FlashInfer that is newer than the one that vLLM pins."""
     file, before = toy.root / "envgen.yaml", toy.state()
@@ -149,6 +151,7 @@ def test_who_pins_it_and_what_the_owner_insists_on(toy: Toy) -> None:
         toy.put(before)
 
 
+@pytest.mark.nightly
 def test_back_after_a_lock_and_a_build_by_hand(toy: Toy) -> None:
     """No trial: `lock` and `build` leave a way back, too; edits of services stay."""
     file, before, image = toy.root / "envgen.yaml", toy.state(), toy.image()
@@ -180,6 +183,7 @@ def test_an_image_that_fits_is_found_by_its_labels(toy: Toy) -> None:
     docker("rmi", f"{NAME}:aside")
 
 
+@pytest.mark.nightly
 def test_nothing_runs(toy: Toy) -> None:
     """What starts is kept or left; nothing runs after one that was left."""
     before = toy.state()
@@ -239,6 +243,7 @@ STEPS = {  # what the command has printed when it is killed -> how often before
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("then", ["up", "again"])
 def test_killed(toy: Toy, step: str, then: str) -> None:
