@@ -98,6 +98,12 @@ def promised(installed: str) -> dict[str, Any]:
     return {"count": 2, "differ": [{"name": "torch", "promised": "2.10.0", "installed": installed}]}
 
 
+def of_build(version: str) -> dict[str, Any]:
+    """An image in which FlashInfer has this version."""
+    document = recording("prod-wheel")
+    return altered("prod-wheel", distributions=[{**one, "version": version} for one in document["distributions"]])
+
+
 def programs(**more: Any) -> tuple[Running, ...]:
     """A service's Python program, and the file that it has."""
     cell = {"package": "flashinfer", "how": "-c", "folder": "/", "kind": "regular", "origin": HOME, "entry": PP}
@@ -276,8 +282,10 @@ OUTSIDE: list[Row] = [
      "docker unpause lab-dev-2"),
     ("container.restart", given(container=container(restarts=2), ended={"c": AGAIN}), "restarted",
      "dev was restarted 2 times by Docker, last at 2026-11-25T23:45:00Z", "", "envgen logs"),
-    ("container.restart", given(container=container(restarts=5), ended={"c": AGAIN}), "looping",
-     "lab-dev-1 is in a restart loop", "started again 5 times", "envgen logs"),
+    ("container.restart", given(container=container(restarts=3), ended={"c": AGAIN}), "looping",
+     "lab-dev-1 is in a restart loop", "started again 3 times", "envgen logs"),
+    ("gpu.arch", given(H100, sets=("cuda.arch_list=12.1a",)), "other", "kernels are not built for this GPU",
+     "compute capability 9.0; cuda.arch_list: 12.1a", "cuda: {arch_list: 9.0a}"),
     ("container.log", given(notices={"lab-dev-1": classify([UNKNOWN])}), "info",
      "lab-dev-1: a variable is set that this vLLM does not know", UNKNOWN, ""),
     ("container.settings", given(differing=("image: a is now b",)), "differ", "1 setting differs from the profile's",
@@ -378,7 +386,8 @@ def tried(**given_: Any) -> Callable[[Make], Context]:
 
 STASH = "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
 CUSTOMIZED = starters(customize={"sitecustomize": "/site/sitecustomize.py"})
-OLDER = "sources.flashinfer.origin.wheel=flashinfer-python==0.5.2"
+EXACT = "sources.flashinfer.origin.wheel=flashinfer-python=={}"
+OLDER = EXACT.format("0.5.2")
 OVERLAY = "/opt/envgen/env/lib/python3.12/site-packages"
 OTHER_PYTHON = "services.dev.env={PATH: /other:/opt/envgen/bin:/bin, A: b}"
 IMPORTS: list[Row] = [
@@ -447,6 +456,13 @@ IMPORTS: list[Row] = [
     ("import.metadata", given("prod-wheel", profile="prod", sets=[OLDER]),
      "other-version", "flashinfer-python 0.5.3 is installed, not flashinfer-python==0.5.2", "",
      "envgen up -p prod serve --recreate"),
+    # A build may add a local version; one that the profile names is a part of its pin.
+    ("import.metadata", given(of_build("0.5.3+cu130"), profile="prod", sets=[EXACT.format("0.5.3")]), "ok",
+     "flashinfer-python 0.5.3+cu130 is installed", "", ""),
+    ("import.metadata", given(of_build("0.5.3+cu130"), profile="prod", sets=[EXACT.format("0.5.3+cu130")]), "ok",
+     "flashinfer-python 0.5.3+cu130 is installed", "", ""),
+    ("import.metadata", given(of_build("0.5.3"), profile="prod", sets=[EXACT.format("0.5.3+cu130")]), "other-version",
+     "flashinfer-python 0.5.3 is installed, not flashinfer-python==0.5.3+cu130", "", ""),
     # In the image's site-packages a new container is enough; in the overlay, which outlives it, they are removed.
     ("packages.locked", given(installed("/usr/lib/python3/dist-packages", "locked", "prod-wheel"), profile="prod"),
      "differ", "1 of 2 locked packages", "numpy 1.26.4", "envgen up -p prod serve --recreate"),

@@ -47,6 +47,14 @@ def test_failures_come_before_notices() -> None:
     assert [(one.rule, one.failure, one.line) for one in found] == [("no_space", True, 2), ("nccl_sockets", False, 1)]
 
 
+@pytest.mark.parametrize("line", ["    raise {}", "(EngineCore pid=1)     raise {} from None", "#12 [4/9] RUN {}"])
+def test_what_only_stands_in_a_source_is_no_cause(line: str) -> None:
+    """A line of a traceback, or a step of a build: it names an error that did not happen there."""
+    words = "No space left on device"
+    written = line.format(f"OSError('{words}')")
+    assert not classify([written]) and classify([written, words])[0].line == 2
+
+
 def test_nccl_on_one_machine_is_not_called_slow() -> None:
     """Recorded with two GPUs on NVLink: the network that NCCL chose is named, and not used."""
     lines = ["NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>",

@@ -14,7 +14,7 @@ from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, elf, put, snapshot
 from test_jitcache_ninja import record
 
 from envgen.binding import bind
-from envgen.inside.jit import clear, judge, libraries
+from envgen.inside.jit import clear, judge, libraries, tree
 from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
 
 STEMS = {"page": ("page",), "rope": ("rope",)}
@@ -168,6 +168,25 @@ def cuda(lab: Lab, name: str) -> None:
     lab.environ["CUDA_HOME"] = str(lab.folder / name)
 
 
+def same_time(lab: Lab) -> None:
+    """A header gets the time of the library: ninja compiles only what is older."""
+    when = (lab.shelf.ops / "page/page.so").stat().st_mtime_ns
+    os.utime(lab.header(), ns=(when, when))
+
+
+def cuda_path(lab: Lab, **environ: str) -> None:
+    """CUDA_PATH, too: it counts only where CUDA_HOME is not set."""
+    (lab.folder / "cuda-12.9").mkdir()
+    lab.environ = {name: str(lab.folder / folder) for name, folder in environ.items()}
+
+
+def at_the_tick(lab: Lab) -> None:
+    """A header changes in the tick of the clock in which the library is written."""
+    lab.header().write_text("// other bytes\n")
+    when = lab.header().stat().st_ctime_ns
+    os.utime(lab.shelf.ops / "page/page.so", ns=(when, when))
+
+
 def touch(lab: Lab) -> None:
     """git switch and back: the bytes are the same, and yet ninja compiles again for half an hour."""
     time.sleep(0.02)
@@ -199,12 +218,19 @@ CHANGES: dict[str, tuple[Callable[[Lab], object], bool, tuple[str, bool], dict[s
     "the same CUDA, spelled otherwise": (
         lambda lab: cuda(lab, "cuda-13.0"), True, ("fresh", False), {"CUDA_HOME": "is spelled"}),
     "another CUDA": (lambda lab: cuda(lab, "cuda-12.9"), True, ("stale", False), {"CUDA_HOME": "cuda-12.9"}),
+    "CUDA_PATH alone": (
+        lambda lab: cuda_path(lab, CUDA_PATH="cuda-12.9"), True, ("stale", False), {"CUDA_HOME": "cuda-12.9"}),
+    "CUDA_PATH beside CUDA_HOME": (
+        lambda lab: cuda_path(lab, CUDA_PATH="cuda-12.9", CUDA_HOME="cuda"), True, ("fresh", False), {}),
+    "an edit at the time of the library": (
+        at_the_tick, False, ("stale", True), {"files changed": "flashinfer/page.cuh"}),
     "an edited build.ninja": (
         lambda lab: flags(lab, "page", "-O3", "-O1 -fast"), True, ("stale", False),
         {"other flags": "cuda_cflags: --O3 +-O1 +-fast"}),
     "a header that is gone": (
         lambda lab: lab.header().unlink(), False, ("stale", False), {"files gone": "flashinfer/page.cuh"}),
     "a header that is touched": (touch, True, ("fresh", False), {"touched files": "flashinfer/page.cuh"}),
+    "a header of the library's time": (same_time, True, ("fresh", False), {}),
     "a library of another machine": (
         lambda lab: replace_library(lab, elf(OTHER)), False, ("foreign", False), {"foreign": f"is for {OTHER}"}),
     "a library from the future": (date, False, ("fresh", True), {"dated in the future": "dated in the future"}),
@@ -222,6 +248,33 @@ def test_a_change_has_a_state_and_a_reason(lab: Lab, what: str) -> None:
     assert set(kinds(found)) == set(reasons)
     for reason in found.reasons:
         assert reasons[reason.kind] in " ".join([reason.message, *reason.files])
+
+
+@pytest.mark.parametrize(("after", "recorded"), [(None, True), (1, True), (0, False), (-1, False)])
+def test_what_changed_while_it_was_compiled_is_no_baseline(lab: Lab, after: int | None, recorded: bool) -> None:
+    """The compiler may have read it before or after. ``after``: the start of the compilation, as seen from the edit."""
+    lab.header().write_text("// an edit\n")
+    edited = lab.header().stat().st_ctime_ns
+    time.sleep(0.02)
+    put(lab.shelf.ops / "page/page.so", elf())
+    since = {} if after is None else {"since": edited + after}
+    (one,) = lab.baseline("page", **since).modules
+    assert (one.recorded, str(lab.header()) in one.changed) == (recorded, not recorded)
+
+
+def test_a_file_with_the_recorded_stamp_is_not_read(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of modules share a hundred thousand headers. `cache why` reads them."""
+    lab.baseline()
+    read = list[str]()
+    digest = tree.digest_of
+
+    def digested(path: str) -> str:
+        read.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(tree, "digest_of", digested)
+    assert states(lab)["page"] == ("fresh", False) and read == []
+    assert lab.why("page").checked == 3 and len(read) == 3
 
 
 def test_flags_that_are_no_longer_asked_for(lab: Lab) -> None:

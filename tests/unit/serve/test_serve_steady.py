@@ -16,7 +16,7 @@ from envgen.profile.values import PortMapping
 from envgen.serve import follow, wait
 from envgen.serve.ended import StartFailure
 from envgen.serve.readiness import Readiness
-from envgen.serve.wait import Waiter
+from envgen.serve.wait import Evidence, Waiter
 from envgen.text import instant
 
 RUNS = Container(
@@ -159,3 +159,25 @@ def test_one_that_runs_already_is_looked_at_seldom(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Answering, "_ask", lambda _self: done(Readiness(True, text="Paris")))
     assert waits.wait("1", NOW + 60, already=True).answer.text == "Paris"
     assert len(looks) == 3
+
+
+def test_the_first_of_two_unwanted_patterns_is_named() -> None:
+    evidence = Evidence({"up": "ready", "more": "x"}, {"a": "died", "b": "died"})
+    for line in ("ready", "it died", "died again"):
+        evidence.feed(line)
+    assert evidence.forbidden == ("a", "it died") and evidence.missing == ("more",)
+    evidence.restart()
+    assert evidence.forbidden is None and evidence.missing == ("up", "more")
+
+
+def test_a_wrong_answer_is_waited_for_twice() -> None:
+    """The third one ends the wait. One that comes too early does not count."""
+    answers = iter([Readiness(False, "busy"), *[Readiness(False, "broken", refused=True)] * 3])
+
+    class Wrong(Waiter):
+        def _ask(self) -> Future[Readiness]:
+            return done(next(answers))
+
+    with pytest.raises(StartFailure, match="broken"):
+        waiter(Wrong).wait("1", NOW + 60)
+    assert next(answers, None) is None

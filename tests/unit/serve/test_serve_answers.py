@@ -1,0 +1,118 @@
+"""What a server's answers mean, each status by itself: the list of models, a prompt, another task, a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from envgen.serve import readiness
+from envgen.serve.chat import ChatFlags
+from envgen.serve.events import Completion
+from envgen.serve.readiness import Question, Readiness, ask
+
+LIST = {"data": [{"id": "tiny", "root": "/m"}, {"id": "alias", "root": "/m"}, {"id": "other"}]}
+GOOD = (200, Completion("Paris"))
+NONE = (404, {"error": "no such path"})
+Answers = Mapping[str, tuple[int, Any]]
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch, question: Question, answers: Answers, models: Any = (200, LIST)
+) -> Readiness:
+    def post(_self: Any, path: str, *_rest: Any) -> tuple[int, Any, float]:
+        return (*answers.get(path, NONE), 0.5)
+
+    monkeypatch.setattr(readiness, "short_answer", lambda *_: models)
+    monkeypatch.setattr(readiness._Server, "post", post)
+    return ask("http://127.0.0.1:1", question)
+
+
+# status, document -> without a model: whether it is ready; with one: whether waiting is useless, and counts
+MODELS: list[tuple[int, Any, bool, bool, bool]] = [
+    (200, "<html>", True, False, True),
+    (200, {"data": []}, True, False, False),
+    (401, "", True, True, False),
+    (403, "", True, True, False),
+    (404, "", True, False, False),
+    (499, "", True, False, False),
+    (500, "", False, False, False),
+    (501, "", True, False, False),
+    (502, "", False, False, False),
+]
+
+
+@pytest.mark.parametrize(("status", "document", "ready", "fatal", "refused"), MODELS)
+def test_a_list_of_models(
+    monkeypatch: pytest.MonkeyPatch, status: int, document: Any, ready: bool, fatal: bool, refused: bool
+) -> None:
+    found = asked(monkeypatch, Question(None), {}, (status, document))
+    assert (found.ready, bool(found.unasked), found.fatal, found.refused) == (ready, ready, False, False)
+    found = asked(monkeypatch, Question("tiny"), {}, (status, document))
+    assert (found.ready, found.unasked, found.fatal, found.refused) == (False, "", fatal, refused)
+
+
+@pytest.mark.parametrize(
+    ("model", "by", "wrong"),
+    [("tiny", "alias", ""), ("tiny", "", ""), (None, "x", ""), ("tiny", "other", "other, not alias or tiny")],
+)
+def test_who_answers(monkeypatch: pytest.MonkeyPatch, model: str | None, by: str, wrong: str) -> None:
+    answers = {"/v1/completions": (200, Completion("Paris", model=by))}
+    found = asked(monkeypatch, Question(model), answers)
+    assert (found.ready, found.fatal, found.why.endswith(wrong)) == (not wrong, bool(wrong), True)
+    assert asked(monkeypatch, Question("gone"), answers).fatal
+
+
+def numbers(*values: float) -> dict[str, Any]:
+    return {"data": [{"embedding": list(values)}]}
+
+
+SCORES = {"results": [{"relevance_score": 0.5}]}
+REFUSED = (400, {"message": "the model does not support embeddings"})
+# the answers of the tasks -> ready or why not, what is done, fatal, refused
+TASKS: list[tuple[Answers, str, bool, bool]] = [
+    ({"/v1/embeddings": (200, numbers(1, 2))}, "embedded 'q': 2 numbers", False, False),
+    ({"/v1/embeddings": REFUSED, "/v1/rerank": (200, SCORES)}, "ranked 'q': 1 number", False, False),
+    ({"/classify": (200, {"data": [{"probs": [1]}]})}, "classified 'q': 1 number", False, False),
+    ({"/v1/embeddings": (200, numbers(1, float("nan")))}, "a number that is nan", True, False),
+    ({"/v1/embeddings": (200, numbers())}, "answered with no numbers", True, False),
+    ({"/v1/embeddings": (429, "later")}, "answered with 429", False, False),
+    ({"/v1/embeddings": (500, "broken")}, "answered with 500", False, True),
+    ({"/v1/embeddings": (400, "NaN is no JSON"), "/pooling": (422, "b")}, "/v1/embeddings was", True, False),
+    ({"/v1/embeddings": (422, "a"), "/classify": (200, {"data": [{"probs": [1]}]})}, "classified", False, False),
+    ({"/v1/embeddings": (405, "a")}, "answered with 404", True, True),
+]
+
+
+@pytest.mark.parametrize(("answers", "words", "fatal", "refused"), TASKS)
+def test_another_task_than_prompts(
+    monkeypatch: pytest.MonkeyPatch, answers: Answers, words: str, fatal: bool, refused: bool
+) -> None:
+    found = asked(monkeypatch, Question("tiny", "q", chat=ChatFlags()), answers)
+    assert words in (found.pooled or found.why)
+    assert (found.ready, found.fatal, found.refused, found.chats) == (bool(found.pooled), fatal, refused, {})
+    assert found.first_token == 0.5 or not found.pooled
+
+
+@pytest.mark.parametrize(
+    ("status", "fatal", "refused"),
+    [(400, True, True), (418, True, True), (429, False, False), (500, False, True), (503, False, False)],
+)
+def test_a_prompt_or_a_chat_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, status: int, fatal: bool, refused: bool
+) -> None:
+    found = asked(monkeypatch, Question("tiny"), {"/v1/completions": (status, "x")})
+    assert (found.ready, found.fatal, found.refused) == (False, fatal, refused)
+    found = asked(monkeypatch, Question("tiny", chat=ChatFlags(tools="hermes")), {
+        "/v1/completions": GOOD, "/v1/chat/completions": (status, "x"),
+    })  # fmt: skip
+    assert (found.ready, found.fatal, found.refused) == (False, fatal, refused)
+
+
+def test_arguments_come_in_pieces_and_a_name_once() -> None:
+    whole = Completion()
+    for name, arguments in (("f", None), (None, "{"), (None, "}"), (None, None)):
+        call = {"index": 0, "function": {"name": name, "arguments": arguments}}
+        whole.add({"choices": [{"delta": {"tool_calls": [call]}}]})
+    assert whole.tools == {0: ("f", "{}")}
