@@ -65,7 +65,8 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "My New.Project"
     assert main(["init", str(folder)]) == 0
-    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "envgen.schema.json", "envgen.yaml"]
+    written = sorted(path.name for path in folder.iterdir())
+    assert written == [".gitignore", "AGENTS.md", "envgen.schema.json", "envgen.yaml"]
     loaded = load_project(file=folder / "envgen.yaml")
     assert loaded.project.name == "my-new-project"
     assert list(loaded.project.profiles) == ["prod", "dev"]
