@@ -360,7 +360,10 @@ class ImagePlan:
             late = series.patches if source.origin.wheel else series.split(source.package)[1]
             if late:
                 patches += late
-                commands.append((source.distribution, *_mounted(late)))
+                # Of a wheel without a version, only the image knows it.
+                asks = source.origin.wheel and not locking.built_version(source, self.lock)
+                option = ("--in-range",) if asks else ()
+                commands.append((*option, source.distribution, *_mounted(late)))
         return PatchStep(tuple(patches), tuple(commands)) if patches else None
 
     @property

@@ -42,6 +42,16 @@ def test_without_a_gpu_it_says_in_one_sentence_what_it_needs(tmp_path: Path) -> 
     assert not (tmp_path / "work").exists()
 
 
+def test_a_python_without_the_docker_sdk_is_named(tmp_path: Path) -> None:
+    """The clone has a folder docker/, which Python takes for a package without content."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    env = {**os.environ, "GPU_DAY_PYTHON": str(tmp_path / "python")}
+    done = subprocess.run([SCRIPT, "--help"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "has no docker.errors, which envgen needs: run `pip install -e .`" in done.stderr
+
+
 def test_an_unknown_step_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     done = run(tmp_path, "--work", str(tmp_path / "work"), "upp")
     assert done.returncode == 2 and "no step upp; steps: facts, image" in done.stderr

@@ -196,11 +196,11 @@ class Site:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(text)
 
-    def apply(self, *texts: str) -> tuple[int, str]:
+    def apply(self, *texts: str, options: tuple[str, ...] = ()) -> tuple[int, str]:
         names = [self.patches / f"{number:04d}.patch" for number, _ in enumerate(texts, 1)]
         for path, text in zip(names, texts, strict=True):
             path.write_text(text)
-        return call(self.script, "--installed", "kit", *map(str, names), env={"PYTHONPATH": str(self.root)})
+        return call(self.script, "--installed", *options, "kit", *map(str, names), env={"PYTHONPATH": str(self.root)})
 
     def read(self, name: str) -> str:
         return (self.root / name).read_text()
@@ -233,6 +233,17 @@ def test_a_patch_reaches_every_file_that_a_wheel_carries(tmp_path: Path) -> None
     assert changed["patches"] == ["kit/0002.patch", "kit/0003.patch"] and changed["distribution"] == "kit"
     assert changed["sha256"] == hashlib.sha256(b"2\n").hexdigest()
     assert len(record) == 4
+
+
+def test_a_patch_for_another_release_is_left_out_where_the_image_knows_the_version(tmp_path: Path) -> None:
+    """A wheel without a version in the project has one in the image; a shipped series has ranges."""
+    site = Site(tmp_path, KIT)
+    older = "Description: old\n more\nApplies-To: >=0.5,\n <1\n\n" + edit("kit/a.py", "gone", "two")
+    newer = "Applies-To: >=1, <2\n\n" + edit("kit/a.py")
+    assert site.apply(older, newer)[0] == 1
+    code, output = site.apply(older, newer, edit("kit/a.py", "two", "3"), options=("--in-range",))
+    assert code == 0 and "0001.patch is left out: it is for >=0.5, <1, and 1 is installed" in output, output
+    assert site.read("kit/a.py") == "3\n" and len(json.loads(site.record.read_text())) == 1
 
 
 @pytest.mark.parametrize("name", ["csrc/gone.cu", "CMakeLists.txt", "tests/a.py"])

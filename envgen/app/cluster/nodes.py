@@ -20,7 +20,7 @@ from envgen.doctor.nodes import (
     completed,
     hint_of,
 )
-from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
+from envgen.engine.values import COMPOSE_PROJECT, ContainerMount, may_share_gpu
 from envgen.errors import EngineError, Problem
 from envgen.inside import run
 from envgen.profile.caches import HUGGINGFACE
@@ -99,7 +99,10 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         ]
         node.runs = any(one.service == name for one in mine)
         node.gpus = tuple(
-            one for one in running if one.gpu and not (one in mine and one.service == name)
+            one
+            for one in running
+            if one.gpu and not (one in mine and one.service == name)
+            if may_share_gpu(one.gpu_ids, service.gpu)
         )
         mounts = [
             replace(mount, read_only=True) for mount in LiveService(deployment, name).mounts()

@@ -9,7 +9,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent), str(HERE.parents[2])]
 
 try:
-    import docker  # noqa: F401  # what `up` needs
+    import docker.errors  # noqa: F401  # `up` needs it; `import docker` finds this clone's folder, too
+
     from gpu_day.main import main
 except ModuleNotFoundError as error:
     sys.exit(
