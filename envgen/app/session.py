@@ -57,6 +57,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.profile_name = called(self.profile_name or "") or None
+        if self.file is not None and self.file.is_dir():
+            self.file /= "envgen.yaml"
 
     def with_(self, **choices: Any) -> Session:
         """The session with other choices; the project is loaded again."""

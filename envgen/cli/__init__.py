@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from envgen import __version__
+from envgen.cli import typed
 from envgen.errors import OutputMode
 from envgen.text import Verbosity, did_you_mean
 
@@ -85,6 +86,7 @@ def with_verbose(command: click.Command) -> click.Command:
     """Add -v, which works before and after the command, to it and its sub-commands (without the
     letter to `down`).
     """
+    typed.prepare(command)
     taken = {spelling for param in command.params for spelling in param.opts}
     if "--verbose" not in taken:
         spellings = [spelling for spelling in ("-v", "--verbose") if spelling not in taken]
@@ -109,8 +111,10 @@ class FullGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            message = f"{error.option_name} goes after the command, as in `envgen up -p dev`, or is not an option"
-            raise click.UsageError(message, ctx) from None
+            if not error.ctx or error.ctx.parent or error.option_name not in typed.ANSWERS:
+                message = f"{error.option_name} goes after the command, as in `envgen up -p dev`, or is not an option"
+                raise click.UsageError(message, ctx) from None
+            raise
 
 
 class LazyGroup(FullGroup):
@@ -135,13 +139,14 @@ class LazyGroup(FullGroup):
         if cmd_name not in self._commands():
             return None
         command: click.Command = importlib.import_module(self._commands()[cmd_name][0]).command
+        command.name = cmd_name  # each module calls its own `command`
         return with_verbose(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._commands() and not args[0].startswith("-"):
-            similar = did_you_mean(self._commands(), args[0])
+            similar = typed.ANSWERS.get(args[0]) or did_you_mean(self._commands(), args[0])
             raise click.UsageError(f"no such command {args[0]!r}. {similar}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
@@ -196,6 +201,9 @@ def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None
     """
     words = list(sys.argv[1:] if argv is None else argv)
     output = output or OutputMode()
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    words[:1] = [typed.VERBS.get(word, word) for word in words[:1]]
     try:
         result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
     except SystemExit:  # click turns EPIPE into this, and ends a completion so
@@ -205,5 +213,5 @@ def run_line(argv: Sequence[str] | None = None, output: OutputMode | None = None
             param.name == "as_json" for param in error.ctx.command.params
         )
         output.json = output.json or (takes_json and "--json" in words)
-        raise
+        raise typed.answered(error) from None
     return result if isinstance(result, int) else 0

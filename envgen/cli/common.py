@@ -90,13 +90,13 @@ def variant_option(function: F) -> F:
 
     @click.option(
         "--variant",
-        default="",
+        multiple=True,
         metavar="NAME",
         help="Apply this variant of the profile (`envgen config` lists them), or several: a+b.",
     )
     @functools.wraps(function)
-    def wrapper(*args: Any, session: Session, variant: str, **kwargs: Any) -> Any:
-        return function(*args, session=session.with_(variant=variant), **kwargs)
+    def wrapper(*args: Any, session: Session, variant: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, session=session.with_(variant="+".join(variant)), **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

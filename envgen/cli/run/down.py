@@ -11,17 +11,20 @@ from envgen.app.cluster.machines import machines_of, on_all
 from envgen.app.session import Session
 from envgen.cli.common import ask, reporting, wants_json
 from envgen.cli.run.common import described, ended
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode, RefusedError, UsageError
 
 
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @reporting
 @click.option(
-    "-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources."
+    "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources."
 )
+@click.option("-v", "also", is_flag=True, help="The same, after a question.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
-def command(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool) -> int:
+def command(
+    session: Session, names: tuple[str, ...], volumes: bool, also: bool, dry_run: bool
+) -> int:
     """Stop and remove the containers of each SERVICE (default: all of the profile).
 
     Without SERVICE, those that `envgen run` has started end, too. Volumes stay, unless --volumes is
@@ -33,10 +36,13 @@ def command(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bo
       envgen down serve
       envgen down --profile prod --dry-run
     """
-    if names and volumes:
+    if names and (volumes or also):
         raise UsageError(
             "the services of a profile share their volumes", hint="envgen down --volumes"
         )
+    if also and not (volumes or dry_run or ask("Remove compiled kernels and other volumes, too?")):
+        raise RefusedError("nothing was removed", hint="envgen down, or envgen down --volumes")
+    volumes |= also
     profile, machines = session.profile(), machines_of(session.deployment(), names)
     work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
     done, left = on_all(machines, work)

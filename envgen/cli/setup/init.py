@@ -20,11 +20,11 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=".")
 @click.option("--name", metavar="NAME", help="The project's name (default: the name of DIR).")
 @json_option
 def command(folder: Path, name: str | None) -> int:
-    """Write a commented starter project into DIR: one profile serves a model, another mounts your
+    """Write a commented starter project into DIR (default: this folder): one profile serves a model, another mounts your
     checkouts.
 
     Existing files are kept. Missing lines are appended to an existing .gitignore. AGENTS.md tells
