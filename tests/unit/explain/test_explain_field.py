@@ -108,6 +108,9 @@ def test_what_a_server_outlived_is_no_failure() -> None:
         '(EngineCore pid=9) ERROR 11-28 11:51:50 [__init__.py:72]   File "/x/b12x/a.py", line 3, in f',
         "(EngineCore pid=9) ERROR 11-28 11:51:50 [__init__.py:72] ModuleNotFoundError: No module named 'cutlass'",
     ]
+    up = "INFO:     Application startup complete."
+    early = read_lines([*plugin[2:], up])  # from the first line on
+    assert early.first is None and not early.explanations
     log = [*plugin, "INFO:     Application startup complete.", '"GET /health HTTP/1.1" 200 OK']
     healthy, later = read_lines(log), read_lines([*log, *plugin], before=7)
     assert healthy.first is None and not healthy.explanations

@@ -20,7 +20,8 @@ from envgen.lock.model import (
 )
 from envgen.lock.servers import seconds
 from envgen.profile.load import load_project
-from envgen.profile.model import Profile
+from envgen.profile.model import Origin, Profile
+from envgen.profile.values import HostPath
 
 TEXT = """\
 version: 1
@@ -183,3 +184,21 @@ def test_the_identity_of_a_lock_is_its_content() -> None:
     assert found == "8b8288c50ebad0f0a0b371cd176881c784401a66a4ea7567c3506554f4ccf95c"
     assert lock(pins[::-1], "other").digest == found
     assert lock(pins[:1], "one").digest != found
+
+
+def test_a_build_installs_what_its_steps_need(profile: Profile) -> None:
+    """git for patches, a mount or a repository; ccache where something is compiled; and no package twice."""
+    fi, wheel = profile.sources["fi"], profile.sources["wheel"]
+    mounted = replace(fi, origin=Origin(checkout=HostPath("../fi")), patches=None)
+    tables = [
+        ({"wheel": wheel}, True, ["ca-certificates"]),
+        ({"wheel": replace(wheel, patches="v")}, True, ["ca-certificates", "git"]),
+        ({"fi": mounted}, False, ["ca-certificates", "git"]),
+        ({"fi": mounted}, True, ["ca-certificates", "git", "ccache"]),
+        ({"fi": replace(fi, patches=None)}, False, ["ca-certificates", "git"]),
+    ]
+    for sources, ccache, packages in tables:
+        found = replace(profile, sources=sources, build=replace(profile.build, ccache=ccache))
+        assert list(ask.apt_build(found)) == packages
+    own = replace(found, apt=replace(found.apt, build=("git=1:2", "make")))
+    assert ask.apt_build(own) == ("ca-certificates", "git=1:2", "make")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,14 @@ def test_passwords_in_addresses_are_not_among_the_facts() -> None:
     url = "https://user:hunter2@h/r.git"
     lock = Lock(git={f"{url} v1": GitLock(url, "v1", "c" * 40)})
     assert "hunter2" not in str(facts(lock))
+
+
+def test_the_version_of_a_package_is_one_for_all_platforms() -> None:
+    def lock(*versions: str) -> model.ProfileLock:
+        pins = {str(at): (Pinned("a-b", one, (A,)), Pinned("c", "9", (A,))) for at, one in enumerate(versions)}
+        return model.ProfileLock(None, {}, {at: PythonLock("", "", {"deps": own}) for at, own in pins.items()})
+
+    for versions, found in ((("1",), "1"), (("1", "1"), "1"), (("1", "2"), ""), ((), "")):
+        assert lock(*versions).version("A_b") == found, versions
+    assert [pin.version for pin in lock("1", "2").pins("a.b")] == ["1", "2"]
+    assert re.search(r"(?m)^ +sum: \'?[0-9a-f]{16}\'?$", model.text_of(WHOLE))

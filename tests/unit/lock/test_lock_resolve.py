@@ -10,8 +10,9 @@ import pytest
 
 from envgen.engine.values import Image
 from envgen.errors import EngineError, LockError
-from envgen.lock.ask import Upgrade
-from envgen.lock.model import GitLock, ImageLock, Lock
+from envgen.inside.run import NoAnswer
+from envgen.lock.ask import Upgrade, python_asks
+from envgen.lock.model import GitLock, ImageLock, Lock, PythonLock
 from envgen.lock.resolve import _ask_image, resolve
 from envgen.profile.load import load_project
 
@@ -120,3 +121,55 @@ def test_what_was_read_elsewhere_is_asked_for_and_compared(
     assert out.lock.read == ({key: "a file"} if still_read else {})
     assert out.notes[1:] == ([note] if note else [])
     assert "it is gone" not in [one.problem.message for one in out.problems]
+
+
+HERE = Image("sha256:" + "a" * 64, {}, "2026-01-01T00:00:00Z", 1, "arm64", ("h:5000/base:1",), {})
+FAMILY = [{"name": name, "version": version, "hashes": ["b" * 64]}
+          for name, version in (("flashinfer-python", "0.5.3"), ("flashinfer-cubin", "0.5.2"))]  # fmt: skip
+PIN = {"name": "numpy", "version": "2.0", "hashes": ["b" * 64]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "hint", "note"),
+    [
+        ({"ok": {"sets": {"uv": [PIN]}, "python": "3.12", "open": {}, "clash": ""}}, "", "", ""),
+        ({"ok": {"sets": {}, "open": {"install.one": "why"}, "clash": ""}}, "", "", "install.one is not locked"),
+        ({"ok": {"sets": {}, "open": {}, "clash": "a<2"}}, "", "", "no versions suit pip.tools"),
+        ({"ok": {"sets": {"deps": FAMILY}, "open": {}, "clash": ""}}, "cubin 0.5.2, flashinfer-python 0.5.3", "", ""),
+        ({"failed": "invalid peer Certificate"}, "invalid peer", "network.ca_certificates", ""),
+        ({"failed": "Could not resolve host: h"}, "resolve host", "check pip.index", ""),
+        ({"failed": "403 Forbidden"}, "403 Forbidden", "", ""),
+        (NoAnswer("exit", "", (), 101), "h:5000/base:1 has no python3", "base.apt: [python3,", ""),
+        (NoAnswer("exit", "", ("a", "boom"), 1), "cannot resolve them there", "Python 3.8 or newer", ""),
+    ],
+)
+def test_packages_are_resolved_in_the_base_of_their_profiles(
+    answer: Any, words: str, hint: str, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "envgen.yaml").write_text(PROJECT)
+    profiles = list(load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles.values())
+    base = ImageLock("h:5000/base:1", HERE.id)
+    other = PythonLock(python_asks(profiles[0], HERE.id), "3.11", {"uv": ()}, {})
+    asked: list[tuple[str, Any]] = []
+
+    def in_image(_engine: Any, image: str, **_more: Any) -> Any:
+        return lambda *_: asked.append((image, None))
+
+    def reply(_execute: Any, python: str, _program: Any, request: Any, **_more: Any) -> Any:
+        asked.append((python, request["python"]["prod"]["sets"][0]["name"]))
+        return answer if isinstance(answer, NoAnswer) else {"arch": "arm64", "python": {"prod": answer}}
+
+    monkeypatch.setattr("envgen.lock.resolve.connect", lambda: SimpleNamespace(image=lambda _name: HERE))
+    monkeypatch.setattr("envgen.lock.resolve.resolve_git", lambda url, ref: GitLock(url, ref, "c" * 40, "tag"))
+    monkeypatch.setattr("envgen.lock.resolve.run.in_image", in_image)
+    monkeypatch.setattr("envgen.lock.resolve.run.ask", reply)
+    old = Lock({base.name: base}, {}, {"prod": {"linux/amd64": other, "linux/s390x": PythonLock("x", "", {}, {})}})
+    out = resolve(profiles, profiles, old, Upgrade(), {})
+    assert asked == [("python3", "uv")]
+    assert [one.problem.message for one in out.problems if words not in one.problem.message] == []
+    assert bool(out.problems) == bool(words) and all(hint in one.problem.hint for one in out.problems)
+    assert not hint or out.problems[0].problem.hint
+    assert len(out.notes) == bool(note) and note in " ".join(out.notes)
+    new = out.lock.python["prod"]
+    # Another platform's packages stay if they answer the same question.
+    assert {*new} == ({"linux/amd64", "linux/s390x"} if words else {"linux/amd64", "linux/arm64"})

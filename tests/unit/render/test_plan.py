@@ -17,13 +17,14 @@ from envgen.lock.model import Pinned, ProfileLock, PythonLock
 from envgen.patches.series import Patch, Series
 from envgen.profile.model import Apt, Base, Build, Cache, Cuda, GpuMode, Mode, Network, Origin, Pip, Profile
 from envgen.profile.service import Health, ModelRef, Service
-from envgen.profile.values import ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
+from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.compose import compose_files
 from envgen.render.environment import (
     WRITTEN,
     cache_volume,
     compose_environment,
     cuda_env,
+    memory_floor,
     overlay_volume,
 )
 from envgen.render.outputs import dockerfile, render_profile, scripts, used
@@ -189,3 +190,16 @@ def test_nvcc_has_a_thread_for_each_arch(archs: str, threads: str) -> None:
     found = profile(cuda=Cuda(CudaArchList.parse(archs)))
     env = {pair.name: pair.value for pair in cuda_env(found)}
     assert (env["NVCC_THREADS"], env["FLASHINFER_NVCC_THREADS"]) == (threads, threads)
+
+
+@pytest.mark.parametrize(
+    ("share", "floor"),
+    [("0.90", "auto:0.10"), (0.7, "auto:0.30"), ("1.0", "auto"), ("0", "auto"), ("1.5", "auto"), ("x", "auto")],
+)
+def test_the_guard_keeps_what_a_server_leaves_to_others(share: Any, floor: str) -> None:
+    server = dataclasses.replace(Service(command=("vllm",)), args={"gpu-memory-utilization": share})
+    unified = profile(gpu=GpuMode.REQUIRED, services={"serve": server, "other": Service(command=("x",))})
+    assert memory_floor(unified, "serve") == floor and memory_floor(unified, "other") == memory_floor(unified) == "auto"
+    assert memory_floor(replaced(unified, gpu=GpuMode.NONE), "serve") == ""
+    sized = replaced(unified, memory=dataclasses.replace(unified.memory, floor=ByteSize.parse("2GiB")))
+    assert memory_floor(sized, "serve") == str(2 << 30)

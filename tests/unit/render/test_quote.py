@@ -27,7 +27,9 @@ def test_text_in_a_compose_file_has_no_dollar_that_compose_would_expand(text: st
     assert first.replace("$$", "$") == text
 
 
-@pytest.mark.parametrize("word", ["no", "No", "on", "yes", "y", "null", "true", "1", "0x1", "~", "a b", "<<"])
+@pytest.mark.parametrize(
+    "word", ["y", "n", "yes", "no", "No", "on", "off", "true", "false", "null", "1", "0x1", "~", "<<"]
+)
 def test_text_that_is_something_else_to_yaml_is_quoted(word: str) -> None:
     assert quote.compose_text([], {word: word, "b": None}) == f'"{word}": "{word}"\nb:\n'
 
@@ -99,6 +101,11 @@ REFUSED = [
     (quote.image_ref, "a b", "image"),
     (quote.image_ref, "$X", "image"),
     (quote.image_ref, "a\n", "image"),
+    (quote.docker_line, "RUN a\nb", "line break"),
+    (quote.docker_line, "FROM x", "not one line"),
+    (quote.docker_line, "RUN a \\", "not one line"),
+    (quote.docker_line, "RUN cat <<E", "not one line"),
+    (quote.checksum, "a" * 63, "SHA-256"),
     (quote.identifier, "a b", "name"),
     (quote.identifier, "a\n", "name"),
     (quote.identifier, "1a", "name"),
@@ -133,3 +140,19 @@ def test_prepended_values_end_with_the_variable_itself() -> None:
 @pytest.mark.parametrize("function", [quote.docker_value, quote.shell_word, quote.comment])
 def test_all_of_them_mark_their_results(function) -> None:  # type: ignore[no-untyped-def]
     assert isinstance(function("a b"), Quoted)
+
+
+def test_what_is_short_stands_on_one_line() -> None:
+    """A check, too, whatever its length; what has an anchor counts as the alias that stands for it."""
+    long, shared = "x" * quote.LONG, {"a": "y" * quote.LONG}
+    parts = {"short": ["a", "b"], "list": [long], "check": ["CMD", long], "map": {"k": "v"}, "alias": {"k": shared}}
+    written = quote.compose_text([], {"x-one": shared, "services": parts})
+    for line in ("  short: [a, b]", f"  check: [CMD, {long}]", "  map: {k: v}", "  alias: {k: *one}"):
+        assert line in written.splitlines()
+    assert f"  list:\n    - {long}\n" in written
+
+
+def test_the_places_of_a_copy_are_json_where_docker_would_read_more_in_them() -> None:
+    assert quote.docker_copy("a/b:1", "/w") == "a/b:1 /w"
+    assert quote.docker_copy("a b", "/$w") == r'["a b", "/\\$w"]'
+    assert quote.comment("a\x7f\x1f~") == r"a\x7f\x1f~"
