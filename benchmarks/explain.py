@@ -86,10 +86,12 @@ def graded(entry: Entry) -> tuple[str, bool, str]:
 
 def measure(path: Path, details: bool) -> str:
     """A row of figures for one half."""
-    counts, missing, rest = Counter[str](), 0, 0
+    counts, missing, rest, named, false = Counter[str](), 0, 0, 0, 0
     for entry in (found := entries(path)):
         grade, line, rules = graded(entry)
         counts[grade] += 1
+        named += grade != "none"
+        false += grade == "wrong"
         rest += grade != "right"
         missing += grade != "right" and not line
         if details and grade != "right":
@@ -99,7 +101,7 @@ def measure(path: Path, details: bool) -> str:
     share = " | ".join(
         f"{counts[grade]} ({100 * counts[grade] / len(found):.0f} %)" for grade in GRADES
     )
-    return f"| {path.stem} | {len(found)} | {share} | {rest - missing} of {rest} |"
+    return f"| {path.stem} | {len(found)} | {share} | {rest - missing} of {rest} | {false} of {named} |"
 
 
 def split(path: Path) -> None:
@@ -131,7 +133,8 @@ def main() -> None:
         for name in ("learn", "measure")
     ]
     print(
-        f"| half | logs | {' | '.join(GRADES)} | deciding line shown, of the rest |\n|---|---|---|---|---|---|---|"
+        f"| half | logs | {' | '.join(GRADES)} | deciding line shown, of the rest | false, of what is called FAIL |\n"
+        "|---|---|---|---|---|---|---|---|"
     )
     print("\n".join(rows))
 

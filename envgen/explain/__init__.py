@@ -240,7 +240,9 @@ _OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
 # A line of a build: BuildKit numbers its steps.
 _OF_BUILD = re.compile(
-    r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|\$ docker buildx )", re.MULTILINE
+    r"^(?:#\d{1,4} (?:\[|DONE|CACHED|\d{1,6}\.\d )|[$#] (?:sudo )?docker (?:buildx|build) )|"
+    r"ERROR: failed to (?:build|solve): |^failed to solve: ",
+    re.MULTILINE,
 )
 BEGINNING = 2000  # lines, in which a build shows what it is
 
@@ -263,7 +265,7 @@ class _Text:
         self.failing = (
             "\n".join(blank) if outlived else self.low
         )  # each line where it stands in ``low``
-        self.of_build = _OF_BUILD.search("\n".join(cut[:BEGINNING])) is not None
+        self.of_build = _OF_BUILD.search("\n".join(cut[:BEGINNING] + cut[-20:])) is not None
 
     def search(
         self, pattern: RulePattern, never: Sequence[str] = (), strict: bool = False

@@ -45,7 +45,7 @@ _WRAPPER = re.compile(
     r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed",
     re.IGNORECASE,
 )
-_VALIDATION = re.compile(r"\d+ validation errors? for ")
+_VALIDATION = re.compile(r"\b\d{1,6} validation errors? for ")
 _USAGE = re.compile(r"^[\w./ -]{1,80}: error: \S")
 # A line that names an error: `error: ...`, `docker: Error response from daemon: ...`, `0.243 error:
 # ...` of a build, `nvcc fatal : ...`, or an exception without its traceback.

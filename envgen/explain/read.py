@@ -1,5 +1,5 @@
-"""Reading a log: the known causes in its last 20 MB, and its first exception and deciding lines
-there.
+"""Reading a log: the known causes in its first 2 and its last 20 MiB, and its first exception and
+deciding lines there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _TIME = re.compile(
     r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z "
 )  # Docker's, as of `docker logs -t`
 LAST = 20 << 20  # bytes that are read, from the end
+HEAD = 2 << 20  # of a longer log: a crash loop's first cause lies at its beginning
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no
 # cause.
 ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
@@ -37,14 +38,35 @@ class LogReport:
     first: First | None
     clues: Clues | None  # where no failure is certain
     skipped: int = 0
+    well: bool = False  # a server started or answers, and nothing failed after that
 
 
 def read_log(
     log: BinaryIO, known: Circumstances = UNKNOWN, *, kind: str | None = None
 ) -> LogReport:
-    """The same of an open log, of which the end is read."""
-    before, skipped, data = last_of(log)
-    return replace(read_lines(text_lines(data), known, kind=kind, before=before), skipped=skipped)
+    """The same of an open log, of which the beginning and the end are read."""
+    before, skipped, data, head = ends_of(log)
+    report = read_lines(text_lines(data), known, kind=kind, before=before)
+    answers = any(words in data for words in ALL_IS_WELL)
+    report = replace(report, well=_is_well(report, known, answers or report.well))
+    if not skipped or report.well:
+        return replace(report, skipped=skipped)
+    early = read_lines(text_lines(head), kind=kind)
+    named = {explanation.rule for explanation in report.explanations}
+    certain = [one for one in early.explanations if one.failure and not one.general]
+    matched = [*report.explanations, *(one for one in certain if one.rule not in named)]
+    return replace(
+        report,
+        explanations=tuple(sorted(matched, key=lambda one: (not one.failure, one.general))),
+        first=report.first or early.first,
+        clues=None if certain else report.clues,
+        skipped=skipped - len(head),
+    )
+
+
+def _is_well(report: LogReport, known: Circumstances, answers: bool) -> bool:
+    failed = known.failed or any(explanation.failure for explanation in report.explanations)
+    return answers and not failed and report.first is None
 
 
 def read_lines(
@@ -78,7 +100,8 @@ def read_lines(
         else None
     )
     matched = (proven, *matched) if proven and proven not in matched else matched
-    return LogReport(before + len(lines), matched, proven, first, told)
+    started = any(STARTED in line for line in lines)
+    return LogReport(before + len(lines), matched, proven, first, told, well=started)
 
 
 def _outlived(lines: Sequence[str]) -> frozenset[int]:
@@ -106,12 +129,13 @@ def cause_of(
     ).cause
 
 
-def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:
-    """The last whole lines of a log: the lines and the bytes before them, and their bytes.
+def ends_of(log: BinaryIO, size: int = LAST, first: int = HEAD) -> tuple[int, int, bytes, bytes]:
+    """The last whole lines of a log: the lines and the bytes before them, and their bytes; and the
+    first bytes before them, in whole lines.
 
     It ends at Ctrl-C, too: a log that is followed has no other end.
     """
-    data, before, skipped, piece = bytearray(), 0, 0, b"-"
+    data, head, before, skipped, piece = bytearray(), b"", 0, 0, b"-"
     while piece:
         try:
             piece = log.read(1 << 20)
@@ -122,9 +146,12 @@ def last_of(log: BinaryIO, size: int = LAST) -> tuple[int, int, bytes]:
             cut = (
                 data.find(b"\n", len(data) - size - 1) + 1 or len(data) - size
             )  # of one endless line, its end
+            if not skipped:
+                head = bytes(data[: min(cut, first)])
+                head = head[: head.rfind(b"\n") + 1]
             before, skipped = before + data.count(b"\n", 0, cut), skipped + cut
             del data[:cut]
-    return before, skipped, bytes(data)
+    return before, skipped, bytes(data), head
 
 
 def text_lines(data: bytes) -> list[str]:

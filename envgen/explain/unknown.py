@@ -32,7 +32,8 @@ _GPU = re.compile(
     r"(?:GeForce )?RTX (?:PRO )?\d{4}(?: Ti)?|DGX Spark|Tesla \w{1,6})"
 )
 _ARCHITECTURE = re.compile(
-    r"\b(?:sm_?|compute_|capability[ :=(]{1,3})(\d{2,3}[af]?|\d{1,2}\.\d)\b", re.IGNORECASE
+    r"\b(?:sm_?|compute_|capability[ :=(]{1,3})(\d{1,2}\.\d|\d{2,3}[af]?)\b(?!\+|\.\d| (?:or|and) \w)",
+    re.IGNORECASE,
 )
 _MACHINE = re.compile(
     r"\b(driver|cuda)(?: version)?(?:[ :=]{1,4}| release )v?(\d{2,3}\.\d{1,3}(?:\.\d{1,3})?)",
@@ -91,9 +92,13 @@ def clues(
         if not any(stem in low for stem in stems):
             continue
         _, level, text = read_line(line[:4096])
-        weight, words = _weight(level, text), text.strip()[:SHOWN]
-        if weight > 0 and _DIGITS.sub("", words) not in seen:
-            seen.add(_DIGITS.sub("", words))
+        words = text.strip()[:SHOWN]
+        template = _DIGITS.sub("", words)
+        if template in seen:
+            continue
+        seen.add(template)
+        weight = _weight(level, text[: 2 * SHOWN])
+        if weight > 0:
             if words.endswith(":"):
                 words = _with_message(words, lines[number - before : number - before + 3])
             if level == "INFO" or _INFO.search(low[:80]):

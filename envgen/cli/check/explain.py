@@ -149,12 +149,14 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
         ]
     failures = [explanation for explanation in explanations if explanation.failure]
     if not failures:
-        lines.insert(0, f"{name}: no known failure found in {counted(report.lines, 'line')}")
-    if all(failure.general for failure in failures):
+        of = counted(report.lines, "line")
+        well = f"the server started; nothing failed in {of}"
+        lines.insert(0, f"{name}: {well if report.well else f'no known failure found in {of}'}")
+    if not report.well and all(failure.general for failure in failures):
         lines += [f"      {line}" for line in in_words(report.first, report.clues, name)]
     if report.skipped:
         lines.append(
-            f"      its first {report.skipped >> 20} MiB were not read: only the end of so large a log is"
+            f"      {report.skipped >> 20} MiB of it were not read: only the ends of so large a log are"
         )
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envgen.explain import Circumstances
-from envgen.explain.read import cause_of
+from envgen.explain.read import cause_of, read_lines
 
 # What a pattern takes that no rule's own example has, and several lines that each have a rule.
 LOGS = [
@@ -48,6 +48,14 @@ LOGS = [
     ("undeclared_dependency", "build", "ModuleNotFoundError: No module named 'iniconfig'\n\nhint: This error likely "
                                   "indicates that `lib@1.5` depends on `iniconfig`, but doesn't declare it as a "
                                   "build dependency."),
+    ("git_ref", "build", "fatal: reference is not a tree: 7554e4a32b15929289aa80e8bc8a4e5f6f779407"),
+    ("image_platform", "build", "ERROR: failed to solve: a/b:1: failed to resolve source metadata for "
+                                "docker.io/a/b:1: no match for platform in manifest: not found"),
+    ("no_ray", "serve", 'error during container init: exec: "ray": executable file not found in $PATH: unknown'),
+    ("gpu_fault", "serve", "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed"),
+    ("xid_memory", "serve", "NVRM: Xid (PCI:0000:01:00): 94, pid=1, Contained: SM. RST: No"),
+    ("transformers_name", "serve", "ImportError: cannot import name 'Glm9Config' from 'transformers' (/x.py)"),
+    ("weights_names", "serve", "ValueError: There is no module or parameter named 'a.b' in Qwen3ForCausalLM"),
     ("fp4_arch", "serve", "ptxas error: Instruction 'cvt.e2m1x2' not supported on .target 'sm_121'"),
     ("attention_sinks", "serve", "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this "
                                  "configuration. Reason: ['sink setting not supported']"),
@@ -122,3 +130,15 @@ def test_what_the_engine_knows_of_memory_is_certain() -> None:
     assert "compil" not in cause.cause + cause.cure  # no compiler ran
     better = cause_of(["torch.OutOfMemoryError: CUDA out of memory."], killed, service=True)
     assert better is not None and better.rule == "cuda_memory"
+
+
+@pytest.mark.parametrize("log", ["ERROR: failed to build: failed to solve: x did not complete: cannot allocate memory",
+                                 "$ docker build -t a .\ncannot allocate memory"])  # fmt: skip
+def test_the_end_of_a_build_gets_no_fix_of_a_server(log: str) -> None:
+    (found,) = read_lines(log.splitlines()).explanations
+    assert found.rule == "out_of_memory" and "gpu-memory-utilization" not in found.cure
+
+
+def test_a_parser_keeps_its_first_letter() -> None:
+    (found,) = read_lines(["KeyError: invalid tool call parser: hermes2 (chose from { granite })"]).explanations
+    assert "`hermes2`" in found.cause

@@ -20,7 +20,7 @@ from envgen.app.bundle import archive
 from envgen.cli.check.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify, read, rules
-from envgen.explain.read import ALL_IS_WELL, last_of, read_log, text_lines
+from envgen.explain.read import ALL_IS_WELL, ends_of, read_log, text_lines
 
 LOGS = Path(__file__).parent / "logs"
 PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
@@ -65,21 +65,22 @@ def test_a_notice_alone_is_no_failure_and_neither_is_nothing() -> None:
     assert run("-", stdin=b"NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/Socket/0\n").return_value == 0
 
 
-def test_of_a_large_log_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read.last_of, "__defaults__", (4 << 20,))
+def test_of_a_large_log_both_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read.ends_of, "__defaults__", (4 << 20, 2 << 20))
     log, quiet = tmp_path / "large.log", b"(EngineCore pid=9) INFO 08-08 08:01:25 [core.py:12] ok\n" * 200_000
-    log.write_bytes(b"Killed\n" + quiet + b"No space left on device\n")
+    log.write_bytes(b"Killed\nModuleNotFoundError: No module named 'ray'\n" + quiet + b"No space left on device\n")
     with log.open("rb") as file:
         found = read_log(file)
-    assert found.lines == 200_002 and found.skipped > 4 << 20
-    assert [(one.rule, one.line) for one in found.explanations] == [("no_space", found.lines)]
-    assert "MiB were not read" in run(str(log)).stdout
+    assert found.lines == 200_003 and found.skipped > 2 << 20
+    assert [(one.rule, one.line) for one in found.explanations] == [("no_space", found.lines), ("no_ray", 2)]
+    assert "MiB of it were not read" in run(str(log)).stdout
 
 
 @given(st.lists(st.binary(max_size=40), max_size=60), st.integers(1, 64))
 def test_the_last_lines_are_whole(lines: list[bytes], size: int) -> None:
     content = b"\n".join(lines)
-    before, skipped, data = last_of(io.BytesIO(content), size)
+    before, skipped, data, head = ends_of(io.BytesIO(content), size, 16)
+    assert content.startswith(head) and len(head) <= min(skipped, 16) and (not head or head.endswith(b"\n"))
     assert content[skipped:] == data and content[:skipped].count(b"\n") == before
     assert len(data) <= size and (len(content) > size or data == content)
     if b"\n" in content[-size - 1 : -1] and skipped:

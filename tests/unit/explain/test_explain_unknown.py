@@ -64,7 +64,9 @@ def test_the_project_that_raised_it_is_searched_without_what_is_ones_own(line: s
 
 def test_a_healthy_log_has_no_deciding_lines() -> None:
     log = "INFO 08-01 10:00:00 [a.py:1] 0 errors, none failed\nApplication startup complete.\n"
-    assert shown(log) == "-: no known failure found in 2 lines\n"
+    assert shown(log) == "-: the server started; nothing failed in 2 lines\n"
+    late = log + "ERROR 08-01 10:00:09 [a.py:1] it broke\n"
+    assert shown(late).startswith("-: no known failure found in 3 lines\n")
 
 
 def test_a_certain_failure_needs_no_clues() -> None:
@@ -93,3 +95,17 @@ def test_every_line_with_a_word_of_a_failure_has_a_stem() -> None:
         if any(sign.search(line) for _, sign in data["signs"]):
             assert any(stem in line.lower() for stem in data["stems"]), line
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", name) for name, _ in data["projects"])
+
+
+@pytest.mark.parametrize(
+    ("line", "gpu"),
+    [
+        ("needs sm75 or higher", ""),
+        ("requires sm75+", ""),
+        ("compute capability 10.3", "SM 10.3"),
+        ("on sm_121a", "SM 121a"),
+    ],
+)
+def test_an_architecture_that_a_message_asks_for_is_not_the_gpu(line: str, gpu: str) -> None:
+    clues = read_log(BytesIO(f"RuntimeError: {line}\n".encode())).clues
+    assert clues and clues.gpu == gpu
