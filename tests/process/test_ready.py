@@ -84,27 +84,6 @@ def test_the_model_is_what_the_server_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        ("models 404", "/v1/models answers 404"),
-        (
-            "models 401",
-            "/v1/models answers 401: it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell",
-        ),
-        ("models none", "/v1/models lists no model"),
-        ("no server", "/v1/models answers 200 with something that is not a list of models"),
-        ("pools nothing", "tiny takes no prompts (/v1/completions answers 404)"),
-        ("supports nothing", "tiny takes no prompts (/v1/completions answers 404)"),
-    ],
-)
-def test_where_nothing_can_be_asked_that_is_said(fault: str, why: str) -> None:
-    with fault_server(fault) as server:
-        answer, expecting = ask(server.url, Question(None)), ask(server.url, Question(None, expect_text="Paris"))
-    assert answer.ready and answer.unasked == why and not answer.text
-    assert not expecting.ready and expecting.fatal and expecting.why == f"ready.expect_text can't be checked: {why}"
-
-
-@pytest.mark.parametrize(
     ("fault", "done"),
     [("embeds", "embedded 'q': 3 numbers"), ("ranks", "ranked 'q': 1 number"),
      ("classifies", "classified 'q': 2 numbers"), ("pools", "pooled 'q': 2 numbers")],
@@ -121,30 +100,6 @@ def test_a_model_without_prompts_is_asked_for_its_task(
     assert row["verdict"] == "passed" and row["seen"] == done.replace("'q'", "'The capital of France is'")
     assert answer.ready and answer.pooled == done and not answer.unasked and not answer.chats
     assert expecting.ready and expecting.pooled == f"{done}; ready.expect_text is not asked of such a model"
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [("embeds nan", "a number that is nan"), ("embeds nothing", "no numbers"),
-     ("embeds no json", "400: Out of range float values")],
-)  # fmt: skip
-@pytest.mark.parametrize("model", ["tiny", None])
-def test_a_broken_embedding_is_not_ready(fault: str, why: str, model: str | None) -> None:
-    with fault_server(fault) as server:
-        answer = ask(server.url, Question(model))
-    assert not answer.ready and answer.fatal
-    assert answer.why == f"the first request to /v1/embeddings was answered with {why}"
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [("models 500", "/v1/models answers 500"), ("loading", "/v1/models answers 503"),
-     ("500", "the first prompt was answered with 500"), ("null chat", "the first chat failed")],
-)  # fmt: skip
-def test_a_server_that_answers_wrongly_is_not_ready_without_a_model_in_the_file(fault: str, why: str) -> None:
-    with fault_server(fault) as server:
-        answer = ask(server.url, Question(None, chat=PROMISED))
-    assert not answer.ready and why in answer.why
 
 
 @pytest.mark.parametrize(

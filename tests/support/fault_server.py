@@ -17,12 +17,6 @@ GOOD = [" one", " two", " three"]
 # Fault -> route -> answer, in the shapes of vLLM's responses.
 POOLED: dict[str, dict[str, Any]] = {
     "embeds": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, -0.5, 1]}]}},
-    "embeds nan": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, float("nan")]}]}},
-    # A real vLLM 0.30 whose embedding is NaN.
-    "embeds no json": {"/v1/embeddings": {"error": {"message": "Out of range float values", "code": 400}}},
-    "pools nothing": {},
-    "supports nothing": {"/v1/embeddings": {"error": {"message": "The model does not support it", "code": 400}}},
-    "embeds nothing": {"/v1/embeddings": {"data": [{"index": 0, "embedding": []}]}},
     "ranks": {"/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.9}]}},
     "classifies": {"/classify": {"data": [{"index": 0, "probs": [0.1, 0.9]}]}},
     "pools": {"/pooling": {"data": [{"index": 0, "data": [[0.5], [0.25]]}]}},
@@ -41,9 +35,6 @@ class _Handler(Quiet):
             self.document(503, '{"error": "loading"}')
         elif self.server.fault == "no server":
             self.document(200, "<html>It works!</html>")
-        elif self.server.fault.startswith("models "):
-            status = self.server.fault.split()[1]
-            self.document(200, '{"data": []}') if status == "none" else self.document(int(status), "{}")
         else:
             rows: list[dict[str, Any]] = [{"id": "tiny", "root": "/models/tiny", "max_model_len": 512}]
             if self.server.fault.startswith("answers as "):

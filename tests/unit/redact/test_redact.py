@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planted import KEPT, PLANTED
 
 from envgen.errors import Place, Problem
-from envgen.redact import hidden_values, redact, secret_like, secret_values
+from envgen.redact import hidden_values, redact, secret_in, secret_like, secret_values, secret_word
 
 # Text around a secret; letters directly beside it would make it another word.
 AROUND = st.text(st.characters(codec="utf-8", exclude_characters="\"'\\"), max_size=60)
@@ -144,3 +144,47 @@ def test_the_shells_own_folders_hide_no_path() -> None:
     folder = "/home/dev/my models é"
     assert hidden_values({"PWD": folder, "OLDPWD": folder}) == {}
     assert folder in hidden_values({"DB_PWD": folder})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "of_prose"),
+    [
+        *((f"{scheme}://git@h/x", "", "") for scheme in ("ssh", "git+ssh", "SSH+git")),  # a user without a password
+        ("ssh://git:pw12345@h/x", "login", "login"),
+        ("https://me@h/x", "login", "login"),
+        ("https://me:$P@h/x", "login", "login"),
+        *((f"https://{login}@h/x", "", "") for login in ("$USER", "$U:$P", "${U}:${P:-}")),
+        ("Authorization: Bearer $TOKEN", "", ""),
+        ("Authorization: Bearer abcdef123456", "authorization", "authorization"),
+        ("--api-key '$KEY'", "", ""),
+        ("--api-key 'abc123def'", "secret value", ""),
+        ("the password: hunter22", "secret value", ""),
+        ("HF_TOKEN=${HF_TOKEN:?no}", "", ""),
+        ("https://$U@h and https://me:hunter22@h", "login", "login"),  # the first is none, and the second is
+    ],
+)
+def test_a_variable_or_a_user_is_no_secret(text: str, kind: str, of_prose: str) -> None:
+    assert (secret_in(text), secret_in(text, prose=True)) == (kind, of_prose)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("x --api-key hunter22", (2, "value of --api-key")),
+        ("--api-key=hunter22 x", (0, "value of --api-key")),
+        ("a b https://u:hunter22@h", (2, "login")),
+        *((line, None) for line in ("--api-key --hunter22", "--api-key", "--api-key= hunter22", "--max-tokens 22")),
+        *((line, None) for line in ("--api-key=$X", "--api-key $X", "api-key hunter22")),
+    ],
+)
+def test_the_word_of_a_command_that_is_a_secret(line: str, found: tuple[int, str] | None) -> None:
+    assert secret_word(line.split()) == found
+
+
+def test_a_host_goes_with_the_whole_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("USER", "LOGNAME", "SUDO_USER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.uname", lambda: type("U", (), {"nodename": "box.lab.corp"})())
+    assert redact("box.lab.corp box box1 labbox") == "[host] [host] box1 labbox"
+    monkeypatch.setattr("os.uname", lambda: type("U", (), {"nodename": "ab"})())
+    assert redact("ab abc") == "ab abc"

@@ -29,28 +29,35 @@ def asked(
     return ask("http://127.0.0.1:1", question)
 
 
-# status, document -> without a model: whether it is ready; with one: whether waiting is useless, and counts
-MODELS: list[tuple[int, Any, bool, bool, bool]] = [
-    (200, "<html>", True, False, True),
-    (200, {"data": []}, True, False, False),
-    (401, "", True, True, False),
-    (403, "", True, True, False),
-    (404, "", True, False, False),
-    (499, "", True, False, False),
-    (500, "", False, False, False),
-    (501, "", True, False, False),
-    (502, "", False, False, False),
+KEY = "/v1/models answers {}: it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+# status, document, what is said -> without a model: whether it is ready; with one: whether waiting is useless, and counts
+MODELS: list[tuple[int, Any, str, bool, bool, bool]] = [
+    (200, "<html>", "/v1/models answers 200 with something that is not a list of models", True, False, True),
+    (200, {"data": []}, "/v1/models lists no", True, False, False),
+    (401, "", KEY.format(401), True, True, False),
+    (403, "", KEY.format(403), True, True, False),
+    *((status, "", f"/v1/models answers {status}", True, False, False) for status in (404, 499, 501)),
+    *((status, "", f"/v1/models answers {status}", False, False, False) for status in (500, 502)),
 ]
 
 
-@pytest.mark.parametrize(("status", "document", "ready", "fatal", "refused"), MODELS)
+@pytest.mark.parametrize(("status", "document", "words", "ready", "fatal", "refused"), MODELS)
 def test_a_list_of_models(
-    monkeypatch: pytest.MonkeyPatch, status: int, document: Any, ready: bool, fatal: bool, refused: bool
+    monkeypatch: pytest.MonkeyPatch, status: int, document: Any, words: str, ready: bool, fatal: bool, refused: bool
 ) -> None:
     found = asked(monkeypatch, Question(None), {}, (status, document))
-    assert (found.ready, bool(found.unasked), found.fatal, found.refused) == (ready, ready, False, False)
+    assert (found.ready, found.fatal, found.refused) == (ready, False, False)
+    assert words in (found.unasked if ready else found.why)
+    expecting = asked(monkeypatch, Question(None, expect_text="Paris"), {}, (status, document))
+    assert not expecting.ready and expecting.fatal is ready and words in expecting.why
     found = asked(monkeypatch, Question("tiny"), {}, (status, document))
     assert (found.ready, found.unasked, found.fatal, found.refused) == (False, "", fatal, refused)
+
+
+def test_a_model_that_takes_no_prompts_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for answers in ({}, {"/v1/embeddings": REFUSED}):
+        found = asked(monkeypatch, Question(None), answers)
+        assert found.ready and found.unasked == "tiny takes no prompts (/v1/completions answers 404)"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,12 @@ TASKS: list[tuple[Answers, str, bool, bool]] = [
     ({"/v1/embeddings": (200, numbers())}, "answered with no numbers", True, False),
     ({"/v1/embeddings": (429, "later")}, "answered with 429", False, False),
     ({"/v1/embeddings": (500, "broken")}, "answered with 500", False, True),
-    ({"/v1/embeddings": (400, "NaN is no JSON"), "/pooling": (422, "b")}, "/v1/embeddings was", True, False),
+    (
+        {"/v1/embeddings": (400, "Out of range float values"), "/pooling": (422, "b")},
+        "400: Out of range float",
+        True,
+        False,
+    ),
     ({"/v1/embeddings": (422, "a"), "/classify": (200, {"data": [{"probs": [1]}]})}, "classified", False, False),
     ({"/v1/embeddings": (405, "a")}, "answered with 404", True, True),
 ]
@@ -102,12 +114,10 @@ def test_another_task_than_prompts(
 def test_a_prompt_or_a_chat_that_is_refused(
     monkeypatch: pytest.MonkeyPatch, status: int, fatal: bool, refused: bool
 ) -> None:
+    chats = {"/v1/completions": GOOD, "/v1/chat/completions": (status, "x")}
     found = asked(monkeypatch, Question("tiny"), {"/v1/completions": (status, "x")})
-    assert (found.ready, found.fatal, found.refused) == (False, fatal, refused)
-    found = asked(monkeypatch, Question("tiny", chat=ChatFlags(tools="hermes")), {
-        "/v1/completions": GOOD, "/v1/chat/completions": (status, "x"),
-    })  # fmt: skip
-    assert (found.ready, found.fatal, found.refused) == (False, fatal, refused)
+    for answer in (found, asked(monkeypatch, Question(None, chat=ChatFlags(tools="hermes")), chats)):
+        assert (answer.ready, answer.fatal, answer.refused) == (False, fatal, refused)
 
 
 def test_arguments_come_in_pieces_and_a_name_once() -> None:
