@@ -63,6 +63,7 @@ def as_data(
 
         changes = since_it_worked(LiveService(deployment, container.service))
     current = container.labels.get(RENDER_LABEL) == deployment.rendered.digest
+    state = "current" if current else "older"
     started = container.started_at
     return {
         "changes": changes,
@@ -73,7 +74,7 @@ def as_data(
         else container.own_code,
         "health": container.health or None,
         "id": container.id,
-        "image": "current" if current else "older",
+        "image": state if container.service in deployment.profile.services else None,
         "node": deployment.node or None,
         "one_off": container.one_off,
         "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),

@@ -50,6 +50,17 @@ def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveServi
     return service, start.run((RESTART, WAIT))
 
 
+def start_beside(deployment: Deployment, names: Sequence[str]) -> None:
+    """Start services of the profile's own Compose file; nothing is known of when they answer."""
+    deployment.require_name()
+    for name in names:
+        progress(f"  starting {name}, of {deployment.profile.compose}")
+    words = ("up", "--detach", "--no-deps", *names)
+    done = deployment.compose.stream(*words, on_line=progress)
+    if done.code:
+        raise ServiceError(f"not started: {', '.join(names)} (exit code {done.code})")
+
+
 def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
     """Stop the running containers of ``names`` (default: all); keep them for `start`. Returns their
     names.

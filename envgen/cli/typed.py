@@ -161,11 +161,13 @@ def _names(kind: str, context: click.Context) -> Iterable[str]:
         return shipped()
     file, chosen = context.params.get("file"), context.params.get("profile")
     if kind == "modules":
+        from envgen.app.cluster.machines import head_of
         from envgen.app.session import Session
-        from envgen.cli.check.cache import open_cache
         from envgen.jitcache.place import make_query
+        from envgen.jitcache.service import JitCache
 
-        inventory = open_cache(Session(file, chosen)).inventory(make_query(()))
+        cache = JitCache(head_of(Session(file, chosen).deployment()))
+        inventory = cache.inventory(make_query(()))
         return [module.name for module in inventory.modules]
     loaded = load_project(file=file, profile=chosen)
     if kind == "profiles":

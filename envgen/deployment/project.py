@@ -118,6 +118,20 @@ class Deployment(BuiltImage):
                 [Problem(f"Compose refuses it: {why}", Place(label_of(own)), hint)]
             ) from None
 
+    @cached_property
+    def beside(self) -> tuple[str, ...]:
+        """The services that the profile's own Compose file adds."""
+        services = self.document.get("services") or {} if self.profile.compose else {}
+        return tuple(name for name in services if name not in self.profile.services)
+
+    def of_profile(self, names: Sequence[str]) -> list[str]:
+        """Those of ``names`` that the profile itself has. UsageError for one that is nowhere."""
+        own = [name for name in names if name in self.profile.services]
+        for name in names:
+            if name not in own and name not in self.beside:
+                known_service(self.profile, name)
+        return own
+
     @property
     def rendered_compose(self) -> Compose:
         """``compose`` without the profile's own file."""
@@ -127,8 +141,7 @@ class Deployment(BuiltImage):
         """The containers of ``services`` (default: of the whole profile). UsageError for an unknown
         name.
         """
-        for name in services:
-            known_service(self.profile, name)
+        self.of_profile(services)
         containers = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
         return tuple(one for one in containers if not services or one.service in services)
 

@@ -369,6 +369,8 @@ class Pin:
 
     @classmethod
     def parse(cls, text: str) -> Pin:
+        if "://" in text:
+            raise ValueError("an address is no origin; docs/updates.md, A wheel by address")
         match = _match(
             cls.PATTERN,
             text,

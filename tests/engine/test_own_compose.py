@@ -104,3 +104,23 @@ def test_a_file_beside_it_is_named_from_compose(project: Project) -> None:
     project.envgen("up", "web")
     assert docker("exec", CONTAINER, "printenv", "A_LEVEL") == "3"
     project.envgen("down")
+
+
+def test_a_service_beside_the_server_is_known(project: Project) -> None:
+    """As Open WebUI beside vLLM: started with it, or by its name; its image is nobody's business."""
+    over(
+        project,
+        f"services: {{chat: {{image: '{NAME}:prod', entrypoint: [sleep, infinity], init: true, depends_on: [web]}}}}\n",
+    )
+    project.envgen("up")
+    rows = {row["service"]: row for row in project.envgen("ps", "--json").json}
+    assert (rows["chat"]["state"], rows["chat"]["image"], rows["web"]["image"]) == ("running", None, "current")
+    project.envgen("stop", "chat")
+    assert docker("ps", "--format", "{{.Names}}", "--filter", f"name={NAME}") == CONTAINER
+    project.envgen("up", "chat")
+    assert "chat" in docker("ps", "--format", "{{.Names}}", "--filter", f"name={NAME}")
+    assert "chat" in project.envgen("status").out
+    project.envgen("logs", "chat")
+    assert "no service 'chta'" in project.envgen("up", "chta", code=2).err
+    project.envgen("down")
+    assert docker("ps", "-aq", "--filter", f"name={NAME}") == ""

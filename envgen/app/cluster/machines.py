@@ -101,7 +101,7 @@ def machines_of(
 ) -> Machines:
     """The machines of services (none named: of all), or only ``node``."""
     profile = deployment.profile
-    wanted = nodes_of(profile, names)
+    wanted = nodes_of(profile, deployment.of_profile(names))
     if node is not None:
         if node not in wanted:
             nodes = ", ".join(filter(None, wanted))

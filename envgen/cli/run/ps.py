@@ -114,7 +114,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         row["state"] if code is None else f"{row['state']} ({code})",
         row["health"] or "-",
         ", ".join(row["ports"]) or "-",
-        "current" if row["image"] == "current" else "older than the profile",
+        {"older": "not the profile's", None: "-"}.get(row["image"], row["image"]),
         row["settings"] or "-",
         (row["since"] or "-")[:19],
         row["container"],

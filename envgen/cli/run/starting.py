@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from envgen.app import lifecycle
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
@@ -39,6 +40,13 @@ def up(
 ) -> int:
     """Check, make what is missing, start and wait; print each service when it is ready."""
     warn_of_unused(session)
+    deployment = session.deployment()
+    own = deployment.of_profile(names)
+    beside = [name for name in names or deployment.beside if name not in own]
+    if names and not own:
+        lifecycle.start_beside(deployment, beside)
+        return answer([])
+    names = own
     if build_first:
         from envgen.app.provision import to_build
         from envgen.cli.build.build import provide
@@ -61,6 +69,8 @@ def up(
     except EnvgenError as error:
         error.details = {"started": documents}
         raise
+    if beside:
+        lifecycle.start_beside(deployment, beside)
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
         notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")

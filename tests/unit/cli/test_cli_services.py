@@ -290,7 +290,7 @@ def test_ps_compares_the_settings_of_what_runs(
     engine.found = [replace(one, labels={**one.labels, **({CONFIG_HASH: noted} if noted else {})})]
     monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(0, b"srv sha-9\nweb sha-2\n", b""))
     assert invoke("ps").output.splitlines()[1].split()[:7] == [
-        "web", "running", "-", "-", "older", "than", "the",
+        "web", "running", "-", "-", "not", "the", "profile's",
     ] and f" {settings} " in invoke("ps").output  # fmt: skip
     (row,) = json.loads(invoke("ps", "--json").output)
     assert row["settings"] == (None if settings == "-" else settings)

@@ -174,11 +174,12 @@ def test_names_of_the_project_are_completed(
 def test_modules_are_those_of_the_cache(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from envgen.cli.check import cache
+    from envgen.app.cluster import machines
+    from envgen.jitcache import service
 
     modules = [SimpleNamespace(name=name) for name in ("fused_moe_120", "page", "fused_moe_120")]
-    held = SimpleNamespace(inventory=lambda _query: SimpleNamespace(modules=modules))
-    monkeypatch.setattr(cache, "open_cache", lambda _session: held)
+    monkeypatch.setattr(service.JitCache, "inventory", lambda _self, _query: SimpleNamespace(modules=modules))
+    monkeypatch.setattr(machines, "head_of", lambda deployment: deployment)
     for words in (["cache", "clear"], ["cache", "why"], ["cache", "list"], ["cache", "warm"]):
         command = command_of(words)
         assert command is not None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.profile import values
-from envgen.profile.values import ByteSize, CudaArchList, Duration, plain_text
+from envgen.profile.values import ByteSize, CudaArchList, Duration, Pin, plain_text
 
 # The controls that reorder text, and the marks that do so unseen.
 BIDI = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
@@ -59,3 +59,8 @@ def test_the_spellings_of_an_architecture() -> None:
     assert archs.torch == "12.1a;12.0a"
     assert archs.folder == "120f_121a"
     assert archs.archs[0].sm == "sm_121a"
+
+
+def test_a_wheel_by_its_address_names_the_page() -> None:
+    with pytest.raises(ValueError, match=r"docs/updates\.md, A wheel by address"):
+        Pin.parse("vllm @ https://wheels.example.com/vllm-0.33.0-py3-none-any.whl")
