@@ -94,6 +94,7 @@ def _images(
     used = {container.image_id for container in containers}
     names = [profile.image_name for profile in project.profiles.values()]
     before, candidates = ({name + end for name in names} for end in (BEFORE, Candidate.tag))
+    alone = dict[str, int]()
     for image in engine.images(f"dev.envgen.project={project.name}"):
         profile = image.labels.get("dev.envgen.profile", "")
         unused = time.time() - seconds(image.tagged)
@@ -105,9 +106,9 @@ def _images(
         if is_way_back or is_tried:
             continue
         why = f"an earlier build of profile {profile}"
-        yield Item(
-            "image", short_id(image.id), image.size, why, partial(engine.remove_image, image.id)
-        )
+        alone = alone or engine.disk()[0]
+        bytes_ = alone.get(image.id, image.size)
+        yield Item("image", short_id(image.id), bytes_, why, partial(engine.remove_image, image.id))
 
 
 # In the project

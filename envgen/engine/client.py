@@ -236,6 +236,16 @@ class Engine:
                     images.append(image)
         return tuple(sorted(images, key=lambda image: image.created))
 
+    def disk(self) -> tuple[dict[str, int], int]:
+        """The bytes that each image shares with no other, by ID, and those of the build cache that
+        nothing uses.
+        """
+        with self._wrap_errors("disk usage"):
+            used = self._api.df()
+        alone = {str(one["Id"]): one["Size"] - one["SharedSize"] for one in used["Images"] or ()}
+        cached = [one for one in used.get("BuildCache") or () if not one["InUse"]]
+        return alone, sum(one["Size"] for one in cached if not one["Shared"])
+
     def _removed(self, remove: Callable[[], object]) -> str:
         """Calls ``remove``; returns the reason where it fails, else ""."""
         try:

@@ -73,3 +73,12 @@ def test_images_of_this_project_alone(project: Project, tmp_path: Path) -> None:
         assert docker("volume", "ls", "-q", "--filter", f"name={name}") == volume
     finally:
         docker("rmi", "-f", *images, check=False)
+
+
+def test_the_promised_bytes_are_those_that_no_other_image_has(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN head -c 3000000 /dev/urandom > /own\n")
+    labels = (f"dev.envgen.project={project.name}", "dev.envgen.profile=dev")
+    docker("build", "-q", *(word for label in labels for word in ("--label", label)), str(tmp_path))
+    found = project.envgen("prune", "--dry-run", "--json").json
+    assert found["items"][0]["kind"] == "image" and 3_000_000 <= found["bytes"] < 4_000_000
+    assert "`docker builder prune` would free" in project.envgen("prune", "--dry-run").err

@@ -8,7 +8,7 @@ import click
 
 from envgen.app.prune import Item, find, held_elsewhere, remove
 from envgen.app.session import Session
-from envgen.cli.common import answer, confirm, reporting
+from envgen.cli.common import answer, confirm, reporting, wants_json
 from envgen.engine.client import connect
 from envgen.text import counted, progress, size, table, visible
 
@@ -34,6 +34,8 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
         progress(
             f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched"
         )
+    if (cached := engine.disk()[1]) and not wants_json():
+        progress(f"note: `docker builder prune` would free {size(cached)} of Docker's build cache")
     if dry_run:
         return _show(items, None)
     if items and not yes:
