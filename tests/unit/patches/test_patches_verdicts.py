@@ -11,7 +11,7 @@ from envgen.errors import Place
 from envgen.patches import dry_run
 from envgen.patches.dry_run import DryRun, State
 from envgen.patches.series import Series, make_patch
-from envgen.patches.wheel import WheelTree
+from envgen.patches.wheel import WheelTree, _is
 
 SERIES, HUNK = Place("patches/x/series", 1, 1), "@@ -1,1 +1,1 @@\n-old\n+new\n"
 NAMES = ("vllm/a.py", "vllm/b/c.py", "vllm-1.dist-info/RECORD")
@@ -79,3 +79,12 @@ def test_a_series_that_fits_has_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert tried(monkeypatch, one).ok and dry_run.summary(tried(monkeypatch, one)) == "1 patch fits the wheel"
     skipped = "2 patches fit the wheel (1 skipped, not for this version)"
     assert tried(monkeypatch, more).ok and dry_run.summary(tried(monkeypatch, more)) == skipped
+
+
+@pytest.mark.parametrize(
+    ("file", "is_it"),
+    [("v_llm-1.0-py3-none-any.whl", True), ("v_llm-1.0.0-py3-none-any.whl", True), ("v_llm-2-py3-none-any.whl", False),
+     ("other-1.0-py3-none-any.whl", False), ("v_llm-1.0.tar.gz", False), ("v_llm.whl", False)],
+)  # fmt: skip
+def test_which_file_is_the_wheel(file: str, is_it: bool) -> None:
+    assert _is(file, "v.LLM", "1.0") is is_it
