@@ -160,6 +160,7 @@ def test_the_shells_own_folders_hide_no_path() -> None:
         ("--api-key 'abc123def'", "secret value", ""),
         ("the password: hunter22", "secret value", ""),
         ("HF_TOKEN=${HF_TOKEN:?no}", "", ""),
+        ("use hf_abcdefghijklmnopqrstuvwxyz012345", "token", "token"),
         ("https://$U@h and https://me:hunter22@h", "login", "login"),  # the first is none, and the second is
     ],
 )

@@ -22,6 +22,7 @@ def asked(
     monkeypatch: pytest.MonkeyPatch, question: Question, answers: Answers, models: Any = (200, LIST)
 ) -> Readiness:
     def post(_self: Any, path: str, *_rest: Any) -> tuple[int, Any, float]:
+        assert _rest[0].get("temperature", 0) == 0  # the same answer each time
         return (*answers.get(path, NONE), 0.5)
 
     monkeypatch.setattr(readiness, "short_answer", lambda *_: models)
