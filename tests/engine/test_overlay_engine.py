@@ -200,9 +200,20 @@ def test_git_refs_are_shown_and_never_moved(dev: Dev, tmp_path: Path) -> None:
 def test_a_company_ca_reaches_every_process_of_the_container(dev: Dev, tmp_path: Path) -> None:
     mark = "-----BEGIN CERTIFICATE-----\nbm90IGEgcmVhbCBvbmU=\n-----END CERTIFICATE-----\n"
     (tmp_path / "ca.pem").write_text(mark)
-    # The mount that a profile with network.ca_certificates renders.
+    # The mount and the variables that a profile with network.ca_certificates renders.
+    bundle = "/etc/ssl/certs/ca-certificates.crt"
+    variables = ("-e", f"SSL_CERT_FILE={bundle}", "-e", f"REQUESTS_CA_BUNDLE={bundle}")
     mount = f"{tmp_path / 'ca.pem'}:/etc/envgen/ca.crt:ro"
     done = dev.compose(
-        "run", "--rm", "-T", "-v", mount, "dev", "sh", "-c", 'tail -n 3 "$SSL_CERT_FILE"; echo "$REQUESTS_CA_BUNDLE"'
+        "run",
+        "--rm",
+        "-T",
+        *variables,
+        "-v",
+        mount,
+        "dev",
+        "sh",
+        "-c",
+        'tail -n 3 "$SSL_CERT_FILE"; echo "$REQUESTS_CA_BUNDLE"',
     )
     assert done.stdout == mark + "/etc/ssl/certs/ca-certificates.crt\n"

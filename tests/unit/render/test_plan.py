@@ -77,6 +77,9 @@ def test_a_company_s_ca_is_in_a_build_that_has_one_and_changes_no_digest() -> No
     assert plain.digest == behind.digest and plain.inputs == behind.inputs
     assert "\nADD " not in text and "/run/envgen/lib/with-network python3 /run/envgen/fetch file" in text
     runs = re.findall(r"^RUN .*(?:\n    .*)*", text, re.M)
+    # The image is the same for all: its containers get the variables.
+    assert "CERT_FILE" not in text and compose_files(theirs)[theirs.compose_file].count("SSL_CERT_FILE: ") == 1
+    assert "CERT_FILE" not in compose_files(found)[found.compose_file]
     assert all("id=ca_certificates" in run for run in runs if "apt-install" in run or "with-index" in run)
 
 
