@@ -790,9 +790,12 @@ def test_uv_names_what_a_build_lacks_and_the_cure_names_our_key(tmp_path: Path, 
 
 
 def test_a_build_stops_where_the_base_image_is_not_what_the_lock_assumes(tmp_path: Path) -> None:
-    (tmp_path / "pip.py").write_text("raise SystemExit(3 if 'install' in __import__('sys').argv else 0)")
+    (tmp_path / "pip.py").write_text("")
+    (tmp_path / "mkdir").write_text("#!/bin/sh\nexit 3\n")  # what follows is for an image
+    (tmp_path / "mkdir").chmod(0o755)
     major, minor = sys.version_info[:2]
-    here, env = f"python=={major}.{minor}", {"PYTHONPATH": str(tmp_path)}
+    here = f"python=={major}.{minor}"
+    env = {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     yes = "PyYAML==" + importlib.metadata.version("pyyaml")
     assert run("bootstrap", sys.executable, here, yes.lower(), env=env) == (3, "")
     code, text = run("bootstrap", sys.executable, "python==2.7", "no-such==1", env=env)
