@@ -276,6 +276,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
     config = document.get("Config") or {}
     # BuildKit leaves its name in each step's comment, and `docker commit` the engine's version.
     comment = str(document.get("Comment", "buildkit"))
+    imported = comment.startswith("Imported from")  # its labels were given to `docker import`
     return Image(
         id=str(document.get("Id", "")),
         labels=texts(config.get("Labels")),
@@ -287,7 +288,8 @@ def image_of(document: Mapping[str, Any]) -> Image:
         layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
         repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
         tagged=_time((document.get("Metadata") or {}).get("LastTagTime")),
-        committed=bool(document.get("DockerVersion")) or not comment.startswith("buildkit"),
+        committed=not imported
+        and (bool(document.get("DockerVersion")) or not comment.startswith("buildkit")),
     )
 
 

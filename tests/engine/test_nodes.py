@@ -101,13 +101,7 @@ def test_a_machine_that_cannot_be_reached_an_image_that_is_missing_and_one_that_
     assert "10.66.0.99" in message and "image" not in message  # ssh's own words
 
 
-def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
-    rules = {
-        "spark-1": ["INPUT", "-i", CARD, "-p", "tcp", "--dport", "29501", "-j", "DROP"],  # where the ranks meet
-        "spark-2": ["INPUT", "-i", CARD, "-p", "tcp", "--syn", "-j", "DROP"],
-    }
-    for node, rule in rules.items():
-        ready.inside(node, "iptables", "-A", *rule)
+def test_a_port_that_is_taken(ready: Pair) -> None:
     words = ["run", "-d", "--name", "taken", "--network", "host", IMAGE, "python3", "-m", "http.server", "8000"]
     ready.docker("spark-1", *words)
     listening = ["ip", "netns", "exec", f"envgen-node{NUMBERS['spark-1']}", "ss", "-tlnH", "sport = :8000"]
@@ -115,14 +109,8 @@ def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
     try:
         found = failed(ready.check(6))
     finally:
-        for node, rule in rules.items():
-            ready.inside(node, "iptables", "-D", *rule)
         ready.docker("spark-1", "rm", "-f", "taken")
-    assert found == [
-        "spark-1: port 8000 is taken (the service's port)",
-        f"spark-1+spark-2: spark-1 -> spark-2 ({ADDRESS['spark-2']}): a TCP port cannot be reached: timed out",
-        f"spark-2+spark-1: spark-2 -> spark-1 ({ADDRESS['spark-1']}): TCP port 29501 cannot be reached: timed out",
-    ]
+    assert found == ["spark-1: port 8000 is taken (the service's port)"]
 
 
 def trouble(pair: Pair, name: str | None) -> None:
