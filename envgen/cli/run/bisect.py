@@ -13,8 +13,6 @@ from envgen.cli.common import answer, ask, reporting
 from envgen.errors import RefusedError, UsageError
 from envgen.text import progress
 
-_PAGES = "https://pypi.org/project/{}/#history"
-
 
 @click.command()
 @click.argument("good")
@@ -77,7 +75,6 @@ def command(
         for one in units
     ]
     lines = [f"{row['name']}  {row['good'] or '-'}  →  {row['bad'] or '-'}" for row in rows]
-    lines += [f"  what changed: {_PAGES.format(one)}" for one in units if " " not in one]
     pins = ", ".join(f'"{row["name"]}=={row["good"]}"' for row in rows if " " not in row["name"])
     lines += [f"  until it is fixed: pip: {{deps: [{pins}]}}"] if pins else []
     document = {"changes": rows, "tried": len(found.rows)}
