@@ -20,7 +20,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
-from envgen.serve import preflight
+from envgen.serve import memory, preflight
 from envgen.serve.start import RESTART, WAIT, Start, Started
 from envgen.text import progress
 
@@ -72,6 +72,7 @@ def halt(deployment: Deployment, names: Sequence[str]) -> list[str]:
     if running:
         deployment.by_name.run("stop", *names)
         _require_none(deployment, running, "running", all=False)
+        _say_what_is_held(deployment)
     return [one.name for one in running]
 
 
@@ -137,7 +138,16 @@ def remove(
     elif names_there:
         compose.run("rm", "--stop", "--force", *names)
     _require_none(deployment, containers, "there", all=True)
+    if containers:
+        _say_what_is_held(deployment)
     return removed
+
+
+def _say_what_is_held(deployment: Deployment) -> None:
+    """Wait until the memory that ended servers shared with the GPU is free, or say that it is not."""
+    if deployment.is_local and deployment.profile.shares_memory:
+        for note in memory.not_returned():
+            progress(f"note: {note}")
 
 
 def _volumes(deployment: Deployment) -> Mapping[str, Any]:

@@ -36,6 +36,7 @@ from envgen.profile.service import Service
 from envgen.recipes.shipped import models as known_models
 from envgen.render.compose import server_words
 from envgen.render.environment import compose_env, overlay_volume, service_env
+from envgen.serve.memory import held_by
 from envgen.serve.preflight import PreflightError
 from envgen.text import shell_line
 
@@ -254,7 +255,8 @@ def _memory_notes(service: LiveService, prediction: Prediction) -> list[str]:
     shared = gpu is not None and gpu.unified and service.deployment.is_local
     free = meminfo().get("MemAvailable") if shared else None
     if free is not None and service.described.needs_memory is None:
-        notes += filter(None, [memory.short(free)])
+        short = memory.short(free)
+        notes += [f"{short}; {held_by()}".rstrip("; ")] if short else []
     return notes
 
 

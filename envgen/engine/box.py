@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
+import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +19,7 @@ from pathlib import Path
 from envgen.engine import process
 from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError
+from envgen.text import GIB, visible
 
 PATIENCE = 5.0  # seconds for a program
 MOST = 2 << 20  # bytes that are read
@@ -37,6 +41,26 @@ LIMITS = {
     0x80: "power brake",
     0x4: "power cap",
 }
+# What the kernel says of its own memory. The rest of MemTotal was taken by a driver: CUDA's memory on
+# a GB10 is in no process's share, and in no cache.
+_ACCOUNTED = (
+    *(
+        "MemFree",
+        "Buffers",
+        "Cached",
+        "SwapCached",
+        "AnonPages",
+        "Slab",
+        "KernelStack",
+        "PageTables",
+    ),
+    *("SecPageTables", "Percpu", "Bounce", "Hugetlb", "VmallocUsed", "Zswap", "Balloon"),
+)
+UNIFIED = "GB10"  # in the name of a GPU whose memory is the machine's
+LEFT = 4 << 30  # bytes that a driver may keep for itself
+RETURN = 10.0  # seconds that its return is waited for
+LARGEST = 3  # programs that are named
+REBOOT = "sudo reboot   # if `envgen doctor --host` still says so in two minutes"
 _THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d{1,9})")
 
 
@@ -54,6 +78,19 @@ class BoxGpu:
 
 
 @dataclass(frozen=True)
+class Program:
+    """A program that holds memory. ``bytes``: 0 where it is not known."""
+
+    pid: int
+    name: str
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        size = f", {self.bytes / GIB:.1f} GiB" if self.bytes else ""
+        return f"{self.name} (pid {self.pid}{size})"
+
+
+@dataclass(frozen=True)
 class Box:
     """This machine. ``memory``: /proc/meminfo in bytes."""
 
@@ -64,6 +101,22 @@ class Box:
     killers: Mapping[str, int] = field(
         default_factory=dict
     )  # program -> bytes below which it acts; 0: unknown
+    programs: tuple[Program, ...] = ()  # that use a GPU to compute
+
+    @property
+    def taken(self) -> int:
+        """Bytes of unified memory that the driver holds."""
+        if not any(UNIFIED in gpu.name for gpu in self.gpus):
+            return 0
+        known = sum(self.memory.get(name, 0) for name in _ACCOUNTED)
+        return max(0, self.memory.get("MemTotal", 0) - known)
+
+    @property
+    def left(self) -> str:
+        """What the driver has not given back, as a sentence; "" where a program may own it."""
+        if self.programs or self.taken < LEFT:
+            return ""
+        return f"the driver holds {self.taken / GIB:.1f} GiB that no process owns"
 
 
 def look(root: Path = Path("/")) -> Box:
@@ -77,7 +130,31 @@ def look(root: Path = Path("/")) -> Box:
             _ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
         ),
         killers=_killers(root, memory.get("MemTotal", 0)),
+        programs=parse_programs(_ask("nvidia-smi", *_PROGRAMS)),
     )
+
+
+def settled(root: Path = Path("/")) -> Box:
+    """The facts, once a driver has given back what ended programs held, or after ``RETURN``."""
+    until = time.monotonic() + RETURN
+    while (box := look(root)).left and time.monotonic() < until:
+        time.sleep(0.5)
+    return box
+
+
+def holders(root: Path = Path("/")) -> list[Program]:
+    """Who holds this machine's memory: the programs that use a GPU, and the largest others."""
+    pages = os.sysconf("SC_PAGE_SIZE")
+    programs = parse_programs(_ask("nvidia-smi", *_PROGRAMS))
+    known, others = {one.pid for one in programs}, list[Program]()
+    for folder in (root / "proc").glob("[0-9]*"):
+        words = _read(folder / "statm").split()
+        if len(words) > 2 and int(folder.name) not in known:
+            size = (int(words[1]) - int(words[2])) * pages  # without files that it maps
+            name = visible(_read(folder / "comm").strip())
+            others.append(Program(int(folder.name), name, size))
+    others.sort(key=lambda one: -one.bytes)
+    return [*programs, *(one for one in others[:LARGEST] if one.bytes >= GIB // 2)]
 
 
 def _read(path: Path) -> str:
@@ -90,6 +167,8 @@ def _read(path: Path) -> str:
 
 def _ask(*argv: str) -> str:
     """What a program prints; "" where it is missing, fails or takes too long."""
+    if not shutil.which(argv[0]):
+        return ""
     with contextlib.suppress(EnvgenError, OSError):
         done = process.run(list(argv), timeout=PATIENCE, check=False)
         return "" if done.code else done.stdout[-MOST:].decode("utf-8", "replace")
@@ -121,6 +200,23 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
                 )
             )
     return tuple(gpus)
+
+
+_PROGRAMS = (
+    "--query-compute-apps=pid,used_gpu_memory,process_name",
+    "--format=csv,noheader,nounits",
+)
+
+
+def parse_programs(text: str) -> tuple[Program, ...]:
+    """The programs in nvidia-smi's table; memory that it does not know (some drivers on a GB10) is
+    0.
+    """
+    rows = re.findall(r"^(\d+), ([^,]+), (.+)$", text, re.MULTILINE)
+    return tuple(
+        Program(int(pid), visible(name.strip()), int(_number(used) or 0) << 20)
+        for pid, used, name in rows
+    )
 
 
 def _number(text: str) -> float | None:

@@ -492,12 +492,16 @@ class Profile:
         return f"{self.project}-{self.name}"
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether its servers use a GPU whose memory is the machine's."""
+        return self.gpu is not GpuMode.NONE and self.cuda.arch_list.shares_memory
+
+    @property
     def unguarded(self) -> bool:
         """Whether a server could fill the memory that GPU and machine share, with no guard that
         ends it before.
         """
-        shares = self.gpu is not GpuMode.NONE and self.cuda.arch_list.shares_memory
-        return shares and self.memory.floor is not None and not self.memory.floor.bytes
+        return self.shares_memory and self.memory.floor is not None and not self.memory.floor.bytes
 
     @property
     def compose_file(self) -> str:

@@ -111,7 +111,7 @@ def memory_floor(profile: Profile, service: str = "") -> str:
     """
     if profile.memory.floor is not None:
         return str(profile.memory.floor.bytes or "")
-    if profile.gpu is GpuMode.NONE or not profile.cuda.arch_list.shares_memory:
+    if not profile.shares_memory:
         return ""
     try:
         left = 1 - float(str(profile.services[service].args["gpu-memory-utilization"]))

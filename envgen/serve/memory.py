@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from envgen.engine import box
 from envgen.engine.host import meminfo
 from envgen.errors import Problem
 from envgen.profile.values import ByteSize
@@ -30,15 +31,30 @@ def notes(service: str, needed: ByteSize | None, floor: str, *, unified: bool) -
 
 
 def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
-    """A problem if less than ``needed`` bytes are available."""
-    available = meminfo(root).get("MemAvailable")
-    if available is None or available >= needed:
+    """A problem if less than ``needed`` bytes are available, also when a driver was waited for."""
+    available = meminfo(root).get("MemAvailable", needed)
+    if available < needed:
+        available = box.settled(root).memory.get("MemAvailable", needed)
+    if available >= needed:
         return []
     message = (
         f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB are available"
     )
+    held = held_by(root)
     hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
-    return [Problem(message, hint=hint)]
+    return [Problem(f"{message}; {held}" if held else message, hint=hint)]
+
+
+def held_by(root: Path = ROOT) -> str:
+    """Who holds the memory of this machine, in words; "" where nobody holds much."""
+    names = ", ".join(map(str, box.holders(root)))
+    return f"held by {names}" if names else box.look(root).left
+
+
+def not_returned() -> list[str]:
+    """Wait a few seconds for memory that a driver gives back; a note if it does not."""
+    left = box.settled().left
+    return [f"{left}: {box.REBOOT}"] if left else []
 
 
 def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]:

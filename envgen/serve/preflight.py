@@ -80,6 +80,8 @@ def check(
     if deployment.is_local and not mine:
         needed, unified = service.described.needs_memory, profile.gpu is not GpuMode.NONE
         notes += memory.notes(name, needed, service.memory_floor, unified=unified)
+        if profile.shares_memory:
+            notes += memory.not_returned()
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         modes = "`gpu: required` makes this an error, `gpu: none` hides it"
         notes.append(f"{name} starts without a GPU: {NO_GPU} ({modes})")

@@ -25,8 +25,7 @@ from envgen.doctor.model import (
     ok,
     warning,
 )
-from envgen.engine.box import Box, BoxGpu
-from envgen.profile.model import GpuMode
+from envgen.engine.box import REBOOT, Box, BoxGpu
 from envgen.text import GIB
 
 LATCHED_WATTS, LATCHED_MHZ, BUSY = (
@@ -77,6 +76,19 @@ def clocks(_context: Context, box: Box) -> Findings:
     return ok("; ".join(_state(gpu) for gpu in box.gpus))
 
 
+@check("host.memory", Where.HOST, needs="box")
+def memory(_context: Context, box: Box) -> Finding | None:
+    """Memory of ended servers is free again."""
+    if not box.taken:
+        return None
+    if box.left:
+        seen = f"{box.taken / GIB:.1f} GiB are in no process and no cache, and nothing uses the GPU"
+        expected = "the driver gives a server's memory back within two minutes of its end"
+        return warning(box.left, seen, expected, Remedy(REBOOT), case="driver")
+    names = ", ".join(map(str, box.programs)) or "no program"
+    return ok(f"the driver holds {box.taken / GIB:.1f} GiB; {names} uses the GPU")
+
+
 def _state(gpu: BoxGpu) -> str:
     clock = "{} MHz" if gpu.fastest is None else f"{{}} of {gpu.fastest} MHz"
     figures = (
@@ -93,7 +105,7 @@ def _state(gpu: BoxGpu) -> str:
 @check("host.blocks", Where.HOST, needs="box")
 def blocks(context: Context, box: Box) -> Findings:
     """On unified memory, nothing swaps, and no program acts before the profile's own guard."""
-    if context.profile.gpu is GpuMode.NONE or not context.profile.cuda.arch_list.shares_memory:
+    if not context.profile.shares_memory:
         return None
     total, swap = (box.memory.get(name, 0) for name in ("MemTotal", "SwapTotal"))
     rest = _rest(context, total)

@@ -118,7 +118,7 @@ def programs(**more: Any) -> tuple[Running, ...]:
 # A DGX Spark as public dumps show it; no GB10 was at hand. Bytes, watts, MHz.
 SPARK = Box(
     kernel="6.17.0-1032-nvidia",
-    memory={"MemTotal": 127611904 << 10, "MemFree": 100 * GIB, "CmaFree": 0},
+    memory={"MemTotal": 127611904 << 10, "MemFree": 100 * GIB, "Cached": 20 * GIB, "CmaFree": 0},
     gpus=(BoxGpu("NVIDIA GB10", 4.4, 208, 3003, 38, 0),),
 )
 KHO = replace(SPARK, kernel="7.0.0-1019-nvidia", memory={**SPARK.memory, "CmaFree": 10171187200})
@@ -140,6 +140,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.kernel", "kho"): given(box=KHO),
     ("host.clocks", "latched"): box(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96)),
     ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("software thermal",))),
+    ("host.memory", "driver"): box(memory={**SPARK.memory, "MemFree": 80 * GIB}),
     ("host.blocks", "killer"): box(killers={"earlyoom": 13 * GIB}),
     ("compose.own", "broken"): given(own_trouble="Compose refuses it", sets=OWN),
     ("compose.own", "far"): given(own_changes={"dev": ("labels", "privileged")}, sets=OWN),
