@@ -1,10 +1,9 @@
-"""What `envgen explain` makes of public failures: python benchmarks/explain.py [--details] | split
-ENTRIES
+"""What `envgen explain` makes of public failures: python benchmarks/explain.py [--details]
 
 data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be written, and
-`measure.jsonl`, which is only measured here and never read for a rule. `split` cut them, once, by a
-fixed seed, before any rule was written for them; what the rules cited already, and what was given
-to learn from, went to the first half. `lines.jsonl` has further failures, whose deciding line is
+`measure.jsonl`, which is only measured here and never read for a rule. They were cut once, by a fixed
+seed, before any rule was written for them; what the rules cited already, and what was given to learn
+from, went to the first half. `lines.jsonl` has further failures, whose deciding line is
 shown without any rule (tests/unit/explain).
 
 An entry has the address of its thread, an excerpt of the error's own lines (some shortened,
@@ -24,6 +23,7 @@ import json
 import random
 import re
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 from io import BytesIO
@@ -53,7 +53,6 @@ class Entry:
     line: str
     log: tuple[str, ...]
     notice: bool = False
-    learn: bool = False  # given to learn from
 
     def agrees(self, found: Explanation) -> tuple[bool, bool]:
         """Whether cause and fix are those of the thread."""
@@ -104,30 +103,17 @@ def measure(path: Path, details: bool) -> str:
     return f"| {path.stem} | {len(found)} | {share} | {rest - missing} of {rest} | {false} of {named} |"
 
 
-def split(path: Path) -> None:
-    """Cut the entries of a file at random into the two halves."""
-    rules = Path(__file__).resolve().parent.parent / "envgen/explain/rules"
-    cited = "\n".join(one.read_text("utf-8") for one in rules.glob("*.yaml")).split()
-    found = entries(path)
-    free = sorted(
-        (one for one in found if not one.learn and one.address not in cited),
-        key=lambda one: one.address,
-    )
-    random.Random(SEED).shuffle(free)
-    measured = {one.address for one in free[: len(found) // 2]}
-    for name in ("measure", "learn"):
-        half = [vars(one) for one in found if (one.address in measured) == (name == "measure")]
-        rows = [
-            json.dumps({k: v for k, v in one.items() if v and k != "learn"}, ensure_ascii=False)
-            for one in half
-        ]
-        (FOLDER / f"{name}.jsonl").write_text("\n".join(sorted(rows)) + "\n", "utf-8")
+def speed(size: int = 8 << 20) -> str:
+    """Seconds of CPU time for a MiB, of a log in which the lines of real ones stand in any order."""
+    logs = (FOLDER.parents[2] / "tests/unit/explain/logs").rglob("*.log")
+    lines = [line for log in logs for line in log.read_text("utf-8").splitlines()]
+    text = "\n".join(random.Random(SEED).choices(lines, k=size // 100))[:size]
+    began = time.process_time()
+    read_log(BytesIO(text.encode()))
+    return f"{(time.process_time() - began) / (len(text) / (1 << 20)):.3f} s of CPU time a MiB"
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["split"]:
-        split(Path(sys.argv[2]))
-        return
     rows = [
         measure(FOLDER / f"{name}.jsonl", name == "learn" and "--details" in sys.argv)
         for name in ("learn", "measure")
@@ -137,6 +123,7 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|"
     )
     print("\n".join(rows))
+    print(speed())
 
 
 if __name__ == "__main__":

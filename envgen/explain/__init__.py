@@ -20,29 +20,18 @@ In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact i
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from envgen.explain.line import MILD, is_source, read_line, search_for
 from envgen.text import shorten
 
-# Prefixes of a line: `#12 34.5 ` of a build, `serve-1  | ` of Compose, `(EngineCore_DP0 pid=17) `
-# of vLLM (two of them under Ray), `[rank3]: ` of torch, `ERROR: `.
-_BEGIN = (
-    r"^(?:#\d{1,5} (?:\d{1,7}\.\d{1,4} )?)?(?:[\w.-]{1,80} {1,40}\| )?(?:\([\w ]{1,60}pid=\d{1,9}\) ){0,2}"
-    r"(?:\[rank\d{1,4}\]: {0,8})?(?:error: )?"
-)
-# Source code: in a traceback (the line below it has the message), and a step's line of the
-# Dockerfile. (in lower case)
-_SOURCE = re.compile(r"(?:^|[\])|] ) {2,40}raise [\w.]{1,120}(?:\(|$| from )|^#\d{1,5} \[")
-# What vLLM, FlashInfer and NCCL log below an error: they go on after it. (in lower case)
-_MILD = re.compile(
-    r"(?:^|[ )])(?:info|warning|debug) \d\d-\d\d \d\d:\d\d:\d\d \[| - (?:info|warning) - |\bnccl info "
-)
 _FACT = re.compile(r"\{([a-z_]+)\}")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
@@ -97,9 +86,7 @@ def read_pattern(node: Any) -> RulePattern:
     if isinstance(node, str):
         parts = tuple(part for part in node.lower().split("*") if part)
         return RulePattern(max(parts, key=len), parts)
-    text = str(node["re"])
-    text = _BEGIN + text[1:] if text.startswith("^") else text
-    return RulePattern(str(node["has"]).lower(), text=text)
+    return RulePattern(str(node["has"]).lower(), text=str(node["re"]))
 
 
 FOLDER = Path(__file__).parent / "rules"
@@ -253,52 +240,86 @@ def fits(rule: Rule, tags: Collection[str]) -> bool:
 
 
 class _Text:
-    """A log that is searched as a whole, some hundred times faster than line by line."""
+    """A log whose lines are found by the words in them: RE2 looks for those of all rules at once."""
 
     def __init__(self, lines: Iterable[str], outlived: Collection[int]) -> None:
-        cut = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
-        self.whole, self.low = "\n".join(cut), "\n".join(map(_lower, cut))
-        blank = (
-            " " * len(line) if number in outlived else _lower(line)
-            for number, line in enumerate(cut)
+        self.lines = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
+        self.of_build = (
+            _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:])) is not None
         )
-        self.failing = (
-            "\n".join(blank) if outlived else self.low
-        )  # each line where it stands in ``low``
-        self.of_build = _OF_BUILD.search("\n".join(cut[:BEGINNING] + cut[-20:])) is not None
+        self._outlived = outlived
+        self._numbers = defaultdict[str, list[int]](list)
+        self._known = dict[int, _Line]()
+        matcher, words = _matcher()
+        seen = set[tuple[bool, str]]()
+        for number, line in enumerate(self.lines):
+            low = _lower(line)
+            if not (has := matcher.Match(low.encode("utf-8", "replace"))):
+                continue
+            _, level, text = read_line(line)
+            known = _Line(
+                len(line) - len(text), low[len(line) - len(text) :], level in MILD, is_source(text)
+            )
+            if (key := (number in outlived, known.low)) in seen:
+                continue  # it says no more than the first one
+            seen.add(key)
+            self._known[number] = known
+            for index in has:
+                self._numbers[words[index]].append(number)
 
     def search(
         self, pattern: RulePattern, never: Sequence[str] = (), strict: bool = False
     ) -> tuple[int, str, dict[str, str]] | None:
-        """The first line that matches: where it begins, its text, and the named groups.
+        """The first line that matches: its index, its text, and the named groups.
 
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
-        low, end = self.failing if strict else self.low, 0
-        while (at := low.find(pattern.has, end)) >= 0:
-            begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
-            end = len(low) if end < 0 else end
-            line, text = low[begin:end], self.whole[begin:end]
-            skipped = any(words in line for words in never) or (strict and _MILD.search(line))
-            skipped = skipped or (("raise " in line or line[:1] == "#") and _SOURCE.search(line))
-            place = -1 if skipped else pattern.find(line)
-            if place >= 0:
-                first = max(
-                    0, min(place - 60, len(line) - SHOWN)
-                )  # of a long line, the part around the match
-                first = line.find(" ", first, place) + 1 or first if first else 0
-                match = pattern.expression.search(text) if pattern.expression else None
-                named = (
-                    {name: value for name, value in match.groupdict().items() if value}
-                    if match
-                    else {}
-                )
-                return begin, text[first : first + SHOWN].strip(), named
+        for number in self._numbers[pattern.has]:
+            known = self._known[number]
+            if known.source or (strict and (known.mild or number in self._outlived)):
+                continue
+            place = -1 if any(words in known.low for words in never) else pattern.find(known.low)
+            if place < 0:
+                continue
+            line = self.lines[number]
+            text = line[known.begin :]
+            match = pattern.expression.search(text) if pattern.expression else None
+            named = match.groupdict() if match else {}
+            return (
+                number,
+                _around(line, known.begin + place),
+                {name: value for name, value in named.items() if value},
+            )
         return None
 
-    def line_at(self, place: int) -> int:
-        """The number of the line that begins there."""
-        return self.low.count("\n", 0, place) + 1
+
+class _Line(NamedTuple):
+    """``low``: a line's text, in lower case, which begins at ``begin``. ``mild``: logged below an error."""
+
+    begin: int
+    low: str
+    mild: bool
+    source: bool
+
+
+def _around(line: str, place: int) -> str:
+    """A line, or the part of a long one around ``place``."""
+    first = max(0, min(place - 60, len(line) - SHOWN))
+    if first:
+        first = line.find(" ", first, place) + 1 or first
+    return line[first : first + SHOWN].strip()
+
+
+@cache
+def _matcher() -> tuple[Any, tuple[str, ...]]:
+    """A search for the words that matching lines have, all at once; and these words."""
+    patterns = [
+        pattern
+        for rule in rules()
+        for pattern in (*rule.patterns, *rule.beside, *rule.facts.values())
+    ]
+    words = tuple(dict.fromkeys(pattern.has for pattern in patterns))
+    return search_for(words), words
 
 
 def _lower(line: str) -> str:
@@ -340,7 +361,7 @@ def classify(
         for name, pattern in rule.facts.items():
             if name not in facts and (match := log.search(pattern)):
                 facts |= match[2]
-        rows.append((rule, best[1], before + log.line_at(best[0]), {**known.facts, **facts}))
+        rows.append((rule, best[1], before + best[0] + 1, {**known.facts, **facts}))
     failed = known.failed or any(not rule.notice and not rule.weak for rule, *_ in rows)
     certain = any(not rule.notice and not rule.weak and not rule.general for rule, *_ in rows)
     taken, shown = set[int](), list[Explanation]()

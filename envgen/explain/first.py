@@ -13,18 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-# `(EngineCore_DP0 pid=17) ` or `(Worker_TP0 pid=5) `, then the prefix of vLLM's logger. Under Ray,
-# two of them; torch's own is `[rank3]: `.
-_PROCESS = re.compile(
-    r"^\((?:(?P<name>[\w ./:-]{1,60}?) ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\) ?|^\[(?P<rank>rank\d{1,4})\]: ?"
-)
-# A step of a build (`#12 34.5 `, or `34.567 ` alone), and a service of Compose (`serve-1  | `).
-_STEP = re.compile(
-    r"^(?:(?P<step>#\d{1,5}) )?\d{1,7}\.\d{1,4} (?=\S| {2})|^[\w.-]{1,80}-\d{1,4} {1,40}\| ?"
-)
-_LOGGED = re.compile(
-    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
-)
+from envgen.explain.line import MILD, read_line
+
 TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ {0,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -135,7 +125,7 @@ class Tracker:
                 )
                 self.versions.setdefault(package, named["engine"] or named["version"])
         name, level, text = read_line(line)
-        if level in ("DEBUG", "INFO", "WARNING"):  # exceptions that were caught
+        if level in MILD:  # exceptions that were caught
             return
         process = self._processes[name]
         if process.state or "File" in text or TRACEBACK in text:
@@ -179,20 +169,6 @@ class Tracker:
 def is_consequence(text: str) -> bool:
     """Whether a line only says that another process or task has failed."""
     return bool(_WRAPPER.search(text))
-
-
-def read_line(line: str) -> tuple[str, str, str]:
-    """The process, the log level ("" without a logger) and the text of a line."""
-    name = ""
-    if prefix := _STEP.match(line):
-        name, line = prefix["step"] or "", line[prefix.end() :]
-    while line.startswith(("(", "[rank")) and (prefix := _PROCESS.match(line)):
-        name = prefix["rank"] or f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
-        line = line[prefix.end() :]
-    level = ""
-    if line[:1] in "DIWEC" and (prefix := _LOGGED.match(line)):
-        level, line = prefix["level"], line[prefix.end() :]
-    return name, level, line
 
 
 def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[First]:

@@ -162,9 +162,10 @@ def text_lines(data: bytes) -> list[str]:
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
+    answered, state = ALL_IS_WELL
     return [
         ""
-        if any(words in line for words in ALL_IS_WELL)
+        if answered in line or state in line
         else _plain(line[:LONGEST].decode("utf-8", "replace"))
         for line in lines
     ]

@@ -14,7 +14,8 @@ from urllib.parse import quote_plus
 
 import yaml
 
-from envgen.explain.first import CHAINED, SHOWN, TRACEBACK, First, is_consequence, read_line
+from envgen.explain.first import CHAINED, SHOWN, TRACEBACK, First, is_consequence
+from envgen.explain.line import read_line, search_for
 from envgen.text import visible
 
 DECIDING = 3  # lines
@@ -78,7 +79,7 @@ def _data() -> dict[str, Any]:
     projects = [
         (name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()
     ]
-    return {"signs": signs, "stems": tuple(data["stems"]), "projects": projects}
+    return {"signs": signs, "stems": search_for(data["stems"]), "projects": projects}
 
 
 def clues(
@@ -89,7 +90,7 @@ def clues(
     stems, raised = _data()["stems"], ""
     for number, line in enumerate(lines, before + 1):
         low = line[:4096].lower()
-        if not any(stem in low for stem in stems):
+        if not stems.Match(low.encode("utf-8", "replace")):
             continue
         _, level, text = read_line(line[:4096])
         words = text.strip()[:SHOWN]

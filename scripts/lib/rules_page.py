@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from envgen.explain import Rule, filled, rules
+from envgen.explain.line import read_line
 from envgen.text import shorten
 
 LONGEST = 70  # characters of a line
@@ -38,7 +39,7 @@ def _row(rule: Rule) -> str:
     seen = next(
         line
         for line in rule.example.splitlines()
-        if any(p.find(line.lower()) >= 0 for p in rule.patterns)
+        if any(p.find(read_line(line)[2].lower()) >= 0 for p in rule.patterns)
     )
     seen = _PREFIX.sub("", seen.strip()).replace("`", "'")
     cells = (name, f"`{shorten(seen, LONGEST)}`", re.split(r"[;:] ", filled(rule.cause))[0])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.explain import FILES, FOLDER, KINDS, Circumstances, Rule, classify, rules
+from envgen.explain.line import read_line
 
 ALL = rules()
 
@@ -53,6 +54,20 @@ def test_what_only_stands_in_a_source_is_no_cause(line: str) -> None:
     words = "No space left on device"
     written = line.format(f"OSError('{words}')")
     assert not classify([written]) and classify([written, words])[0].line == 2
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["serve-1  | ", "#12 34.5 ", "34.567 ", "2026-11-23T21:37:16.037371662Z ", "2026-11-23T21:37:16.0Z stderr F ",
+     "Sep 19 06:12:31 node-a kernel: ", "Sep 19 06:12:31 node-a serve[1422]: ", "[ 388.565288] ", "[rank3]: ",
+     "(EngineCore pid=1) (RayWorkerWrapper pid=890, ip=192.0.2.7) ", "serve-1 | (Worker_TP0_EP0 pid=5) ",
+     "(Worker_TP0 pid=5) ERROR 04-05 08:59:13 [a.py:1] ", "2025-11-11 06:41:27,319 - ERROR - a.py:4 - flashinfer: "],
+)  # fmt: skip
+def test_what_stands_before_a_message_changes_nothing(prefix: str) -> None:
+    """The expression of this rule takes a line that has nothing else."""
+    assert read_line(prefix + "MemoryError")[2] == "MemoryError"
+    (found,) = classify([f"{prefix}MemoryError", f"{prefix}x MemoryError"], kind="serve")
+    assert (found.rule, found.line, found.evidence) == ("server_memory", 1, (prefix + "MemoryError").strip())
 
 
 def test_nccl_on_one_machine_is_not_called_slow() -> None:
