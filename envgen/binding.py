@@ -52,7 +52,8 @@ def _reader(hint: Any) -> Reader:
     if dataclasses.is_dataclass(hint):
         kind: Any = hint
         return lambda data, where: bind(kind, data, where)
-    origin, args = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    args = get_args(hint)
     if origin in (tuple, frozenset, list):
         return _list_of(_reader(args[0]), origin)
     if origin in (Union, types.UnionType):

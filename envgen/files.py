@@ -129,7 +129,8 @@ def write(
             temporary.replace(path)
     except OSError as error:
         if not isinstance(error.filename, str) or error.filename != str(path):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            error.filename2 = None
         raise
     finally:
         temporary.unlink(missing_ok=True)

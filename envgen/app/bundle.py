@@ -59,7 +59,8 @@ def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`."""
     asks = dict[str, Callable[[], Collected]]()
     for diagnosis in diagnoses:
-        context, doctor = diagnosis.report.context, partial(report.as_data, diagnosis.report)
+        context = diagnosis.report.context
+        doctor = partial(report.as_data, diagnosis.report)
         service = LiveService(diagnosis.deployment, context.service)
         asks[service.deployment.node] = partial(collect, service, doctor, context.container)
     text = report.as_text(joined(diagnoses)) + "\n"
@@ -78,7 +79,9 @@ def save(
     first. If the bundle can't be written, that is printed and the path is "": the failure itself
     matters more.
     """
-    root, profile, name = machines[0].deployment.root, machines[0].profile.name, machines[0].name
+    root = machines[0].deployment.root
+    profile = machines[0].profile.name
+    name = machines[0].name
     facts = {key: value for key, value in vars(failure).items() if key != "container"}
     facts |= {"profile": profile, "service": name, "cause": cause, "culprit": culprit}
     facts["changes"] = since_it_worked(machines[0])
@@ -140,7 +143,9 @@ def archive(members: Mapping[str, str], known: set[str] = frozenset()) -> bytes:
         for name, text in sorted(members.items()):
             data = redact(plain_text(text), known=known).encode("utf-8", "replace")
             info = tarfile.TarInfo(redact(name, known=known))
-            info.size, info.mode, info.mtime = len(data), 0o644, 0
+            info.size = len(data)
+            info.mode = 0o644
+            info.mtime = 0
             tar.addfile(info, io.BytesIO(data))
     return gzip.compress(plain.getvalue(), mtime=0)
 
@@ -158,7 +163,8 @@ def collect(
     service: LiveService, doctor: Callable[[], Any], container: Container | None = None
 ) -> Collected:
     """The files about a service on one machine. ``container``: as it was known last."""
-    deployment, profile = service.deployment, service.profile
+    deployment = service.deployment
+    profile = service.profile
     asked = _project(deployment)
     asked["doctor.json"] = lambda: as_json(doctor())
     about: dict[str, Any] = {
@@ -169,7 +175,8 @@ def collect(
         "variant": profile.variant,
     }
     try:
-        engine, there = deployment.engine, list[Container]()
+        engine = deployment.engine
+        there = list[Container]()
         if service.name:
             there = list(service.containers(all=True))
         container = there[0] if there else None
@@ -229,7 +236,8 @@ def _printed(done: ExecResult) -> str:
 
 def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> str:
     document = dict(engine.inspect(container.id) or {})
-    config, env = dict(document.get("Config") or {}), list[str]()
+    config = dict(document.get("Config") or {})
+    env = list[str]()
     for pair in config.get("Env") or ():
         name, _, value = pair.partition("=")
         hidden = name in secrets and value
@@ -251,7 +259,8 @@ def _processes(engine: Engine, container: Container) -> str:
 
 def _project(deployment: Deployment) -> dict[str, Ask]:
     """The files of the project that decide what runs, and the newest build logs."""
-    root, profile = deployment.root, deployment.profile
+    root = deployment.root
+    profile = deployment.profile
     there = dict[str, Path]()
     for name in ("envgen.yaml", "envgen.local.yaml", "envgen.lock", str(profile.dockerfile)):
         there[f"project/{name}"] = root / name

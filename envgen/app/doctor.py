@@ -76,7 +76,8 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     context, extra = gather(subject)
     if context.engine is None:
         return report.examine(context, extra)
-    deployment, container = subject.deployment, context.container
+    deployment = subject.deployment
+    container = context.container
     if context.service in deployment.profile.services:
         service = LiveService(deployment, context.service)
         running = container is not None and container.running and not context.is_temporary

@@ -94,7 +94,8 @@ def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
         named = _BUNDLE.match(path.name)
         if not named or service not in (None, named["service"]):
             continue
-        what, opens = f"{named['service']} failed", partial(open_log, path)
+        what = f"{named['service']} failed"
+        opens = partial(open_log, path)
         yield PastFailure("start", status.st_mtime, what, opens, named["service"])
 
 
@@ -113,7 +114,8 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
             end = last_end(deployment.engine, container)
             if end is None or end.asked:
                 continue
-            when, opens = float(instant(end.at) or 0), partial(of_container, deployment, container)
+            when = float(instant(end.at) or 0)
+            opens = partial(of_container, deployment, container)
             yield PastFailure("service", when, str(end), opens, container.service)
 
 
@@ -154,7 +156,8 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     """The server's log in a crash bundle, of the machine that failed first, and what the bundle
     knows beside it.
     """
-    members, left = dict[str, bytes](), LARGEST
+    members = dict[str, bytes]()
+    left = LARGEST
     with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
         for member in bundle:
             if member.name.endswith(("server.log", ".json")) and (
@@ -170,7 +173,8 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     findings = _document(members, "findings.json")
     own = f"{findings.get('culprit') or ''}/server.log"
     log = own if own in logs else logs[0]
-    container, seen = None, _document(members, f"{log.removesuffix('server.log')}container.json")
+    container = None
+    seen = _document(members, f"{log.removesuffix('server.log')}container.json")
     with contextlib.suppress(*MISSHAPEN):
         container = container_of(seen) if seen else None
     return Log(str(path), io.BytesIO(members[log]), circumstances(container), "serve", findings)

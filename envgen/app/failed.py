@@ -32,7 +32,8 @@ def failed(
     """
     from envgen.app import bundle  # with doctor, and all of its checks
 
-    deployment, name = service.deployment, service.name
+    deployment = service.deployment
+    name = service.name
     say(f"  {name}: {failure.reason}; saving a crash bundle")
     cause, lines = cause_in(deployment, failure)
     kept = bundle.save(machines or (service,), failure, cause.cause, deployment.node)

@@ -38,7 +38,10 @@ KERNEL_LINES = 5000  # of a log, for the kernels that it names
 PATIENCE = 5.0  # seconds for a program of this machine
 
 # The names of facts, the most suspicious first: what changes without a word of the user's.
-DRIVER, KERNEL, FIRMWARE, SYSTEM = "driver", "kernel", "firmware", "DGX OS"
+DRIVER = "driver"
+KERNEL = "kernel"
+FIRMWARE = "firmware"
+SYSTEM = "DGX OS"
 HOST = (DRIVER, KERNEL, FIRMWARE, SYSTEM, "Docker", "container toolkit")
 OURS = ("image", "lock", "command", "variant", "weights")
 SUSPECTS = (*HOST, *OURS)
@@ -97,7 +100,8 @@ def machine_facts(root: Path = Path("/")) -> dict[str, str]:
 
 def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a start of ``service`` is made of now. ``machine``: what the machine says of itself."""
-    deployment, profile = service.deployment, service.profile
+    deployment = service.deployment
+    profile = service.profile
     facts = dict(machine or {})
     if machine is None and deployment.is_local:
         facts = machine_facts()
@@ -122,7 +126,8 @@ def remember(service: LiveService, started: Started) -> list[str]:
         log = service.engine.logs(started.container.id, tail=KERNEL_LINES)
         for number, line in enumerate(kernels(log)):
             facts[f"kernels {number}"] = line
-    root, profile = service.deployment.root, service.profile.name
+    root = service.deployment.root
+    profile = service.profile.name
     return note(root, profile, service.name, facts, started.seconds, started.awaited.phases)
 
 

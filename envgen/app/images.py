@@ -38,7 +38,8 @@ def adopt(deployment: Deployment) -> Deployment:
     """``deployment``, with an image that fits under the profile's name, if the engine has one."""
     if deployment.is_current or not (image := fitting(deployment)):
         return deployment
-    engine, name = deployment.engine, deployment.profile.image_name
+    engine = deployment.engine
+    name = deployment.profile.image_name
     keep_before(deployment, deployment.image)
     engine.tag(image.id, name)
     progress(f"{name} is now {short_id(image.id)}, which the engine had: nothing is built")
@@ -64,7 +65,8 @@ def remember(session: Session, deployment: Deployment) -> None:
     """Keep the project's file and lock that its image was built from."""
     if deployment.lock is None or not deployment.is_current:
         return
-    path, file = _kept(deployment, deployment.rendered.digest), session.loaded().project.file
+    path = _kept(deployment, deployment.rendered.digest)
+    file = session.loaded().project.file
     lock = deployment.lock_file or Lock()
     files.write(path, tree.text_of(file, file.name).encode(), within=deployment.root)
     files.write(path.with_suffix(".lock"), text_of(lock).encode(), within=deployment.root)

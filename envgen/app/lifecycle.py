@@ -111,7 +111,8 @@ def remove(
     ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder
     created.
     """
-    engine, compose = deployment.engine, deployment.by_name
+    engine = deployment.engine
+    compose = deployment.by_name
     deployment.require_name()
     containers = deployment.containers(names, all=True)
     names_there = tuple(sorted(one.name for one in containers))

@@ -37,7 +37,8 @@ def check(session: Session, lock: Lock | None) -> dict[str, list[Stale]] | None:
     """Profile -> what is missing or has changed in the lock file, offline; None without one."""
     if lock is None:
         return None
-    profiles, root = session.profiles(local=False), session.loaded(local=False).project.root
+    profiles = session.profiles(local=False)
+    root = session.loaded(local=False).project.root
     lacking = dict[str, list[Stale]]()
     for profile in profiles:
         own = locked(profile, lock)
@@ -57,7 +58,8 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     Models that the hub does not answer for are in ``left`` of the result: no image depends on a
     model's revision.
     """
-    profiles, loaded = session.profiles(local=False), session.loaded(local=False)
+    profiles = session.profiles(local=False)
+    loaded = session.loaded(local=False)
     root = loaded.project.root
     require_alone(loaded.project)
     old = load(root) or Lock()
@@ -83,7 +85,8 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
         )
         raise LockError(problems=problems_of(loaded, [*outcome.problems, *outcome.left]))
     differences = changes(facts(old), facts(outcome.lock))
-    written, unpinned = save(root / FILE_NAME, outcome.lock), problems_of(loaded, outcome.left)
+    written = save(root / FILE_NAME, outcome.lock)
+    unpinned = problems_of(loaded, outcome.left)
     same = f"{FILE_NAME} is unchanged" if unpinned else f"{FILE_NAME} is up to date"
     progress(f"wrote {FILE_NAME}: {counted(len(differences), 'input')}" if written else same)
     for problem in unpinned:

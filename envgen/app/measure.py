@@ -68,7 +68,8 @@ class Trial:
         """The plan's tool in the service's container, or for a server at --url in a new one of the
         profile's image.
         """
-        folder, service = tokenizer or self.target.root, self.service
+        folder = tokenizer or self.target.root
+        service = self.service
         if not folder:
             raise UsageError(
                 "the server does not report its model's folder", hint="name it: --tokenizer PATH"
@@ -80,7 +81,8 @@ class Trial:
             return find_tool(
                 BenchTool(plan, self.target, execute, self.target.url, folder, f"image {image}")
             )
-        outer, ready = urlsplit(self.target.url).port, service.described.ready
+        outer = urlsplit(self.target.url).port
+        ready = service.described.ready
         published = (port.container for port in service.container.ports if port.host == outer)
         url = f"http://127.0.0.1:{next(published, ready.port if ready else None) or outer}"
         execute = run.in_container(service.engine, service.container.id)

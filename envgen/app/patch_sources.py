@@ -29,7 +29,8 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     """The sources with patches of the chosen profile; if none was chosen, of all profiles, each
     origin once.
     """
-    project, profiles = session.loaded().project, session.profiles()
+    project = session.loaded().project
+    profiles = session.profiles()
     targets: dict[tuple[str, str, str], PatchedSource] = {}
     for profile in profiles:
         for target in Deployment(profile, project.root).to_build().patched_sources:
@@ -93,7 +94,8 @@ class NewPatch:
     @cached_property
     def _builders(self) -> dict[str, Profile]:
         """The profiles that build the source, or install its wheel."""
-        name, profiles = self.target.name, self.project.profiles
+        name = self.target.name
+        profiles = self.project.profiles
         return {
             k: p for k, p in profiles.items() if name in p.sources and name not in p.mounted_sources
         }
@@ -113,7 +115,9 @@ class NewPatch:
         """The profiles that build a release which a patch for ``applies_to`` is for, with this
         series.
         """
-        name, folder, lock = self.target.name, self.target.source.patches, self.project.root
+        name = self.target.name
+        folder = self.target.source.patches
+        lock = self.project.root
         return [
             key
             for key, profile in self._builders.items()
@@ -145,10 +149,12 @@ class NewPatch:
         """Write the line into the project file. UsageError, with nothing written, where its text is
         too special.
         """
-        file, line = self.project.file, ("patches", self.target.source.patches or "")
+        file = self.project.file
+        line = ("patches", self.target.source.patches or "")
         text = text_of(file, file.name)
         path = ("profiles", profile, "sources", self.target.name)
-        after, expected = with_line(text, path, line), yaml.safe_load(text)
+        after = with_line(text, path, line)
+        expected = yaml.safe_load(text)
         at = expected
         for key in path:
             at[key] = at.get(key) or {}
@@ -253,11 +259,13 @@ def tell(project: Project, profiles: Sequence[Profile]) -> None:
     """
     problems = []
     for profile in profiles:
-        lock, series = lock_of(profile, project.root), series_of(profile, project.root)
+        lock = lock_of(profile, project.root)
+        series = series_of(profile, project.root)
         for line in left_out(profile, lock, series):
             progress(f"note: {line}")
         for name, listed in series.items():
-            source, version = profile.sources[name], built_version(profile.sources[name], lock)
+            source = profile.sources[name]
+            version = built_version(profile.sources[name], lock)
             patches = [
                 p
                 for p in listed.for_version(version).patches

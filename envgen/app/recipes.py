@@ -105,7 +105,8 @@ def add(
         )
     path = project.file
     before = text_of(path, path.name)
-    machines, tree = list(parent.nodes), loaded.trees[parent.name]
+    machines = list(parent.nodes)
+    tree = loaded.trees[parent.name]
     left = left_of(recipe, parent, machines, image)
     body = profile_body(recipe, parent, service, tree, machines, image)
     after = added(before, profile_text(recipe, name, parent, body, left, indent_of(before)))

@@ -30,7 +30,8 @@ class Stay:
     """Watches the container of a service that runs."""
 
     def __init__(self, service: LiveService, container: Container) -> None:
-        self._live, self._name = service, service.name
+        self._live = service
+        self._name = service.name
         connect = service.deployment.reconnected
         self._follower = Follower(
             service.engine, container.id, pause=POLL, reads=None, connect=connect
@@ -53,7 +54,8 @@ class Stay:
             elif event.kind is Kind.RESTARTED and event.container:
                 self._note_restart(event.container)
             elif event.kind is Kind.RUNNING:
-                self._lost, self._stopped = False, 0.0
+                self._lost = False
+                self._stopped = 0.0
             elif event.kind is Kind.ENDED:
                 last = self._end(event.container)
                 if last:

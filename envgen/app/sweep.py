@@ -97,7 +97,8 @@ def sweep(
 
     An interrupted sweep of the same is continued, unless ``fresh``.
     """
-    session, deployment = asked.session, asked.session.deployment()
+    session = asked.session
+    deployment = asked.session.deployment()
     folder = results_folder(session.file)
     image = deployment.image.id if deployment.image else ""
     parameters: dict[str, Any] = plain(

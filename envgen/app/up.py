@@ -92,7 +92,8 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
     """Ask for each service. PreflightError with the problems of all; services with equal problems
     share them.
     """
-    passed, refused = list[Checked](), list[PreflightError]()
+    passed = list[Checked]()
+    refused = list[PreflightError]()
     reasons = dict[tuple[Problem, ...], list[str]]()
     for name, ask in asked.items():
         try:

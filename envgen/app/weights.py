@@ -166,7 +166,10 @@ class _Progress:
     """Says the progress of a download every few seconds, with the rate and the time left."""
 
     def __init__(self, model: ModelRef, say: Say) -> None:
-        self.model, self.say, self.last, self.began = model, say, 0.0, time.monotonic()
+        self.model = model
+        self.say = say
+        self.last = 0.0
+        self.began = time.monotonic()
         self.first: int | None = None
 
     def __call__(self, line: str) -> None:
@@ -215,7 +218,8 @@ def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
 
 
 def _refused(model: ModelRef, fetched: Pulled, *, token: bool) -> LockError:
-    kind, message = fetched.kind, fetched.problem
+    kind = fetched.kind
+    message = fetched.problem
     message = (
         f"the hub was not reached: {network_reason(message)}" if kind == "network" else message
     )
@@ -238,7 +242,8 @@ def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | No
     """The Hugging Face cache as a mount; None if it doesn't exist. ``make``: create it, owned by
     the user.
     """
-    engine, profile = deployment.engine, deployment.profile
+    engine = deployment.engine
+    profile = deployment.profile
     cache = profile.caches.get(CACHE)
     if cache is None:
         line = HUGGINGFACE.line("~/.cache/huggingface")
@@ -276,7 +281,8 @@ def _ask(
     It runs in ``image`` (default: the profile's). Without an image, a look at a folder of this
     machine runs here.
     """
-    profile, fetches = deployment.profile, on_line is not None
+    profile = deployment.profile
+    fetches = on_line is not None
     mount = _mount(deployment, make=fetches)
     if mount is None:
         return None
@@ -288,7 +294,8 @@ def _ask(
     if not image:
         message = f"the image {profile.image_name} is not built"
         raise RefusedError(message, hint=profile.hint("build"))
-    mounts, env = [mount], {"HOME": "/tmp"}
+    mounts = [mount]
+    env = {"HOME": "/tmp"}
     # Files in a folder of the host belong to the user (with sudo: to the caller).
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(deployment.engine))
     if fetches:
@@ -307,7 +314,8 @@ def _ask(
         network="bridge" if fetches else "none",
         memory=FETCH_MEMORY if fetches else MEMORY,
     )
-    program, there = FETCHER if fetches else PROGRAM, {**request, "home": HOME}
+    program = FETCHER if fetches else PROGRAM
+    there = {**request, "home": HOME}
     return _checked(run.ask(execute, run.shell_python(profile), program, there, timeout=timeout))
 
 

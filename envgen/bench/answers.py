@@ -14,7 +14,11 @@ from typing import Any
 from envgen.bench.record import RunRecord
 from envgen.errors import UsageError
 
-SAME, CLOSE, DIFFERENT, BROKEN, UNKNOWN = "same", "close", "different", "broken", "not compared"
+SAME = "same"
+CLOSE = "close"
+DIFFERENT = "different"
+BROKEN = "broken"
+UNKNOWN = "not compared"
 WORST = (SAME, CLOSE, UNKNOWN, DIFFERENT, BROKEN)
 Step = Mapping[int, float]
 
@@ -112,7 +116,8 @@ def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
         if bad := sum(not math.isfinite(value) for value in (*a.values(), *b.values())):
             odd += bad
             continue
-        mine, other = first(a), first(b)
+        mine = first(a)
+        other = first(b)
         agreed += mine == other
         clear += mine != other and a[mine] - a.get(other, min(a.values())) > CLEAR
         apart.append(divergence(a, b))
@@ -271,7 +276,8 @@ def _compared(
     ``faults``: question -> why it was not answered; ``cut``: those with a text that ends elsewhere.
     """
     whole = together(parts)
-    verdicts, seen = [whole.verdict, *map(_severity, faults.values())], [str(whole)]
+    verdicts = [whole.verdict, *map(_severity, faults.values())]
+    seen = [str(whole)]
     if whole.places < wanted:
         verdicts.append(UNKNOWN)
         seen.append(f"{wanted - whole.places} of {wanted} places were not compared")

@@ -18,7 +18,9 @@ from envgen.serve.events import Completion, NoCompletion
 from envgen.serve.wait import Evidence
 from envgen.text import shorten
 
-PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
+PASSED = "passed"
+FAILED = "failed"
+UNKNOWN = "not checked"
 SHORT, LONG = 12, 4096  # tokens
 LOAD_GROWTH = 5_000_000_000  # bytes
 GRAPHS = r"Graph capturing finished in"
@@ -122,7 +124,8 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
 def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -> list[Criterion]:
     """The limits, in milliseconds, for the medians of a cell with one request at a time."""
     medians = {name: figure.median for name, figure in cell.figures.items()}
-    rate, rows = medians.get("decode_tps"), []
+    rate = medians.get("decode_tps")
+    rows = []
     token = 1000 / rate if rate else None
     for name, limit, value in (
         ("first token", max_ttft, medians.get("ttft_ms")),
@@ -152,7 +155,8 @@ def log_shows(ready: Ready | None, log: str, flags: Sequence[str], *, gpu: bool)
     expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})
     if gpu and "--enforce-eager" not in flags:
         expect = {**expect, "captured CUDA graphs": GRAPHS}
-    evidence, none = Evidence(expect, forbid), "no such line"
+    evidence = Evidence(expect, forbid)
+    none = "no such line"
     for line in log.splitlines():
         evidence.feed(line[:4000])
     rows = [

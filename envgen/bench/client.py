@@ -139,7 +139,8 @@ def find(
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
         raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
     name = model or next(iter(listed))
-    root, length = str(listed[name].get("root") or ""), context_length(listed[name])
+    root = str(listed[name].get("root") or "")
+    length = context_length(listed[name])
     return BenchTarget(target.url, name, root, length, key, silence, names_of(listed, name))
 
 

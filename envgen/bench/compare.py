@@ -131,7 +131,8 @@ class FigureRow:
 
 def compare(a: RunRecord, b: RunRecord) -> list[FigureRow]:
     """All figures that a run has, in their cells."""
-    first, second = table(a.samples), table(b.samples)
+    first = table(a.samples)
+    second = table(b.samples)
     order = list(METRICS)
     keys = sorted({*first, *second}, key=lambda key: (order.index(key[0]), key[1]))
     return [

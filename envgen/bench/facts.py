@@ -87,13 +87,15 @@ class RunningService(LiveService):
 
     def environment(self) -> dict[str, Any]:
         """Image, lock, sources, versions, GPU, variables and flags, without secrets and unknowns."""
-        profile, container = self.deployment.profile, self.container
+        profile = self.deployment.profile
+        container = self.container
         pins = {
             name: str(pin)
             for name, source in profile.sources.items()
             if (pin := source.origin.wheel)
         }
-        info, image = self.engine.info(), self.engine.image(container.image_id)
+        info = self.engine.info()
+        image = self.engine.image(container.image_id)
         labels = image.labels if image else {}
         seen: dict[str, Any] = {
             "service": self.name,

@@ -102,7 +102,8 @@ def stacked(parts_of: Mapping[str, Mapping[str, float]], unit: str) -> list[BarR
     longest = max((sum(parts.values()) for parts in parts_of.values()), default=0.0)
     rows = []
     for label, parts in list(parts_of.items())[:MOST]:
-        at, bars = 0.0, []
+        at = 0.0
+        bars = []
         for name, value in parts.items():
             width = value / longest * WIDTH if longest else 0.0
             bars.append(Bar(name, f"{value:,.1f} {unit}", at, width, names.index(name) % COLORS))
@@ -146,13 +147,15 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
     for cell in run.summary.get("cells", ()):
         many = cell.get("concurrency", 1) if axis == "concurrency" else 1
         name = "total_tps" if many and "total_tps" in cell else "decode_tps"
-        value, size = _median(cell, name), number(cell.get(axis))
+        value = _median(cell, name)
+        size = number(cell.get(axis))
         if value is not None and size is not None:
             points.append((size, value, str(cell.get("test", ""))))
     sizes = {size for size, _, _ in points}
     if len(sizes) < 2:
         return None
-    largest, most = max(sizes), max(value for _, value, _ in points) or 1.0
+    largest = max(sizes)
+    most = max(value for _, value, _ in points) or 1.0
     marks = [
         Mark(
             f"{test}: {value:,.1f}",

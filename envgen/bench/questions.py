@@ -25,7 +25,8 @@ QUICK = slice(
 BATCH = 8  # questions at once
 # The server computes the probabilities of all words for all places of a text at once, in memory
 # that it has not set aside: a longer text is scored in a few places, one by one.
-SCORED_AT_ONCE, PLACES = 256, 6
+SCORED_AT_ONCE = 256
+PLACES = 6
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Asker:
     def __init__(
         self, target: BenchTarget, flags: chat.ChatFlags, on_step: Callable[[str], None]
     ) -> None:
-        self.target, self.flags, self.on_step = target, flags, on_step
+        self.target = target
+        self.flags = flags
+        self.on_step = on_step
         self.at_once = True  # whether it scores all places of a text in one request
         self.gives = True  # whether it gives probabilities
 

@@ -92,7 +92,9 @@ class Run:
     """A run that is being recorded. Without ``end``, the record keeps the samples so far."""
 
     def __init__(self, path: Path, ident: str) -> None:
-        self.path, self.id, self.samples = path, ident, 0
+        self.path = path
+        self.id = ident
+        self.samples = 0
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._began = time.monotonic()
 
@@ -141,7 +143,8 @@ def start(
     be written.
     """
     time.sleep(0.001)  # names have milliseconds: within one, runs would sort by their random ids
-    ident, when = secrets.token_hex(4), utc(datetime.now(timezone.utc))
+    ident = secrets.token_hex(4)
+    when = utc(datetime.now(timezone.utc))
     given = {"environment": environment, "parameters": parameters}
     clean = read_json(redact_secrets(encode(given).decode()))
     head = {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": when, **clean}
@@ -185,7 +188,9 @@ def load(path: Path) -> RunRecord:
         *lines, rest = files.read(path, limit=1 << 30, follow=False).split(b"\n")
     except OSError as error:
         raise ResultsError(f"can't be read: {reason_of(error)}", place=Place(str(path))) from None
-    number, samples, end = 1, [], None
+    number = 1
+    samples = []
+    end = None
     try:
         first = read_json(lines[0] if lines else rest)
         if first["type"] != "start" or first["format"] != FORMAT:
@@ -227,7 +232,8 @@ def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """All records, oldest first, and a line for each that could not be read. Links are not
     followed.
     """
-    records, bad = [], []
+    records = []
+    bad = []
     for path in folder.glob(f"*{SUFFIX}"):
         try:
             records.append(load(path))

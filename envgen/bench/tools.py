@@ -20,7 +20,8 @@ from envgen.live import doing
 from envgen.text import progress, visible
 
 PROGRAM = run.Program("bench_tool")
-LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
+LLAMA_BENCHY = "llama-benchy"
+VLLM = "vllm"
 TOOLS = {  # module, distributions that may have it, hint if it is missing
     LLAMA_BENCHY: (
         "llama_benchy",
@@ -273,7 +274,8 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
     samples: list[dict[str, Any]] = []
-    cell, alone = asked.sample, asked.concurrency == 1
+    cell = asked.sample
+    alone = asked.concurrency == 1
     lists = (report["ttfts"], report["itls"], map(int, report["output_lens"]), report["errors"])
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
@@ -295,7 +297,8 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
 
 def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[CellResult]:
     """Measure each cell that fits the server's context; ``on_cell`` gets each result."""
-    limit, fitting = tool.target.max_len, []
+    limit = tool.target.max_len
+    fitting = []
     for cell in tool.plan.cells():
         size = cell.context + cell.prompt + cell.output
         if limit is None or size <= limit:

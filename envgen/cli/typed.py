@@ -159,7 +159,8 @@ def _names(kind: str, context: click.Context) -> Iterable[str]:
         from envgen.recipes.shipped import shipped
 
         return shipped()
-    file, chosen = context.params.get("file"), context.params.get("profile")
+    file = context.params.get("file")
+    chosen = context.params.get("profile")
     if kind == "modules":
         from envgen.app.cluster.machines import head_of
         from envgen.app.session import Session

@@ -91,7 +91,8 @@ class LiveService:
         """The address at which this process reaches it; for an ssh:// engine, through a forwarded
         port.
         """
-        port, host = _published(self.effective), self.deployment.endpoint.host
+        port = _published(self.effective)
+        host = self.deployment.endpoint.host
         if port is None or not host.startswith("ssh://"):
             return self.url
         address = port.address
@@ -141,7 +142,8 @@ class LiveService:
         """What Compose would mount, without volumes that do not exist: a temporary container must
         not create them.
         """
-        profile, engine = self.profile, self.engine
+        profile = self.profile
+        engine = self.engine
         machine = names.compose_environment(profile, self.deployment.root)
         mounts = list[ContainerMount]()
         for name, source in profile.mounted_sources.items():

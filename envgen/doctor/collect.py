@@ -114,7 +114,8 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
 
 def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     """All evidence; without an engine, that of this machine and a finding."""
-    deployment, profile = subject.deployment, subject.deployment.profile
+    deployment = subject.deployment
+    profile = subject.deployment.profile
     try:
         engine = deployment.engine
         containers = tuple(one for one in deployment.containers(all=True) if not one.one_off)
@@ -124,8 +125,11 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     service = (
         container.service if container else subject.service or profile.default_service or "dev"
     )
-    python, probing = run.shell_python(profile), None
-    probe, trouble, importing = None, None, dict[str, Future[Tried]]()
+    python = run.shell_python(profile)
+    probing = None
+    probe = None
+    trouble = None
+    importing = dict[str, Future[Tried]]()
     listing: Future[tuple[Module, ...] | None] | None = None
     if container is not None and container.state == "running":
         question = _request(subject, service)
@@ -217,7 +221,8 @@ def _in_time(asked: Future[T], late: T) -> T:
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The evidence of this machine, and the engine's error as a finding."""
-    profile, seen = subject.deployment.profile, problem.problems[0].message
+    profile = subject.deployment.profile
+    seen = problem.problems[0].message
     finding = error(
         "no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent"
     )
@@ -232,11 +237,9 @@ def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, li
 
 def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
     """The fields of a Context that need nothing from inside the container."""
-    deployment, profile, engine = (
-        subject.deployment,
-        subject.deployment.profile,
-        subject.deployment.engine,
-    )
+    deployment = subject.deployment
+    profile = subject.deployment.profile
+    engine = subject.deployment.engine
     info = or_none(engine.info)
     image = or_none(lambda: deployment.image)
     local = info is not None and info.local

@@ -23,7 +23,8 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
     """Ask in the running container or, with `--run`, in a temporary one; nothing without FlashInfer
     in the profile.
     """
-    profile, container = context.profile, context.container
+    profile = context.profile
+    container = context.container
     if not any(source.package == "flashinfer" for source in profile.sources.values()):
         return []
     if container is not None and container.state == "running":
@@ -35,7 +36,8 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
             memory=32 << 30, gpu=True
         )
     else:
-        title, start = "no container for the deep checks", envgen(context, "up", context.service)
+        title = "no container for the deep checks"
+        start = envgen(context, "up", context.service)
         return [
             replace(
                 warning(title, "no container", "a running service", start, case="nothing-runs"),
@@ -51,7 +53,8 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
             judge(run.ask(started, run.shell_python(profile), PROGRAM, {}, timeout=LIMIT), context)
         ]
     except EnvgenError as problem:
-        title, seen = "the deep checks could not run", str(problem).splitlines()[0][:300]
+        title = "the deep checks could not run"
+        seen = str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
 
@@ -73,7 +76,8 @@ def judge(reply: Reply | run.NoAnswer, context: Context) -> Finding:
 
 def _kernel(answer: Any, context: Context) -> Finding:
     if "skipped" in answer:
-        title, seen = "no kernel was compiled and run", str(answer["skipped"])
+        title = "no kernel was compiled and run"
+        seen = str(answer["skipped"])
         if context.probe is not None and context.probe.gpus:  # nvidia-smi sees one
             return error(
                 title,

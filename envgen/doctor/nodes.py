@@ -42,12 +42,11 @@ def finding(
     """
     case = {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, "")
     if severity is Severity.OK:
-        title, expected = f"{who[0]}: {message}" if len(who) == 1 else message, ""
+        title = f"{who[0]}: {message}" if len(who) == 1 else message
+        expected = ""
     else:
-        title, expected = (
-            f"{'+'.join(who)}: {message}" if who else message,
-            expected or "the same on all machines",
-        )
+        title = f"{'+'.join(who)}: {message}" if who else message
+        expected = expected or "the same on all machines"
     return Finding(
         severity,
         title,
@@ -96,10 +95,8 @@ class NodeFacts:
         """The command, typed on the head, that copies the model from there; "" where ssh does not
         lead to it.
         """
-        source, host = (
-            self.head.model if self.head else "",
-            self.engine.endpoint.host if self.engine else "",
-        )
+        source = self.head.model if self.head else ""
+        host = self.engine.endpoint.host if self.engine else ""
         if not source or not self.model or not host.startswith("ssh://"):
             return ""
         address = SshAddress.parse(host)
@@ -192,7 +189,8 @@ def about(node: NodeFacts, profile: Profile, service: Service, cluster: Cluster)
 
 
 def _network(node: NodeFacts) -> Finding:
-    machine, there = node.machine, node.facts["interfaces"]
+    machine = node.machine
+    there = node.facts["interfaces"]
     card = there.get(machine.interface)
     if card is None:
         return node.fail(
@@ -217,7 +215,8 @@ def _network(node: NodeFacts) -> Finding:
 
 def _rdma(node: NodeFacts) -> Iterator[Finding]:
     """The RDMA devices, their addresses, and the memory that a container may lock for them."""
-    machine, facts = node.machine, node.facts
+    machine = node.machine
+    facts = node.facts
     for device in machine.rdma:
         port = facts["rdma"].get(device)
         if port is None:

@@ -35,10 +35,8 @@ def run_one(check: Check, context: Context) -> list[Finding]:
         findings = check(context)
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
-        cure, title = (
-            envgen(context, "doctor", "--json"),
-            f"the check {check.id} failed: a defect of envgen",
-        )
+        cure = envgen(context, "doctor", "--json")
+        title = f"the check {check.id} failed: a defect of envgen"
         stack = "".join(traceback.format_exception(defect))
         findings = [error(title, seen, "a finding", cure, case="defect", traceback=stack)]
     return [replace(finding, check=check.id, where=check.where) for finding in findings]
@@ -54,7 +52,8 @@ def joined(reports: Mapping[str, Report]) -> Report:
     """The reports of several machines in one, by the machines' names; findings between machines
     come last.
     """
-    first, several = next(iter(reports.values())), len(reports) > 1
+    first = next(iter(reports.values()))
+    several = len(reports) > 1
     every = [
         replace(finding, node=node if several and finding.where is not Where.NODES else "")
         for node, report in reports.items()

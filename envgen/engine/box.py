@@ -146,7 +146,8 @@ def holders(root: Path = Path("/")) -> list[Program]:
     """Who holds this machine's memory: the programs that use a GPU, and the largest others."""
     pages = os.sysconf("SC_PAGE_SIZE")
     programs = parse_programs(_ask("nvidia-smi", *_PROGRAMS))
-    known, others = {one.pid for one in programs}, list[Program]()
+    known = {one.pid for one in programs}
+    others = list[Program]()
     for folder in (root / "proc").glob("[0-9]*"):
         words = _read(folder / "statm").split()
         if len(words) > 2 and int(folder.name) not in known:

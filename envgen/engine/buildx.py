@@ -101,7 +101,8 @@ def build(
         if show and before is None:
             progress(output[-1])
 
-    argv, started = argv_of("build", *request.words()), time.monotonic()
+    argv = argv_of("build", *request.words())
+    started = time.monotonic()
     values = {name: value for name, value in request.secrets.items() if isinstance(value, str)}
     # Else buildx runs git in the project's folder, and git runs commands from that repository's
     # configuration.

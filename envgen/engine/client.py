@@ -157,7 +157,8 @@ class Engine:
             with contextlib.closing(response):
                 if response.status_code >= 400:
                     return ""
-                tail_of_log, deadline = log.Tail(values.LOG_LIMIT), time.monotonic() + seconds
+                tail_of_log = log.Tail(values.LOG_LIMIT)
+                deadline = time.monotonic() + seconds
                 for data in response.iter_content(None):
                     tail_of_log.feed(data)
                     # The engine also sends what is written meanwhile, endlessly if that is faster

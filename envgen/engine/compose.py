@@ -148,7 +148,8 @@ def read_dotenv(path: Path, names: Sequence[str]) -> Mapping[str, str]:
             f"{path} cannot be read: {error.strerror or error}", hint="make it a small plain file"
         ) from None
     with files.Scratch("compose") as folder:
-        copy, asked = Path(folder) / DOTENV, Path(folder) / "ask.json"
+        copy = Path(folder) / DOTENV
+        asked = Path(folder) / "ask.json"
         copy.write_bytes(content)
         asked.write_text(
             json.dumps(

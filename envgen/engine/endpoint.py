@@ -84,15 +84,15 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
         tls = environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS")
         return Endpoint(_checked(host, bool(tls)), "DOCKER_HOST")
     folder = config_dir(environ)
-    name, chosen_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
+    name = environ.get("DOCKER_CONTEXT", "")
+    chosen_by = "DOCKER_CONTEXT"
     if not name:
-        name, chosen_by = (
-            str(_read_json(folder / "config.json").get("currentContext") or ""),
-            "the current context",
-        )
+        name = str(_read_json(folder / "config.json").get("currentContext") or "")
+        chosen_by = "the current context"
     if name in ("", "default"):
         return Endpoint(DEFAULT_SOCKET)
-    contexts, key = folder / "contexts", hashlib.sha256(name.encode()).hexdigest()
+    contexts = folder / "contexts"
+    key = hashlib.sha256(name.encode()).hexdigest()
     try:
         host = str(_read_json(contexts / "meta" / key / "meta.json")["Endpoints"]["docker"]["Host"])
     except (KeyError, TypeError):
@@ -247,7 +247,8 @@ class SshAddress:
             port = parts.port or 0
         except ValueError:
             raise _bad(text, "is not an address") from None
-        host, user = unquote(parts.hostname or ""), unquote(parts.username or "")
+        host = unquote(parts.hostname or "")
+        user = unquote(parts.username or "")
         # urlsplit makes host names lower case; the names in ~/.ssh/config are not.
         match = re.search(re.escape(host), text, re.IGNORECASE) if host else None
         host = match[0] if match else host

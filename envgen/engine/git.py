@@ -467,7 +467,8 @@ def _run(
     check: bool = True,
 ) -> GitOutput:
     """With ``check`` a failure raises an ``EnvgenError`` with git's message."""
-    program, without = shutil.which("git"), shutil.which("env")
+    program = shutil.which("git")
+    without = shutil.which("env")
     if program is None or without is None:
         raise EngineError("the program 'git' is not installed", hint="install git")
     foreign = [

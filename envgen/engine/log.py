@@ -26,7 +26,8 @@ class Tail:
         while view:
             if self._plain or self._left:
                 size = len(view) if self._plain else self._left
-                part, view = bytes(view[:size]), view[size:]
+                part = bytes(view[:size])
+                view = view[size:]
                 self._left = max(0, self._left - len(part))
                 self._keep(part)
                 continue

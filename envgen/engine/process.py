@@ -273,7 +273,8 @@ class _Lines:
         """The next bytes of a channel; b"" at its end."""
         *lines, rest = (self._rest[channel] + data).split(b"\n")
         if rest and (not data or len(rest) > _LONGEST_LINE):
-            lines, rest = [*lines, rest], b""
+            lines = [*lines, rest]
+            rest = b""
         self._rest[channel] = rest
         for line in lines:
             self._on_line(channel, line.removesuffix(b"\r"))

@@ -68,7 +68,8 @@ def _get(
 ) -> Reply:
     import requests  # a tenth of a second: only where a server is asked
 
-    end, body = time.monotonic() + SECONDS, bytearray()
+    end = time.monotonic() + SECONDS
+    body = bytearray()
     ask = session.get if session else requests.get
     reply = ask(address, headers=headers, timeout=SILENCE, stream=True, verify=certificates())
     with contextlib.closing(reply):

@@ -347,13 +347,16 @@ def classify(
     may have their ends.
     ``outlived``: the indices of lines that tell of no failure: the program went on after them.
     """
-    log, rows = _Text(lines, outlived), list[tuple[Rule, str, int, dict[str, str]]]()
+    log = _Text(lines, outlived)
+    rows = list[tuple[Rule, str, int, dict[str, str]]]()
     for rule in rules_for(kind or ("build" if log.of_build else None)):
-        best, facts = None, dict[str, str]()
+        best = None
+        facts = dict[str, str]()
         for pattern in rule.patterns if fits(rule, known.tags) else ():
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
             if match and (best is None or match[0] < best[0]):
-                best, facts = match, facts | match[2]
+                best = match
+                facts = facts | match[2]
         if best is None or (
             rule.beside and not any(log.search(pattern) for pattern in rule.beside)
         ):
@@ -364,7 +367,8 @@ def classify(
         rows.append((rule, best[1], before + best[0] + 1, {**known.facts, **facts}))
     failed = known.failed or any(not rule.notice and not rule.weak for rule, *_ in rows)
     certain = any(not rule.notice and not rule.weak and not rule.general for rule, *_ in rows)
-    taken, shown = set[int](), list[Explanation]()
+    taken = set[int]()
+    shown = list[Explanation]()
     for rule, evidence, line, facts in rows:
         if line not in taken and not (
             rule.general and certain
@@ -378,7 +382,8 @@ def classify(
 def _explanation(
     rule: Rule, evidence: str, line: int, facts: Mapping[str, str], *, failure: bool = True
 ) -> Explanation:
-    cause, cure = filled(rule.cause, facts), filled(rule.cure, facts)
+    cause = filled(rule.cause, facts)
+    cure = filled(rule.cure, facts)
     return Explanation(
         rule.rule, cause, evidence, line, cure, rule.link, failure, rule.rank, rule.general
     )

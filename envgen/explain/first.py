@@ -181,7 +181,8 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
     if plain.endswith(TRACEBACK):
         if process.state == "after":  # a new failure, not a link of the chain
             yield from _complete(process)
-        process.state, process.package = "frames", ""
+        process.state = "frames"
+        process.package = ""
     elif frame := _FRAME.match(text):
         if process.state == "":  # an excerpt that lacks the header
             process.state = "frames"
@@ -197,10 +198,8 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
         process.root = process.root or ("" if wrapper else text[:SHOWN].strip())
         process.links += not wrapper
         rest = text[raised.end() :]
-        process.wants_reason, process.state = (
-            bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":"),
-            "after",
-        )
+        process.wants_reason = bool(_VALIDATION.search(rest)) or rest.rstrip().endswith(":")
+        process.state = "after"
     elif process.state in ("after", "chained"):
         if any(words in plain for words in CHAINED):
             process.state = "chained"
@@ -220,4 +219,8 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
 
 def _complete(process: _Process) -> Iterator[First]:
     yield from process.shown()
-    process.best, process.state, process.root, process.package, process.links = None, "", "", "", 0
+    process.best = None
+    process.state = ""
+    process.root = ""
+    process.package = ""
+    process.links = 0

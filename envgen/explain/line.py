@@ -45,7 +45,8 @@ def read_line(line: str) -> tuple[str, str, str]:
         words = prefix["step"] or prefix["service"] or prefix["rank"]
         if prefix["pid"]:
             words = f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
-        name, line = words or name, line[prefix.end() :]
+        name = words or name
+        line = line[prefix.end() :]
     if logged := _LOGGED.match(line):
         level = logged["level"] or logged["python"] or logged["nccl"]
         return name, level, line[logged.end() :]

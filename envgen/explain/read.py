@@ -82,7 +82,8 @@ def read_lines(
     If that is no failure, neither is what a server logged before it was up: vLLM goes on without a
     plug-in that can't be imported.
     """
-    tracker, outlived = Tracker(), frozenset[int]() if known.failed else _outlived(lines)
+    tracker = Tracker()
+    outlived = frozenset[int]() if known.failed else _outlived(lines)
     of_starts = Tracker(tracker.versions)
     for number, line in enumerate(lines):
         if line:
@@ -108,13 +109,17 @@ def _outlived(lines: Sequence[str]) -> frozenset[int]:
     """The indices of the lines of each run of a server until it was up. A log has several runs if
     it was restarted.
     """
-    begin, is_up, indices = 0, False, set[int]()
+    begin = 0
+    is_up = False
+    indices = set[int]()
     for number, line in enumerate(lines):
         if is_up and _BEGINS.search(line):
-            begin, is_up = number, False
+            begin = number
+            is_up = False
         if STARTED in line:
             indices |= {*range(begin, number)}
-            begin, is_up = number, True
+            begin = number
+            is_up = True
     return frozenset(indices)
 
 
@@ -135,7 +140,11 @@ def ends_of(log: BinaryIO, size: int = LAST, first: int = HEAD) -> tuple[int, in
 
     It ends at Ctrl-C, too: a log that is followed has no other end.
     """
-    data, head, before, skipped, piece = bytearray(), b"", 0, 0, b"-"
+    data = bytearray()
+    head = b""
+    before = 0
+    skipped = 0
+    piece = b"-"
     while piece:
         try:
             piece = log.read(1 << 20)
@@ -149,7 +158,8 @@ def ends_of(log: BinaryIO, size: int = LAST, first: int = HEAD) -> tuple[int, in
             if not skipped:
                 head = bytes(data[: min(cut, first)])
                 head = head[: head.rfind(b"\n") + 1]
-            before, skipped = before + data.count(b"\n", 0, cut), skipped + cut
+            before = before + data.count(b"\n", 0, cut)
+            skipped = skipped + cut
             del data[:cut]
     return before, skipped, bytes(data), head
 

@@ -86,8 +86,11 @@ def clues(
     lines: Sequence[str], before: int, first: First | None, versions: Mapping[str, str]
 ) -> Clues:
     """What lines tell that no rule explains; ``before``: the number of lines before them."""
-    heaviest, quiet, seen = list[tuple[int, int, str]](), list[tuple[int, int, str]](), set[str]()
-    stems, raised = _data()["stems"], ""
+    heaviest = list[tuple[int, int, str]]()
+    quiet = list[tuple[int, int, str]]()
+    seen = set[str]()
+    stems = _data()["stems"]
+    raised = ""
     for number, line in enumerate(lines, before + 1):
         low = line[:4096].lower()
         if not stems.Match(low.encode("utf-8", "replace")):
@@ -107,7 +110,8 @@ def clues(
             else:
                 heaviest = sorted([*heaviest, (-weight, number, words)])[:DECIDING]
     if first:
-        mine, raised = [(0, first.line, first.text.strip())], first.text
+        mine = [(0, first.line, first.text.strip())]
+        raised = first.text
         if _BARE.match(first.text):  # where it was raised says more
             frames = [
                 (at, frame[1])
@@ -125,7 +129,8 @@ def clues(
     ):  # it hangs: what it waits for is not an error
         heaviest = quiet[-1:]
     whole = "\n".join(lines[:BEGINNING])
-    gpu, architecture = _GPU.search(whole), _ARCHITECTURE.search(whole)
+    gpu = _GPU.search(whole)
+    architecture = _ARCHITECTURE.search(whole)
     machine = {part[1].lower(): part[2] for part in reversed([*_MACHINE.finditer(whole)])}
     return Clues(
         tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),

@@ -94,14 +94,16 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    last, seen = time.monotonic(), -1
+    last = time.monotonic()
+    seen = -1
     try:
         while time.monotonic() - last <= silence:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(0.2)
             size = sum(os.path.getsize(path) for path in names.values() if os.path.exists(path))
             if size != seen:
-                last, seen = time.monotonic(), size
+                last = time.monotonic()
+                seen = size
         return -9
     finally:
         with contextlib.suppress(OSError):

@@ -71,7 +71,8 @@ def tunings() -> list[dict[str, Any]]:
     cache (https://github.com/vllm-project/vllm,
     model_executor/warmup/flashinfer_autotune_cache.py).
     """
-    known, home = os.environ, os.path.expanduser("~")
+    known = os.environ
+    home = os.path.expanduser("~")
     root = os.path.join(known.get("FLASHINFER_WORKSPACE_BASE") or home, ".cache", "flashinfer")
     vllm = known.get("VLLM_CACHE_ROOT") or os.path.join(
         known.get("XDG_CACHE_HOME") or home + "/.cache", "vllm"
@@ -85,7 +86,8 @@ def tunings() -> list[dict[str, Any]]:
 
 
 def _tuning(place: str) -> dict[str, Any]:
-    digest, results = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    results = 0
     for folder, below, names in os.walk(place):
         below.sort()
         for name in sorted(names):

@@ -317,7 +317,9 @@ def pull(request: Doc) -> Doc:
     per second.
     """
     trust(str(request.get("ca", "")))
-    home, repo, revision = str(request["home"]), str(request["repo"]), str(request["revision"])
+    home = str(request["home"])
+    repo = str(request["repo"])
+    revision = str(request["revision"])
     os.environ.update(
         {"HF_HOME": home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     )

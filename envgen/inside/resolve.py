@@ -123,7 +123,9 @@ class PackageSets:
 
     def __init__(self, folder: str, uv: str, present: Present, request: Doc) -> None:
         removed = set(map(normal, request["removed"]))
-        self.folder, self.uv, self.request = folder, uv, request
+        self.folder = folder
+        self.uv = uv
+        self.request = request
         self.present = {name: found for name, found in present.items() if name not in removed}
         os.makedirs(folder, exist_ok=True)
         self.links = os.path.join(os.path.dirname(folder), "stand-ins")
@@ -220,7 +222,8 @@ class PackageSets:
     def one(
         self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]
     ) -> List[Doc]:
-        name, own = item["name"], normal(item["own"])
+        name = item["name"]
+        own = normal(item["own"])
         never = {*off, *map(normal, item["never"])} - {own}
         present: Dict[str, str] = {}
         if name != "uv":
@@ -282,9 +285,11 @@ class PackageSets:
             toml = importlib.import_module("pip._vendor.tomli")
         with open(path, encoding="utf-8") as file:
             packages = toml.loads(file.read()).get("packages", [])
-        pins, tags = [], self.tags()
+        pins = []
+        tags = self.tags()
         for package in packages:
-            name, wheels = normal(package["name"]), hashes_of(package.get("wheels", []))
+            name = normal(package["name"])
+            wheels = hashes_of(package.get("wheels", []))
             fitting = [digest for file, digest in wheels if fits(file, tags)]
             sources = [package[key] for key in ("sdist", "archive") if key in package]
             hashes = fitting or [digest for _, digest in hashes_of(sources)]
@@ -340,7 +345,8 @@ def answer(request: Doc) -> Doc:
     with tempfile.TemporaryDirectory(
         prefix="envgen-"
     ) as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
-        uv, present = attempt(get_uv, folder), installed()
+        uv = attempt(get_uv, folder)
+        present = installed()
         if "failed" in uv:
             return {"arch": arch, "python": dict.fromkeys(request["python"], uv)}
         stand_ins(os.path.join(folder, "stand-ins"), present)

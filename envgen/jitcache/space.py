@@ -84,7 +84,8 @@ def copy_kernels(cache: JitCache, older: ContainerMount) -> None:
     deployment = cache.deployment
     assert deployment.image is not None  # ``sibling_cache`` found one
     mount = cache_mount(deployment)
-    old, new = replace(older, target="/envgen-old"), replace(mount, target="/envgen-new")
+    old = replace(older, target="/envgen-old")
+    new = replace(mount, target="/envgen-new")
     root = root_in(service_env(deployment.profile), deployment.profile)
     place = temporary_host(deployment, root, mount)
     done = deployment.engine.run_once(
@@ -98,7 +99,9 @@ def copy_kernels(cache: JitCache, older: ContainerMount) -> None:
         copied = not done.code
         kept, dropped = cache.keep_proven(place) if copied else ([], ["all"])
     except EnvgenError:
-        copied, kept, dropped = False, [], ["all"]
+        copied = False
+        kept = []
+        dropped = ["all"]
     if not copied:  # nothing unproven stays
         cache.drop(place)
     again = f"; compiled again: {', '.join(dropped)}" if dropped else ""

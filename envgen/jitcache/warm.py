@@ -122,7 +122,8 @@ class Warm:
             )
 
     def _event(self, event: dict[str, Any]) -> None:
-        kind, module = event["event"], event.get("module", "")
+        kind = event["event"]
+        module = event.get("module", "")
         if not isinstance(kind, str) or not isinstance(module, str):
             raise TypeError("not an event")
         if kind == "import":
@@ -221,10 +222,8 @@ def _runner(cache: JitCache, place: AgentHost) -> RunLines:
             return engine.exec(
                 place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line
             ).code
-        profile, service = (
-            cache.deployment.profile,
-            next(iter(cache.deployment.profile.services), ""),
-        )
+        profile = cache.deployment.profile
+        service = next(iter(cache.deployment.profile.services), "")
         env = {**service_env(profile), **user_env(profile, service), **env}
         user = run_as(engine, profile, service)
         return engine.run_once(

@@ -187,7 +187,8 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
     git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
-    asks, pythons = python_asks(profile, digest), lock.python.get(profile.name, {})
+    asks = python_asks(profile, digest)
+    pythons = lock.python.get(profile.name, {})
     return ProfileLock(
         base=base,
         git=git,

@@ -29,7 +29,8 @@ from envgen.redact import without_login
 from envgen.text import visible
 
 # Where an image's digest is from: its registry, or only the local engine.
-REGISTRY, LOCAL = "registry", "local"
+REGISTRY = "registry"
+LOCAL = "local"
 
 FORMAT = 1  # of envgen.lock
 
@@ -431,7 +432,8 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputCh
     """What differs, by name. Hashes count only where the version is the same."""
     differences = []
     for name in sorted({*before, *after}):
-        old, new = before.get(name, ""), after.get(name, "")
+        old = before.get(name, "")
+        new = after.get(name, "")
         if old == new:
             continue
         version = name.removesuffix(" sha256")

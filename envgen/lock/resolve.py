@@ -108,7 +108,8 @@ def resolve(
         "models": {},
     }
     for question in (question for profile in profiles for question in _questions(profile, engine)):
-        begun, known = jobs[question.part], vars(old)[question.part]
+        begun = jobs[question.part]
+        known = vars(old)[question.part]
         entry = question.entry
         unasked = entry not in known or entry in old.read
         if entry not in begun and (unasked or upgrade.wants(*question.names)):
@@ -166,7 +167,8 @@ class _Question:
 
 def _questions(profile: Profile, engine: Engine | None) -> Iterator[_Question]:
     """All images, refs and revisions of models of a profile."""
-    image, name = str(profile.base.image), profile.name
+    image = str(profile.base.image)
+    name = profile.name
     yield _Question(
         "images",
         image,
@@ -177,19 +179,19 @@ def _questions(profile: Profile, engine: Engine | None) -> Iterator[_Question]:
         partial(_ask_image, profile, engine),
     )
     for git in ask.repositories(profile):
-        what, key = f"{git.name} {git.ref}", f"sources.{git.source}.origin"
+        what = f"{git.name} {git.ref}"
+        key = f"sources.{git.source}.origin"
         yield _Question(
             "git", git.key, (git.name,), what, name, key, partial(resolve_git, git.url, git.ref)
         )
     for service, model in (
         (service, one) for service, models in ask.models_of(profile).items() for one in models
     ):
-        entry, what, key = (
-            model_key(model.repo, model.revision),
-            f"{model.repo} {model.revision}",
-            "model.repo",
-        )
-        names, ask_it = (service, model.repo), partial(_ask_model, model)
+        entry = model_key(model.repo, model.revision)
+        what = f"{model.repo} {model.revision}"
+        key = "model.repo"
+        names = (service, model.repo)
+        ask_it = partial(_ask_model, model)
         yield _Question("models", entry, names, what, name, f"services.{service}.{key}", ask_it)
 
 
@@ -243,7 +245,8 @@ def _answers(
                 )
             continue
         out.answered.add(entry)
-        first, now = _value(before), _value(answers[entry])
+        first = _value(before)
+        now = _value(answers[entry])
         if before is not None and first != now:
             out.notes.append(
                 f"{question.what} was read as {first} in {old.read[entry]}; now it is {now}"
@@ -276,7 +279,8 @@ def _packages(
     resolved: dict[str, Mapping[str, PythonLock]] = {}
     groups: dict[tuple[str, ...], list[Profile]] = {}
     for profile in profiles:
-        mine, base = ask.locked(profile, lock), profile.base
+        mine = ask.locked(profile, lock)
+        base = profile.base
         if mine.base is None:
             continue  # already a problem
         image = engine.image(str(base.image)) if engine else None
@@ -290,7 +294,8 @@ def _packages(
             key = (str(base.image), base.python, repr(base.apt), repr(profile.pip.index_variables))
             groups.setdefault(key, []).append(profile)
     for (name, *_), group in groups.items():
-        base_lock, names = lock.images[name], ", ".join(profile.name for profile in group)
+        base_lock = lock.images[name]
+        names = ", ".join(profile.name for profile in group)
         try:
             _require_image(base_lock, engine)
             assert engine
@@ -358,7 +363,8 @@ def _ask_inside(
 
     ``kept``: profile -> set -> package -> version.
     """
-    base, pip = profiles[0].base, profiles[0].pip
+    base = profiles[0].base
+    pip = profiles[0].pip
     request = {"python": {p.name: _request(p, kept[p.name]) for p in profiles}}
     scripts = ("runtime/lib/with-index", "runtime/lib/with-network", "build/apt-install")
     texts = [(data_dir("docker") / name).read_text("utf-8") for name in scripts]

@@ -161,7 +161,8 @@ def resolve_image(ref: ImageRef, *, timeout: float = 60.0) -> ImageLock:
     """The digests of an image, from its registry. Raises LockError, whose message begins with the
     image's name.
     """
-    name, host = str(ref), ref.registry or "docker.io"
+    name = str(ref)
+    host = ref.registry or "docker.io"
     argv = [*plugin_argv("buildx"), "imagetools", "inspect", "--format", "{{json .}}", name]
     with _about(name):
         try:
@@ -200,7 +201,8 @@ def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
         document = _mapping(read_json(answer))
     except ValueError:
         raise LockError("buildx printed no JSON; envgen needs buildx 0.10 or newer") from None
-    manifest, image = _mapping(document.get("manifest")), _mapping(document.get("image"))
+    manifest = _mapping(document.get("manifest"))
+    image = _mapping(document.get("image"))
     digest = str(manifest.get("digest", ""))
     if not _DIGEST.fullmatch(digest):
         raise LockError("its registry gives no digest")
@@ -274,7 +276,8 @@ def size_of(model: ModelRef) -> int:
     for row in rows:
         if not isinstance(row, dict):
             continue
-        name, size = str(row.get("rfilename")), row.get("size")
+        name = str(row.get("rfilename"))
+        size = row.get("size")
         is_ignored = any(fnmatch(name, str(glob)) for glob in model.ignore)
         if isinstance(size, int) and size > 0 and not is_ignored:
             total += size
@@ -283,7 +286,8 @@ def size_of(model: ModelRef) -> int:
 
 def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
     """What the hub says of a model's revision. Raises LockError."""
-    endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
+    endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+    token = os.environ.get("HF_TOKEN", "")
     headers = {
         "Accept": "application/json",
         **({"Authorization": f"Bearer {token}"} if token else {}),

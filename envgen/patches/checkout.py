@@ -72,7 +72,8 @@ def _is_missing(folder: Path, patch: Patch) -> bool:
         path = folder / os.fsdecode(name)
         if path.is_file() and bool(path.stat().st_mode & 0o100) != (mode == b"755"):
             return True
-    onward, back = _distance(folder, patch), _distance(folder, patch, "-R")
+    onward = _distance(folder, patch)
+    back = _distance(folder, patch, "-R")
     if onward is None and back is None:
         # Edits in the lines around it leave one line of context.
         return apply(folder, patch.content, "--check", "-R", "-C1").code != 0

@@ -121,7 +121,8 @@ def read_patch(content: bytes, file: str) -> list[FileDiff]:
         place = Place(file, number, 1, text=masked(line[:160]))
         in_header = bool(diffs) and diffs[-1].in_header
         if old > 0 or new > 0:
-            old, new = old - (line[:1] not in ("+", "\\")), new - (line[:1] not in ("-", "\\"))
+            old = old - (line[:1] not in ("+", "\\"))
+            new = new - (line[:1] not in ("-", "\\"))
         elif line.startswith("diff --git "):
             names = line.split(" ")[2:]
             diffs.append(FileDiff(names[0], names[-1], number))
@@ -317,7 +318,8 @@ def _read(root: Path, path: str, place: Place) -> bytes:
     """The bytes of a file of the project. A link that leads out of the project is refused, not
     followed.
     """
-    file, hint = root / path, "correct the name, or remove the line"
+    file = root / path
+    hint = "correct the name, or remove the line"
     try:
         if not file.resolve(strict=True).is_relative_to(root.resolve()):
             raise _refusal(f"{path} is a link that leaves the project", place, "copy the file here")

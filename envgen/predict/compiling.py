@@ -74,10 +74,8 @@ def by_words(service: Service, gpu: Gpu) -> Compiling | None:
 
 def compiles_less(profile: Profile, service: str) -> str:
     """How to start the service with other experts; "" where the profile has no such variant."""
-    key, older = (
-        f"services.{service}.args.moe-backend",
-        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS",
-    )
+    key = f"services.{service}.args.moe-backend"
+    older = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"
     chosen = profile.variants.get(profile.variant)
     if chosen is not None and {key, f"services.{service}.env.{older}"} & {*chosen.changes}:
         return f"without `--variant {profile.variant}` it compiles less"

@@ -9,7 +9,8 @@ from typing import Any
 # The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On
 # a GPU with its own memory 1.5 to 2.1 GiB were seen; on unified memory public measurements are 5.4
 # to 6.7 GiB, and loaders that keep buffers take 4.4 GiB more (docs/seen.md).
-DISCRETE, UNIFIED = 2 << 30, 6 << 30
+DISCRETE = 2 << 30
+UNIFIED = 6 << 30
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
 _MAMBA = ("mamba", "linear_attention", "mamba2")
 _OTHER = (
@@ -41,7 +42,8 @@ class KvCost:
 
     def largest(self, room: int, most: int, batched: int = 0) -> int:
         """The longest sequence, up to ``most`` tokens, that fits ``room`` bytes; 0: none."""
-        low, high = 0, most
+        low = 0
+        high = most
         while low < high:
             middle = (low + high + 1) // 2
             if self.sequence(middle, batched) <= room:
@@ -70,7 +72,8 @@ def cache_of(
     unknown); ``state_dtype``: of their recurrent part.
     """
     text = _text(config)
-    layers, wide = _layers(text), _width(dtype if cache_dtype == "auto" else cache_dtype)
+    layers = _layers(text)
+    wide = _width(dtype if cache_dtype == "auto" else cache_dtype)
     if layers is None or wide is None or any(text.get(name) for name in _OTHER):
         return None
     if (
@@ -84,11 +87,13 @@ def cache_of(
         ):
             return None
         return KvCost((rank + rope) * wide * len(layers) + beside)
-    full, windowed = layers.count("full_attention"), layers.count("sliding_attention")
+    full = layers.count("full_attention")
+    windowed = layers.count("sliding_attention")
     linear = sum(kind in _MAMBA for kind in layers)
     if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
         return None
-    windowed_pair, full_pair = _pair(text, ranks), _pair(text, ranks, wider="global_")
+    windowed_pair = _pair(text, ranks)
+    full_pair = _pair(text, ranks, wider="global_")
     state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
     states = states if linear else 0
     window = _number(text, "sliding_window") if windowed else 0
@@ -104,7 +109,8 @@ def cache_of(
         return None
     token = full_pair * wide + index
     if beside % token == 0:  # its layers are like the model's, and share their groups
-        draft, beside = draft + beside // token, 0
+        draft = draft + beside // token
+        beside = 0
     full, windowed, linear = _padded(full + draft, windowed, linear)
     state = (
         -(-state // (token * _BLOCK)) * token * _BLOCK
@@ -148,10 +154,8 @@ def _width(dtype: str) -> int | None:
 
 def _layers(text: Mapping[str, Any]) -> list[str] | None:
     """The kind of each layer."""
-    pattern, kinds = (
-        text.get("hybrid_override_pattern"),
-        text.get("layer_types") or text.get("layers_block_type"),
-    )
+    pattern = text.get("hybrid_override_pattern")
+    kinds = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(pattern, str):
         return [_PATTERN.get(one, one) for one in pattern]
     if isinstance(kinds, list):
@@ -183,7 +187,8 @@ def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
     )
     size = _number(text, f"{wider}head_dim", "head_dim")
     if size is None:
-        hidden, many = _number(text, "hidden_size"), _number(text, "num_attention_heads")
+        hidden = _number(text, "hidden_size")
+        many = _number(text, "num_attention_heads")
         size = hidden // many if hidden and many else None
     if not heads or not size:  # a size of 0: more heads than elements
         return None
@@ -196,7 +201,8 @@ def _index(text: Mapping[str, Any]) -> int | None:
     """
     if not text.get("indexer_n_heads"):
         return 0
-    size, ratio = _number(text, "indexer_head_dim"), _number(text, "indexer_compress_ratio")
+    size = _number(text, "indexer_head_dim")
+    ratio = _number(text, "indexer_compress_ratio")
     return 2 * size // ratio if size and ratio else None
 
 
@@ -221,7 +227,8 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None, kept: int | No
     heads, size, state = (
         _number(text, one) for one in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")
     )
-    groups, taps = _number(text, "n_groups"), _number(text, "conv_kernel")
+    groups = _number(text, "n_groups")
+    taps = _number(text, "conv_kernel")
     if heads is None or size is None or state is None or groups is None or taps is None:
         return None
     return (
@@ -323,7 +330,8 @@ class Estimate:
             else ""
         )
         texts.append(f"KV cache {_size(sequence)} for {self.context} tokens{every}")
-        room, longest = self.room, self.context_that_fits
+        room = self.room
+        longest = self.context_that_fits
         if room is None or longest is None or self.least is None:
             return texts
         limit = (
@@ -358,7 +366,8 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
         return None
     named = ("ranks", "stages", "context", "sequences", "batched")
     ranks, stages, context, sequences, batched = (_number(size, name) for name in named)
-    memory, share = _number({"memory": gpu}, "memory"), size.get("share")
+    memory = _number({"memory": gpu}, "memory")
+    share = size.get("share")
     if None in (ranks, stages, context, sequences, batched, memory) or not isinstance(share, float):
         return None
     assert ranks and stages and context and sequences and batched and memory
@@ -366,11 +375,9 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
         return None
     draft = str(size.get("draft") or "")
     own = _own_draft(_text(size["config"])) if draft.endswith("mtp") else 0
-    weights, extra, beside = (
-        _number(size, "weights"),
-        _number(size, "draft_weights"),
-        _draft_beside(size, ranks),
-    )
+    weights = _number(size, "weights")
+    extra = _number(size, "draft_weights")
+    beside = _draft_beside(size, ranks)
     if own or beside is not None:
         draft = "own" if own else "counted"
     if beside is not None and extra is None and weights is not None:

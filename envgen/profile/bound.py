@@ -71,7 +71,8 @@ class BoundProfile:
         broken = self._binding.broken
         if any(_covers(other, key) or (whole and _covers(key, other)) for other in broken):
             return
-        node, missing = self.tree, False
+        node = self.tree
+        missing = False
         for part in parts:  # a default has no place: take the nearest value that is written
             missing = part not in node.items
             if missing:

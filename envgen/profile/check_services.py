@@ -226,7 +226,8 @@ def _machines(report: BoundProfile) -> None:
 
 
 def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
-    machines, count = section.profile.nodes, len(cluster.nodes)
+    machines = section.profile.nodes
+    count = len(cluster.nodes)
     if count < 2:
         section.problem(
             "cluster.nodes", "needs two machines or more", "leave `cluster` out for one machine"

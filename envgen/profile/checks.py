@@ -234,7 +234,8 @@ def _python_path(report: BoundProfile) -> None:
 
 
 def _packages(report: BoundProfile) -> None:
-    section, pip = report.at("pip"), report.profile.pip
+    section = report.at("pip")
+    pip = report.profile.pip
     protected = {canonicalize_name(name) for name in pip.protect}
     sources: dict[str, str] = {
         canonicalize_name(source.distribution): name
@@ -260,7 +261,8 @@ def _packages(report: BoundProfile) -> None:
 
 
 def _env(report: BoundProfile) -> None:
-    profile, secrets = report.profile, report.profile.secrets
+    profile = report.profile
+    secrets = report.profile.secrets
     places: list[tuple[Path_, Mapping[str, str]]] = [
         (("env", group), names) for group, names in profile.env.items()
     ]

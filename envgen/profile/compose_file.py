@@ -42,10 +42,8 @@ def own_file(profile: Profile, root: Path) -> Path | None:
             f"compose of profile {profile.name}: {path} is a link that leaves the project folder"
         )
         raise ProjectError([Problem(message, hint="copy it here")])
-    source, problems = (
-        ValueText(label_of(path), PROJECT, text_of(path, label_of(path))),
-        list[Problem](),
-    )
+    source = ValueText(label_of(path), PROJECT, text_of(path, label_of(path)))
+    problems = list[Problem]()
     for number, line in enumerate(source.text.split("\n"), 1):
         if kind := secret_in(line):
             hint = "write `secrets: [NAME]` in the profile, and ${NAME} there"

@@ -20,7 +20,8 @@ def with_value(text: str, place: Place | None, key: str, value: str) -> str:
     there, or if it is an alias, an anchor or a block of lines.
     """
     for node in _scalars(yaml.compose(text, yaml.BaseLoader)):
-        start, end = node.start_mark, node.end_mark
+        start = node.start_mark
+        end = node.end_mark
         if place is None or (start.line + 1, start.column + 1) != (place.line, place.column):
             continue
         if text[start.index] in "&*!|>":
@@ -40,7 +41,8 @@ def _spelled(value: str, style: str | None) -> str:
 
 def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
     """Each scalar of a document; one that several aliases name only once."""
-    left, known = [node], set[int]()
+    left = [node]
+    known = set[int]()
     while left:
         one = left.pop()
         if one is None or id(one) in known:

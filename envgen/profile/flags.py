@@ -71,7 +71,8 @@ def plain_name(name: str) -> str:
 
 def words_of(name: str, value: ArgValue, *, of_vllm: bool) -> list[str]:
     """The words of one flag. ``of_vllm``: the command is vLLM's, whose false is --no-FLAG."""
-    flag, plain = f"--{name}" if len(name) > 1 else f"-{name}", plain_name(name)
+    flag = f"--{name}" if len(name) > 1 else f"-{name}"
+    plain = plain_name(name)
     special = plain if of_vllm else ""
     if "." in plain or special in _JSON:  # vLLM reads the one word after it as JSON
         value = _json(value)

@@ -56,7 +56,8 @@ def _override(
     """The override with the value ``text``: YAML flow where it begins like one, else one plain
     scalar.
     """
-    node, new = None, list[Problem]()
+    node = None
+    new = list[Problem]()
     try:
         source.text = plain_text(text).strip(" ")
     except ValueError as error:

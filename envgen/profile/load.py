@@ -117,7 +117,8 @@ def load_project(
         written.broken or len(problems) > known
     )  # then what a profile lacks may come from the broken one
     trees = layers.layered(written.sections, chains)
-    chosen, varied = profile or written.default, False
+    chosen = profile or written.default
+    varied = False
     before = trees.get(chosen)
     if before is not None:
         varied_tree = with_variant(before, variant) if variant else None
@@ -169,15 +170,18 @@ def _read_files(
 ) -> _Written:
     """``searched``: the project file was not named, so another user's local file is refused."""
     top = read(path, label_of(path), text=text)
-    head, sections = _top(ProjectFile, top, problems), [_sections(top, problems)]
-    profiles, whole = sections[0][1], top.items.get("profiles")
+    head = _top(ProjectFile, top, problems)
+    sections = [_sections(top, problems)]
+    profiles = sections[0][1]
+    whole = top.items.get("profiles")
     if not profiles and (whole is None or whole.kind in (MAP, NULL)):
         place = (whole or top).place("profiles")
         problems.append(
             Problem("a project needs at least one profile", place, "write them below `profiles:`")
         )
     broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
-    name, default = head.name, head.default_profile or next(iter(profiles), "")
+    name = head.name
+    default = head.default_profile or next(iter(profiles), "")
     local_path = path.with_name(LOCAL_NAME)
     if not local or not local_path.exists():
         return _Written(name, default, top, sections, broken)
@@ -187,10 +191,8 @@ def _read_files(
     sections.append(_sections(own, problems))
     for added, node in sections[1][1].items():
         if added not in profiles:
-            message, hint = (
-                f"profile {added!r} does not exist; overrides can't add it",
-                which(added, list(profiles)),
-            )
+            message = f"profile {added!r} does not exist; overrides can't add it"
+            hint = which(added, list(profiles))
             problems.append(Problem(message, node.key_place(f"profiles.{added}"), hint))
         if "extends" in node.items:
             place = node.items["extends"].key_place(f"profiles.{added}.extends")

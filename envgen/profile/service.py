@@ -238,7 +238,8 @@ class Service:
     @property
     def own_port(self) -> tuple[str, int | None] | None:
         """The port that its arguments name: (key of the file, port or None); None if unknown."""
-        value, key = self.flag("port"), "args.port" if "port" in self.args else "command"
+        value = self.flag("port")
+        key = "args.port" if "port" in self.args else "command"
         if value is None:
             return ("vLLM's default", 8000) if self.is_vllm_server else None
         return (

@@ -171,15 +171,13 @@ def meaning(pattern: str) -> str:
     )
 
 
-SCALAR, ENUM, VALUE, RECORD, SEQUENCE, MAPPING, ARG = (
-    "scalar",
-    "enum",
-    "value",
-    "record",
-    "sequence",
-    "mapping",
-    "arg",
-)
+SCALAR = "scalar"
+ENUM = "enum"
+VALUE = "value"
+RECORD = "record"
+SEQUENCE = "sequence"
+MAPPING = "mapping"
+ARG = "arg"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,13 @@ from envgen.errors import Place, Problem, ProjectError
 from envgen.redact import redact_secrets
 from envgen.text import did_you_mean, masked, reason_of, visible
 
-MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
+MAP = "map"
+LIST = "list"
+TEXT = "text"
+INT = "int"
+FLOAT = "float"
+BOOL = "bool"
+NULL = "null"
 
 # Kinds in messages.
 SEEN = {
@@ -35,14 +41,12 @@ SEEN = {
     NULL: "nothing",
 }
 
-PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = (
-    "project",
-    "local",
-    "variant",
-    "environment",
-    "set",
-    "default",
-)
+PROJECT = "project"
+LOCAL = "local"
+VARIANT = "variant"
+ENVIRONMENT = "environment"
+SET = "set"
+DEFAULT = "default"
 
 
 @dataclass(eq=False)
@@ -352,7 +356,8 @@ class _Walker:
 
     def walk(self, node: yaml.Node, path: str) -> YamlNode:
         """The tree below ``node``. Aliases are followed, so size and depth are checked here."""
-        line, column = node.start_mark.line + 1, node.start_mark.column + 1
+        line = node.start_mark.line + 1
+        column = node.start_mark.column + 1
         self.count += 1
         if node.tag not in _PLAIN_TAGS and not (self.foreign and node.tag in _COMPOSE_TAGS):
             shown = node.tag.replace(_CORE, "!!", 1)
@@ -455,7 +460,8 @@ def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
     except files.NotAFile as error:
         message = reason_of(error)
         if path.is_dir():
-            message, hint = "is a folder, not a file", "name the file in it"
+            message = "is a folder, not a file"
+            hint = "name the file in it"
     except OSError as error:
         message = f"cannot be read: {reason_of(error).lower()}"
     raise ProjectError([Problem(message, Place(label), hint)])

@@ -123,7 +123,8 @@ def _shared(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
 
 def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | None:
     """Why a value of a profile has no effect, and what to do; None if it has one."""
-    sources, services = profile.sources, profile.services
+    sources = profile.sources
+    services = profile.services
     match path:
         case ("variants", *_) | (
             "sources",

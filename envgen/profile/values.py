@@ -336,7 +336,9 @@ class PortMapping:
     def parse(cls, text: str) -> PortMapping:
         what = "a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000"
         match = _match(cls.PATTERN, text, what)
-        address, host, container = match[1] or "", int(match[2]), int(match[3])
+        address = match[1] or ""
+        host = int(match[2])
+        container = int(match[3])
         if address and (
             address.count(".") != 3
             or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))

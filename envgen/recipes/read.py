@@ -120,7 +120,8 @@ class _Reader:
     """One file, in any of the formats."""
 
     def __init__(self, top: YamlNode, file: str) -> None:
-        self.top, self.file = top, file
+        self.top = top
+        self.file = file
         self.left: list[str] = []
 
     def _text(self, key: str, node: YamlNode | None = None, *, needed: bool = False) -> str:
@@ -235,7 +236,8 @@ class _Reader:
     # --- vllm-project/recipes ---
 
     def vllm(self, variant: str) -> Recipe:
-        model, variants = self.top.items["model"], self._map("variants")
+        model = self.top.items["model"]
+        variants = self._map("variants")
         if "omni" in self._words(self._map("meta").get("tasks")):
             raise refusal(
                 "is served by vLLM-Omni, not by `vllm serve`",
@@ -430,7 +432,8 @@ class _Reader:
                 raise refusal(
                     f"two models: {model}, and {words[2]} in the command", place, "keep one of them"
                 )
-            model, args = words[2], flags_of(words[3:], place)
+            model = words[2]
+            args = flags_of(words[3:], place)
         else:
             args = {
                 name.replace("_", "-"): value

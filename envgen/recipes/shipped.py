@@ -35,7 +35,8 @@ def models() -> Mapping[str, Mapping[str, Any]]:
     """``config`` (config.json) and ``weights`` (published bytes) of the recipes' models and drafts,
     by repository.
     """
-    folder, known = resources.files("envgen.recipes") / "data", {}
+    folder = resources.files("envgen.recipes") / "data"
+    known = {}
     for name, recipe in shipped().items():
         draft = (draft_of(recipe), f"{name}.draft", recipe.draft)
         for repo, file, size in ((recipe.repo, name, recipe.weights), draft):

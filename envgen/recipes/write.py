@@ -197,10 +197,8 @@ def profile_text(
 
 def _from_model(tree: YamlNode, service: str, *path: str) -> bool:
     """Whether a value of a service follows from its `model`, rather than being written."""
-    value, repo = (
-        tree.at(("services", service, *path)),
-        tree.at(("services", service, "model", "repo")),
-    )
+    value = tree.at(("services", service, *path))
+    repo = tree.at(("services", service, "model", "repo"))
     return value is not None and repo is not None and value.place() == repo.place()
 
 

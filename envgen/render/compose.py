@@ -65,10 +65,8 @@ def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
             words = f"  hf download {model.repo} --revision {model.revision}"
             yield words.removesuffix(" --revision main").ljust(60) + "# or `envgen model pull`"
     yield f"  docker compose {file} build"
-    started, others = (
-        _started(profile),
-        [name for name in profile.services if name != _started(profile)],
-    )
+    started = _started(profile)
+    others = [name for name in profile.services if name != _started(profile)]
     if profile.mounted_sources:
         yield f"  docker compose {file} run --rm {started} envgen-install   # once: installs the checkouts"
     yield f"  docker compose {file} up -d".ljust(60) + f"# {started}"
@@ -324,7 +322,8 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
         if cache.host is None:
             volumes.append(_volume(f"cache-{name}", cache.path.path))
         else:
-            variable, below = names.cache_variable(name), folder_of(name, key)
+            variable = names.cache_variable(name)
+            below = folder_of(name, key)
             text = _host(variable, cache.host, f"a folder for the cache {name}", below)
             read_only = name == HUGGINGFACE.name and profile.only_reads_weights
             volumes.append(_bind(text, cache.path, read_only=read_only, create=not read_only))

@@ -33,7 +33,8 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
 
     ``files``: path -> digest of its content.
     """
-    profile, lock = plan.profile, plan.lock
+    profile = plan.profile
+    lock = plan.lock
     inputs: dict[str, object] = {}
     for path, value in flat(plain(profile)):
         key = join_path(path)

@@ -44,7 +44,8 @@ _MOUNT = re.compile(
     r"--mount=from=(?:scripts|index),source=/(\S+?),target=|COPY --from=scripts (?:--chmod=0644 )?/(\S+) "
 )
 LEFT_OUT = (".git", ".envgen", "__pycache__")
-MOST, LARGEST = 20_000, 256 << 20
+MOST = 20_000
+LARGEST = 256 << 20
 _PROGRAM = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -80,7 +81,9 @@ def render_profile(
         own = files_of(profile, root)
         text = dockerfile(plan)
         programs = used(text, docker_files(plan))
-        shared, shared_text, shared_programs = plan, text, programs
+        shared = plan
+        shared_text = text
+        shared_programs = programs
         if plan.ca or plan.wheelhouse:  # of this machine, so no inputs of an image
             inputs_only = replace(
                 profile, network=Network(), build=replace(profile.build, wheelhouse=None)
@@ -89,7 +92,8 @@ def render_profile(
             shared_text = dockerfile(shared)
             shared_programs = used(shared_text, docker_files(shared))
         read_files = _files(shared, shared_programs, root, own)
-        digest, inputs = _digest(shared_text, shared, read_files), inputs_of(shared, read_files)
+        digest = _digest(shared_text, shared, read_files)
+        inputs = inputs_of(shared, read_files)
         labels = docker_pairs((*plan.labels, Pair(RENDER_LABEL, digest)))
         composed = compose_files(
             profile, namespace(profile, lock, series), is_locked=lock is not None
@@ -209,7 +213,8 @@ def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
     if paths and root is None:
         message = f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
         raise EnvgenError(message)
-    files, size = list[str](), 0
+    files = list[str]()
+    size = 0
     for path in paths:
         assert root is not None
         for file in [path] if (root / path).is_file() else _below(root, path):
@@ -296,7 +301,8 @@ def ownerless(root: Path, files: Container[str]) -> list[str]:
     not.
     """
     sources = scripts().keys() if (root / OWN_SOURCES).exists() else ()
-    leftovers, mark = [], WRITTEN.encode()
+    leftovers = []
+    mark = WRITTEN.encode()
     for pattern in ("Dockerfile*", "compose/*.yaml", f"{FOLDER}/**/*"):
         for path in sorted(root.glob(pattern)):
             name = path.relative_to(root).as_posix()

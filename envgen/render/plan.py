@@ -110,7 +110,8 @@ class ImagePlan:
         self.epoch = str(lock.epoch) if lock else ""  # the time of all new files
         self.ca = profile.network.ca_certificates is not None
         self.wheelhouse = profile.build.wheelhouse is not None
-        pip, python = profile.pip, profile.base.python
+        pip = profile.pip
+        python = profile.base.python
         # A base image without Python has no package to keep.
         self.protects = (
             not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
@@ -215,7 +216,8 @@ class ImagePlan:
         for name, source in self.profile.sources.items():
             if not source.origin.is_built:
                 continue
-            title, file = f"{name}: the wheel that was built above.", self._list(f"install.{name}")
+            title = f"{name}: the wheel that was built above."
+            file = self._list(f"install.{name}")
             options = self._install_options(name)
             if f"install.{name}" not in self._lists:
                 words = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
@@ -285,10 +287,8 @@ class ImagePlan:
         """The steps with their programs: uv where the lock says all that is installed, else
         pip-install, which also keeps packages of the base image.
         """
-        python, prefer = (
-            self.profile.base.python,
-            set(map(canonicalize_name, self.profile.pip.prefer)),
-        )
+        python = self.profile.base.python
+        prefer = set(map(canonicalize_name, self.profile.pip.prefer))
         script = (*self._with_index, python, f"{RUN}/lib/pip-install")
         install = ("uv", "pip", "install", "--system", "--break-system-packages")
         is_known = python == "python3" and not self.protects  # --system: the python3 of PATH
@@ -307,7 +307,8 @@ class ImagePlan:
             yield replace(step, commands=tuple(commands))
 
     def _built(self, name: str, source: Source) -> BuiltSource:
-        origin, install = source.origin, source.install
+        origin = source.origin
+        install = source.install
         folder = f"/src/{name}"
         inputs: list[Fetched] = []
         without = [word for path in source.submodule_origins for word in ("--without", path)]
@@ -419,7 +420,8 @@ class ImagePlan:
     @property
     def labels(self) -> tuple[Pair, ...]:
         """The image's labels, without the render digest."""
-        profile, lock = self.profile, self.lock
+        profile = self.profile
+        lock = self.lock
         base = lock.base if lock else None
         patches = [
             f"{series.folder}/{patch.name}"

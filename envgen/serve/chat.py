@@ -14,7 +14,8 @@ from envgen.profile.flags import in_words
 from envgen.serve.events import LARGEST_COUNT, Completion
 from envgen.text import shorten, visible
 
-CHAT, TOOL_CALL = "What is the capital of France?", "What is the weather in Paris? Use the tool."
+CHAT = "What is the capital of France?"
+TOOL_CALL = "What is the weather in Paris? Use the tool."
 CHAT_URL = "/v1/chat/completions"
 TOKENS = 1024  # enough for a model that reasons first
 TOOL = {
@@ -130,7 +131,8 @@ def refused(status: int, reason: str, flags: ChatFlags) -> Verdict:
 
 def judge_chat(reply: Completion, flags: ChatFlags) -> Verdict:
     """Passed: text without raw markup. Reasoning without text is judged by why it stopped."""
-    text, thought = reply.text, reply.reasoning
+    text = reply.text
+    thought = reply.reasoning
     if leak := _HARMONY.search(text + thought):
         return False, f"{leak[0]} in {shorten(text or thought, 80)!r}"
     if text.strip():
@@ -169,7 +171,8 @@ def _parser(name: str) -> str:
 
 def _empty(reply: Completion, flags: ChatFlags) -> Verdict:
     """Judge a reply without content: failed, unless it was cut off while reasoning."""
-    finish, thought = f"finish_reason {visible(reply.finish) or 'null'}", reply.reasoning
+    finish = f"finish_reason {visible(reply.finish) or 'null'}"
+    thought = reply.reasoning
     if thought and reply.finish == "length":
         return None, f"it was still reasoning at its token limit: {shorten(thought, 60)!r}"
     if thought:

@@ -87,7 +87,8 @@ def differences(service: LiveService, running: Container) -> tuple[str, ...]:
     Compose's digest of the settings decides, and the image; the lines are ours. ProcessError if
     Compose fails.
     """
-    deployment, engine = service.deployment, service.engine
+    deployment = service.deployment
+    engine = service.engine
     image = tuple(_image(deployment.image, running))
     digest = deployment.compose.digests().get(service.name)
     if digest and digest == running.labels.get(CONFIG_HASH):
@@ -96,9 +97,11 @@ def differences(service: LiveService, running: Container) -> tuple[str, ...]:
     if not wanted:
         raise ServiceError(f"docker compose config describes no service {service.name}")
     document = engine.inspect(running.id) or {}
-    config, host = document.get("Config") or {}, document.get("HostConfig") or {}
+    config = document.get("Config") or {}
+    host = document.get("HostConfig") or {}
     base = engine.image(running.image_id)
-    inherited, passed = base.env if base else {}, _passed(service.profile)
+    inherited = base.env if base else {}
+    passed = _passed(service.profile)
     lines = (
         *image,
         *_words("command", wanted.get("command"), config.get("Cmd")),
@@ -166,7 +169,8 @@ def _environment(
     passed: Collection[str],
 ) -> Iterator[str]:
     for name, value in sorted(wanted.items()):
-        old, new = running.env.get(name), str(value)
+        old = running.env.get(name)
+        new = str(value)
         # None: passed on from the terminal, where it is not set
         if value is None or old == new:
             continue

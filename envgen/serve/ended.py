@@ -105,7 +105,8 @@ def judged(lines: Sequence[str], about: Circumstances) -> Cause:
     from envgen.explain.unknown import in_words
 
     report = read_lines(lines, replace(about, failed=True), kind="serve")
-    known, first = report.cause, report.first
+    known = report.cause
+    first = report.first
     if known is None:
         words = (
             tuple(in_words(first, report.clues))

@@ -149,7 +149,8 @@ class Completion:
         self.logprobs += chosen_logprobs(choice.get("logprobs"))
         delta = choice.get("delta") or choice.get("message") or {}
         for call in delta.get("tool_calls") or ():
-            index, called = call.get("index", 0), call["function"]
+            index = call.get("index", 0)
+            called = call["function"]
             name, arguments = self.tools.get(index, ("", ""))
             self.tools[index] = (
                 name + (called.get("name") or ""),
@@ -165,7 +166,9 @@ def read_events(
     """The completion of a stream, read to its end or until it is ``enough``. Raises BrokenOff,
     NoCompletion.
     """
-    completion, count, size = Completion(), 0, 0
+    completion = Completion()
+    count = 0
+    size = 0
     for data in _events(chunks):
         size += len(data)
         if size > LONGEST:
@@ -231,7 +234,8 @@ def chosen_logprobs(document: Any) -> Iterator[float]:
     """
     if not isinstance(document, dict):
         return
-    tokens, content = document.get("token_logprobs"), document.get("content")
+    tokens = document.get("token_logprobs")
+    content = document.get("content")
     values = list(tokens) if isinstance(tokens, list) else []
     if isinstance(content, list):
         values += [

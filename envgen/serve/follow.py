@@ -42,7 +42,8 @@ class LogReader:
         since: str = "",
         window: float | None = None,
     ) -> None:
-        self.engine, self._container_id = engine, container_id
+        self.engine = engine
+        self._container_id = container_id
         self._since = instant(since)
         self._until = ""
         if self._since and window is not None:
@@ -53,7 +54,8 @@ class LogReader:
 
     def new_lines(self) -> list[str]:
         """The lines since the last call."""
-        until, self._until = self._until, ""
+        until = self._until
+        self._until = ""
         text = self._look(self._tail, until)
         self._tail = LINES
         skip = self._same
@@ -72,7 +74,9 @@ class LogReader:
         if until:  # by the engine's own times: this machine's clock may be another
             newest = self._look(1).partition(" ")[0]
             if float(instant(newest) or 0) > float(until):
-                self._last, self._same, self._since = newest, 1, instant(newest)
+                self._last = newest
+                self._same = 1
+                self._since = instant(newest)
         return lines
 
     def _look(self, tail: int | None, until: str = "") -> str:
@@ -126,17 +130,23 @@ class Follower:
         window: float | None = None,
         connect: Callable[[], Engine] | None = None,
     ) -> None:
-        self.engine, self.container_id, self.pause = engine, container_id, pause
+        self.engine = engine
+        self.container_id = container_id
+        self.pause = pause
         self.restarts: int | None = None  # the number that was seen; None before the first look
         self.answered = time.monotonic()  # when the engine answered last
-        self._reads, self._window, self._connect = reads, window, connect
+        self._reads = reads
+        self._window = window
+        self._connect = connect
         self._reader: LogReader | None = None
         self._read_at = 0.0
         self._reading = Lock()  # two threads may ask for new lines
 
     def follow(self, container_id: str) -> None:
         """Go on with another container."""
-        self.container_id, self.restarts, self._reader = container_id, None, None
+        self.container_id = container_id
+        self.restarts = None
+        self._reader = None
 
     def events(self) -> Iterator[Event]:
         """The events, without an end: the caller stops."""
@@ -164,7 +174,8 @@ class Follower:
         if container is None or container.state in ("exited", "dead"):
             yield Event(Kind.ENDED, container)
             return
-        restarts, self.restarts = self.restarts, container.restarts
+        restarts = self.restarts
+        self.restarts = container.restarts
         if restarts is not None and container.restarts > restarts:
             yield Event(Kind.RESTARTED, container)
         for line in lines:

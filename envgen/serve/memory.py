@@ -63,7 +63,8 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
     ``unified``: a GPU is used; if it shares this memory, CUDA counts the page cache as used.
     """
     memory = meminfo(root)
-    available, free = memory.get("MemAvailable"), memory.get("MemFree", needed)
+    available = memory.get("MemAvailable")
+    free = memory.get("MemFree", needed)
     if available is None:
         return ["free memory is unknown: it is not in /proc/meminfo"]
     if not unified or free >= needed:
@@ -75,7 +76,8 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
 
 def plan(service: str, floor: str, root: Path = ROOT) -> list[str]:
     """Notes: how much memory the guard keeps free."""
-    size, share = meminfo(root).get("MemTotal"), re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
+    size = meminfo(root).get("MemTotal")
+    share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
     if not size or not share:
         return []
     kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))

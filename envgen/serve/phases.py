@@ -74,7 +74,8 @@ class StartProgress:
         clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[Phase, float, str], None] = lambda _phase, _seconds, _what: None,
     ) -> None:
-        self._clock, self._on_end = clock, on_end
+        self._clock = clock
+        self._on_end = on_end
         self.restart()
 
     def restart(self) -> None:
@@ -132,7 +133,8 @@ class StartProgress:
             began = max(self._clock() - already, self._detail_since)
             name = _SHARE.sub("", self.detail)
             self._parts[name] = self._parts.get(name, 0.0) + began - self._detail_since
-            self.detail, self._detail_since = detail, began
+            self.detail = detail
+            self._detail_since = began
 
     def took(self) -> dict[str, float]:
         """Seconds spent in each phase so far, in the order of a start."""

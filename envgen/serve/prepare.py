@@ -30,7 +30,8 @@ def prepare(service: LiveService) -> None:
     """Create missing cache folders on this machine, and give existing volumes to the service's
     user.
     """
-    deployment, engine = service.deployment, service.engine
+    deployment = service.deployment
+    engine = service.engine
     create_volumes(service)
     for mount in deployment.caches.values():
         if mount.kind == "bind" and engine.info().local:
@@ -63,7 +64,9 @@ def create_volumes(service: LiveService) -> None:
 
     The committed Compose files hold no folder of a machine, so Compose can't write that label.
     """
-    deployment, profile, engine = service.deployment, service.profile, service.engine
+    deployment = service.deployment
+    profile = service.profile
+    engine = service.engine
     if profile.compose is None:
         own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
         if profile.mounted_sources:
@@ -75,7 +78,8 @@ def create_volumes(service: LiveService) -> None:
     for key, volume in (deployment.compose.document.get("volumes") or {}).items():
         if key not in used or volume.get("external"):
             continue
-        name, driver = str(volume.get("name", key)), str(volume.get("driver") or "")
+        name = str(volume.get("name", key))
+        driver = str(volume.get("driver") or "")
         if engine.volume(name) is None:
             deployment.create_volume(name, key, driver, volume.get("driver_opts"))
 

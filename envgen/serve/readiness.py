@@ -91,7 +91,8 @@ class _Server:
         enough: Callable[[Completion], bool] = lambda _: False,
     ) -> tuple[int, Any, float]:
         """Status, Completion or document, and the seconds to the first byte. Raises _Unanswered."""
-        first, began = 0.0, time.monotonic()
+        first = 0.0
+        began = time.monotonic()
 
         def watched(chunks: Iterator[bytes]) -> Iterator[bytes]:
             nonlocal first
@@ -370,7 +371,8 @@ def judge(
     with it, or "".
     """
     if status != 200:
-        why, busy = _answered("the first prompt", status, document), status in BUSY
+        why = _answered("the first prompt", status, document)
+        busy = status in BUSY
         return Readiness(False, why, fatal=400 <= status < 500 and not busy, refused=not busy)
     try:
         reply = document if isinstance(document, Completion) else Completion().add(document)

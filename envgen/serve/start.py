@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from envgen import files
 from envgen.deployment.service import LiveService
@@ -115,7 +116,8 @@ class Start:
         """Wait until no other process starts a service of the profile: Compose would use a
         container that another start is still creating.
         """
-        root, name = self.service.deployment.root, self.service.profile.name
+        root = self.service.deployment.root
+        name = self.service.profile.name
 
         def wait() -> None:
             what = f"another envgen is starting a service of profile {name}"
@@ -131,7 +133,8 @@ class Start:
     def result(self) -> Started:
         """The service as it is now that it is ready."""
         assert self.container is not None
-        container, awaited = self.awaited.container or self.container, self.awaited
+        container = self.awaited.container or self.container
+        awaited = self.awaited
         if self.already:  # its phases were over: we measured how long it took to read its log
             awaited = replace(awaited, phases={})
         seconds = time.monotonic() - self.began
@@ -178,7 +181,8 @@ def _prepare(start: Start) -> None:
 def _create(start: Start) -> None:
     """Create or update the container."""
     start.alone()
-    deployment, name = start.service.deployment, start.service.name
+    deployment = start.service.deployment
+    name = start.service.name
     there = deployment.engine.containers(deployment.profile.compose_name, all=True)
     deployment.require_name(there)  # a question may have taken hours
     mine = [one for one in there if one.service == name and not one.one_off]
@@ -195,13 +199,15 @@ def _create(start: Start) -> None:
 
 def compose_up(start: Start) -> Container:
     """The container as Compose made or kept it."""
-    service, lines = start.service, list[str]()
+    service = start.service
+    lines = list[str]()
     how = ["up", "--detach", "--no-build", "--pull", "never"]
     if start.recreate:
         how.append("--force-recreate")
 
     def stream() -> int:
-        compose, note = service.deployment.compose, lambda line: start.note(line, lines)
+        compose = service.deployment.compose
+        note = partial(start.note, lines=lines)
         return compose.stream(*how, service.name, on_line=note, timeout=CREATING).code
 
     code = stream()
@@ -218,7 +224,8 @@ def compose_up(start: Start) -> Container:
             raise refused
         # Created but not started (a port, a runtime, a missing program): Compose's output is the
         # log.
-        reason, made = f"docker compose ended with {code}", containers[0] if containers else None
+        reason = f"docker compose ended with {code}"
+        made = containers[0] if containers else None
         raise StartFailure(reason, made, lines=tuple(lines))
     if not containers:
         raise ServiceError(f"{service.name} was started, but its container is already gone")
@@ -229,7 +236,9 @@ def _remove_created(start: Start) -> None:
     """Remove the container that this start created, and the networks of a profile that has none
     left. One that has taken its place stays.
     """
-    service, engine, container = start.service, start.service.engine, start.container
+    service = start.service
+    engine = start.service.engine
+    container = start.container
     if start.before is None:
         return
     if container is None:
@@ -249,16 +258,20 @@ def _remove_created(start: Start) -> None:
 
 def _keep(start: Start) -> None:
     """It runs as the profile says: Compose would find nothing to do, and takes its time for it."""
-    start.container, start.already = start.running, True
+    start.container = start.running
+    start.already = True
 
 
 def _restart(start: Start) -> None:
     """Restart the container that there is, with the settings that it has."""
-    service, lines, container = start.service, list[str](), start.running
+    service = start.service
+    lines = list[str]()
+    container = start.running
     assert container is not None
     preflight.check_again(service, container)  # before a running one is stopped
     start.say(f"  restarting {container.name}")
-    compose, note = service.deployment.compose, lambda line: start.note(line, lines)
+    compose = service.deployment.compose
+    note = partial(start.note, lines=lines)
     code = compose.stream("restart", service.name, on_line=note, timeout=CREATING).code
     start.container = container
     if not code:
@@ -266,7 +279,8 @@ def _restart(start: Start) -> None:
     refused = preflight.changed_meanwhile(service, lines)
     if refused:
         raise refused
-    reason, hint = "".join(lines[-1:]), service.hint("up")
+    reason = "".join(lines[-1:])
+    hint = service.hint("up")
     if preflight.network_gone(lines):
         reason = "its container belongs to a network that was removed (by `docker network prune`?)"
         hint = f"to create the container anew: {hint}"
@@ -285,14 +299,16 @@ def _install(start: Start) -> None:
 
 def install(start: Start, *how: str) -> None:
     """Install mounted sources that are not installed yet, with the command in the image."""
-    service, lines = start.service, list[str]()
+    service = start.service
+    lines = list[str]()
 
     def note(line: str) -> None:
         if line.strip():
             lines.append(log_text(line.strip()))
             start.say(f"  {lines[-1]}")
 
-    compose, words = service.deployment.compose, (*how, service.name, "envgen-install")
+    compose = service.deployment.compose
+    words = (*how, service.name, "envgen-install")
     done = compose.stream(*words, on_line=note, timeout=INSTALLING)
     if not done.code:
         return

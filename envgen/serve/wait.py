@@ -101,7 +101,8 @@ class Waiter:
         api_key: str = "",
         connect: Callable[[], Engine] | None = None,
     ) -> None:
-        self._engine, self._connect = engine, connect
+        self._engine = engine
+        self._connect = connect
         self._name = name
         self._url = url
         self._say = say
@@ -114,7 +115,8 @@ class Waiter:
         if port:
             self._unasked = f"port {port} is not published"
         if url and port:
-            prompt, expected = self._ready.prompt, self._ready.expect_text
+            prompt = self._ready.prompt
+            expected = self._ready.expect_text
             flags = chat_flags(service.argv)
             self._question = Question(self._ready.model, prompt, expected, api_key, flags)
         self.progress = StartProgress(on_end=self._ended)
@@ -131,7 +133,8 @@ class Waiter:
         self._ask_at = self._asked_at = 0.0
         self._refusals = 0
         self._answer: Readiness | None = None
-        self._answered_at, self._answered_restarts = 0.0, 0
+        self._answered_at = 0.0
+        self._answered_restarts = 0
         self._old = False  # it ran before, and for long
         self._began = self._last_said = time.monotonic()
 
@@ -201,7 +204,8 @@ class Waiter:
         if self._asking is None and (settled or container.health == "healthy"):
             if now < self._ask_at:
                 return
-            self._asking, self._asked_at = self._ask(), now
+            self._asking = self._ask()
+            self._asked_at = now
         if self._asking is None:
             return
         if not wait([self._asking], self._pause).done:
@@ -210,9 +214,12 @@ class Waiter:
                 ago = f"{now - self._asked_at:.0f} s ago"
                 self._why = f"it was asked {ago} and has not sent {self._step}"
             return
-        answer, self._asking, self._ask_at = self._asking.result(), None, now + ASK_AGAIN
+        answer = self._asking.result()
+        self._asking = None
+        self._ask_at = now + ASK_AGAIN
         if answer.ready:
-            self._answer, self._answered_at = answer, time.monotonic()
+            self._answer = answer
+            self._answered_at = time.monotonic()
             self._answered_restarts = container.restarts
             if not answer.unasked:
                 self.progress.answering()
@@ -234,7 +241,8 @@ class Waiter:
 
     def _ask(self) -> Future[Readiness]:
         """The question to the server, asked in the background with its own time-outs."""
-        question, self._step = self._question, _MODELS
+        question = self._question
+        self._step = _MODELS
         if question is None:  # there is nothing to ask
             return in_background(lambda: Readiness(True, unasked=self._unasked))
         return in_background(
@@ -300,7 +308,8 @@ class Waiter:
         if not self._evidence.missing:
             self.progress.finish()
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
-            took, prompt = self.progress.took(), self._ready.prompt
+            took = self.progress.took()
+            prompt = self._ready.prompt
             return Awaited(answer, took, shown, self._restarts, prompt, container)
         names = self._evidence.missing
         wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in names)
@@ -320,7 +329,8 @@ class Waiter:
         self, container: Container | None, reason: str, *, says_all: bool = False
     ) -> StartFailure:
         restarts = container.restarts if container else self._restarts
-        seen, missing = dict(self._evidence.seen), self._evidence.missing
+        seen = dict(self._evidence.seen)
+        missing = self._evidence.missing
         took = self.progress.took()
         return StartFailure(
             reason.strip(), container, took, seen, missing, restarts, says_all=says_all

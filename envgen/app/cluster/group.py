@@ -46,7 +46,8 @@ class Group:
         ServiceError if any rank ends: then all are stopped, and the error names the first to end.
         """
         head, *workers = self.ranks
-        watch, began = Watch(progress, SICKNESS), time.monotonic()
+        watch = Watch(progress, SICKNESS)
+        began = time.monotonic()
         made = dict[str, str]()  # node -> the rank's container; "" until it has one
         for rank in (*workers, head):
             node = rank.deployment.node
@@ -67,7 +68,8 @@ class Group:
             if not wait_for_it:
                 return started
             awaited = self._awaited(watch, started, timeout)
-            container, seconds = awaited.container or started.container, time.monotonic() - began
+            container = awaited.container or started.container
+            seconds = time.monotonic() - began
             return replace(started, container=container, seconds=seconds, awaited=awaited)
         except KeyboardInterrupt:
             more = what_next(head)
@@ -80,7 +82,8 @@ class Group:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
         start = self._start_of(self.ranks[0], watch)
-        start.timeout, start.already = timeout, started.already
+        start.timeout = timeout
+        start.already = started.already
         ready = in_background(lambda: serve_start.wait(start, started.container.id))
         either: list[Future[Any]] = [ready, watch.first]
         wait(either, return_when=FIRST_COMPLETED)
@@ -157,7 +160,8 @@ class Group:
         for rank in self.ranks:
             engine = engines.get(rank.deployment.node, rank.engine)
             ranks.append(rank.on(rank.deployment.with_cached(engine=engine)))
-        now, nodes = Group(tuple(ranks)), [rank.deployment.node for rank in ranks]
+        now = Group(tuple(ranks))
+        nodes = [rank.deployment.node for rank in ranks]
         node = first.deployment.node
         at = nodes.index(node)
         error = now._error(ranks[at], watch, failure, verdict)

@@ -57,10 +57,12 @@ def on_all(
     """Do ``work`` on all machines at once. Returns the results, and for each machine that failed
     what to type there.
     """
-    profile, reached = machines.profile, machines.reached
+    profile = machines.profile
+    reached = machines.reached
     if not any(machine.node for machine in reached) and not machines.lost:
         return [(machine, work(machine)) for machine in reached], []
-    done, failed = list[tuple[Deployment, T]](), dict(machines.lost)
+    done = list[tuple[Deployment, T]]()
+    failed = dict(machines.lost)
     with ThreadPoolExecutor(max(1, len(reached))) as pool:
         futures = [(machine, pool.submit(work, machine)) for machine in reached]
     for machine, future in futures:
@@ -123,7 +125,8 @@ def connected(deployment: Deployment, nodes: Sequence[str]) -> Machines:
     reached, lost = reach(deployment, nodes)
     if not reached:
         return Machines(profile, lost=lost)
-    first, known = next(iter(reached.values())).with_cached(profile=profile), {}
+    first = next(iter(reached.values())).with_cached(profile=profile)
+    known = {}
     with contextlib.suppress(EnvgenError):  # a start raises it; what runs can be stopped
         known = {"rendered": first.rendered}
     return Machines(profile, [one.with_cached(**known) for one in reached.values()], lost)
@@ -135,7 +138,8 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
         known_service(profile, name)
         if profile.services[name].cluster is not None:
             require_described(profile, name)
-    places, elsewhere = dict[str, None](), False
+    places = dict[str, None]()
+    elsewhere = False
     for name in names or profile.services:
         cluster = profile.services[name].cluster
         if cluster and profile.nodes.keys() >= set(cluster.nodes):
@@ -161,7 +165,8 @@ def reach(
         node: in_background(partial(getattr, one, "engine")) for node, one in machines.items()
     }
     done = wait(futures.values(), seconds).done
-    reached, lost = dict[str, Deployment](), dict[str, EngineError]()
+    reached = dict[str, Deployment]()
+    lost = dict[str, EngineError]()
     for node, future in futures.items():
         late = machines[node].named(f"no answer within {seconds} s")
         error = future.exception() if future in done else EngineError(late)

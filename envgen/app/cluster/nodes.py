@@ -49,7 +49,8 @@ def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
     """Write a file for each machine, for `docker compose --env-file`. Returns paths relative to the
     project.
     """
-    root, written = deployment.root, []
+    root = deployment.root
+    written = []
     for name in cluster.nodes:
         lines = [
             "# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."
@@ -84,13 +85,16 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
     try:
         node.engine = deployment.engine
         info = node.engine.info()
-        node.version, node.arch = info.version, info.arch
-        node.image, node.image_name = deployment.image, deployment.profile.image_name
+        node.version = info.version
+        node.arch = info.arch
+        node.image = deployment.image
+        node.image_name = deployment.profile.image_name
         if node.rank == 0:
             node.stale = deployment.image_problems
         if node.image is None:
             return
-        profile, service = deployment.profile, deployment.profile.services[name]
+        profile = deployment.profile
+        service = deployment.profile.services[name]
         running = node.engine.containers()
         mine = [
             one
@@ -137,7 +141,8 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         node.absent = [mount for mount in node.absent if mount.target not in made]
     except EngineError as error:
         problem = error.problems[0]
-        node.trouble, node.hint = problem.message.removeprefix(f"{node.name}: "), problem.hint
+        node.trouble = problem.message.removeprefix(f"{node.name}: ")
+        node.hint = problem.hint
 
 
 def _ask(
@@ -182,8 +187,11 @@ def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[F
 
     ``reached``: machines that are connected already.
     """
-    deployment, profile, name = service.deployment, service.profile, service.name
-    described, cluster = service.described, require_described(profile, name)
+    deployment = service.deployment
+    profile = service.profile
+    name = service.name
+    described = service.described
+    cluster = require_described(profile, name)
     connected = {one.node: one for one in reached}
     nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name)
     findings = list[Finding]()

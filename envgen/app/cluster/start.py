@@ -57,7 +57,8 @@ def check(service: LiveService) -> Checked:
     """
     machines = connected(service.deployment, require_described(service.profile, service.name).nodes)
     ranks = [service.on(adopt(machine)).to_start() for machine in machines.reached]
-    running, problems = list[tuple[LiveService, Container]](), list[Problem]()
+    running = list[tuple[LiveService, Container]]()
+    problems = list[Problem]()
     for rank in ranks:
         rank.deployment.require_name()
         there = rank.containers()

@@ -107,7 +107,8 @@ class Watch:
 
     def take(self, rank: WatchedRank, event: follow.Event) -> None:
         """What an event of a rank means."""
-        container, gone = event.container, event.kind is Kind.ENDED
+        container = event.container
+        gone = event.kind is Kind.ENDED
         if event.kind is Kind.LOST and event.error:
             self._silent(rank, event.error, event.seconds)
         elif gone or (container is not None and not container.running):
@@ -143,7 +144,8 @@ class Watch:
         if rank.evidence is None:
             return
         rank.evidence.feed(line)
-        rank.last, rank.wrote = line, time.monotonic()
+        rank.last = line
+        rank.wrote = time.monotonic()
         if rank.evidence.forbidden is None:
             return
         name, found = rank.evidence.forbidden

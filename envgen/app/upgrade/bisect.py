@@ -32,7 +32,9 @@ from envgen.profile.model import Profile
 from envgen.text import progress
 
 TAG = "-bisect"
-START, ANSWERS, COMMAND = "start", "answers", "command"
+START = "start"
+ANSWERS = "answers"
+COMMAND = "command"
 SPEED = re.compile(r"(prefill|decode) *< *-(\d+(?:\.\d+)?) *%")
 Units = frozenset[str]  # the packages (and `base`, and sources from git) that are BAD's
 
@@ -111,7 +113,8 @@ class Bisection:
         if not self.differing:
             raise RefusedError("both sides lock the same")
         self._read()
-        low, high = Units(), Units(self.differing)
+        low = Units()
+        high = Units(self.differing)
         with process.terminable(), self._stage() as stage:
             if self.is_bad(stage, low) or not self.is_bad(stage, high):
                 self.path.unlink(missing_ok=True)
@@ -252,7 +255,8 @@ class Bisection:
                 f"{self.test}: no {label} was measured", hint="pip.tools: [llama-benchy]"
             )
         good, first, second = speeds
-        slowest, fastest = min(first, second), max(first, second)
+        slowest = min(first, second)
+        fastest = max(first, second)
         noise = fastest - slowest
         return bool(fastest < good * (1 - float(limit[2]) / 100) and good - fastest > noise)
 
@@ -262,9 +266,11 @@ class Bisection:
     def _stage(self) -> Iterator[Stage]:
         """Inside, the sides are shown in place of what runs, which runs again afterwards."""
         project = self.session.loaded(local=False).project
-        root, over = project.root, True
+        root = project.root
+        over = True
         with journal.alone(root, self.profile):
-            stage, earlier = Stage(self.session, self.service), journal.pending(root, self.profile)
+            stage = Stage(self.session, self.service)
+            earlier = journal.pending(root, self.profile)
             variant = stage.before.variant if stage.before else NOTHING
             if earlier:
                 variant = earlier.services.get(self.service, NOTHING)

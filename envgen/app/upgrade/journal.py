@@ -27,7 +27,8 @@ from envgen.render import outputs
 from envgen.text import visible
 
 FOLDER = "candidate"
-JOURNAL, TRIAL = "keep.json", "trial.json"
+JOURNAL = "keep.json"
+TRIAL = "trial.json"
 FILE, LOCK = "envgen.yaml", "envgen.lock"  # of the candidate
 
 

@@ -61,7 +61,8 @@ def provide(session: Session, lacking: Lacking) -> None:
 
 def show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
     """Print how the build ended. BuildError if it failed."""
-    profile, result = outcome.deployment.profile, outcome.result
+    profile = outcome.deployment.profile
+    result = outcome.result
     as_json = wants_json() and not to_stderr
     if result and not result.ok:
         raise _failure(outcome, result, quiet=as_json)
@@ -107,7 +108,8 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
 
 
 def _document(outcome: BuildOutcome) -> dict[str, Any]:
-    deployment, result = outcome.deployment, outcome.result
+    deployment = outcome.deployment
+    result = outcome.result
     head = {
         "profile": deployment.profile.name,
         "image": deployment.profile.image_name,

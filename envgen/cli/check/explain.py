@@ -129,7 +129,8 @@ def _fitted(
     name = str(log.about.get("profile"))
     if name in session.loaded().project.profiles:
         session = session.with_(profile_name=name)
-    profile, service = session.profile(), failure.service or "SERVICE"
+    profile = session.profile()
+    service = failure.service or "SERVICE"
     return tuple(
         replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations
     )

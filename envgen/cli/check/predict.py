@@ -72,7 +72,8 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
 
 def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
     """The answer and its judgement as JSON."""
-    judged, answer = prediction.judgement, prediction.known
+    judged = prediction.judgement
+    answer = prediction.known
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions", "compiles")},
@@ -145,7 +146,8 @@ def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
     """The release's other backends: a line for each that it accepts, then those of one step and
     reason together.
     """
-    lines, alike = [], dict[tuple[str, str, str], list[str]]()
+    lines = []
+    alike = dict[tuple[str, str, str], list[str]]()
     for other in listed:
         if other["verdict"] == "accepted":
             never = "; never chosen unasked" if other["auto"] is False else ""
@@ -163,7 +165,8 @@ def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _release(answer: Any, assumed: bool) -> str:
-    release, gpu = answer.get("vllm"), answer.get("platform")
+    release = answer.get("vllm")
+    gpu = answer.get("platform")
     head = f"vLLM {release['version']}" if release else "vLLM"
     if not gpu:
         return head
@@ -175,7 +178,9 @@ def _release(answer: Any, assumed: bool) -> str:
 
 
 def _choices(answer: Any) -> list[tuple[str, str]]:
-    asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
+    asked = answer.get("asked", {})
+    kv = answer.get("kv") or {}
+    model = answer.get("model") or {}
     choices = []
     titles = {
         "attention": "attention",

@@ -28,7 +28,8 @@ def command(session: Session, dry_run: bool, yes: bool) -> int:
       envgen prune --dry-run
       envgen prune --yes
     """
-    project, engine = session.loaded().project, connect()
+    project = session.loaded().project
+    engine = connect()
     items = list(find(engine, project))
     for name, other in held_elsewhere(engine, project).items():
         progress(

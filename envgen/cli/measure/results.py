@@ -79,7 +79,8 @@ def compare_(a: str, b: str) -> int:
       envgen results compare latest~1 latest
     """
     both = (resolve(results_folder(), a), resolve(results_folder(), b))
-    rows, apart = compare(*both), differing(*both)
+    rows = compare(*both)
+    apart = differing(*both)
     document = {
         "runs": {name: _header(record) for name, record in zip(SIDES, both, strict=True)},
         "figures": [row.plain() for row in rows],

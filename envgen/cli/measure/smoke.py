@@ -16,7 +16,8 @@ from envgen.cli.measure.common import ANYWHERE, measuring, report
 from envgen.errors import UsageError
 from envgen.text import progress
 
-REQUESTS, AT_ONCE = 200, 8
+REQUESTS = 200
+AT_ONCE = 8
 LOAD = Matrix(pp=(64,), tg=(32,), concurrency=(AT_ONCE,), runs=REQUESTS // AT_ONCE)
 ALONE = replace(LOAD, concurrency=(1,), runs=5)
 
@@ -92,5 +93,6 @@ def _answers_and_log(trial: Trial, run: Run, parts: Parts) -> None:
     progress("answers")
     _, answered = answers.ask(trial, run, None, quick=True)
     parts["answers"] = [checks.of_answers(row) for row in answered["rows"]]
-    log, has_gpu = service.log(), "gpu" in trial.environment
+    log = service.log()
+    has_gpu = "gpu" in trial.environment
     parts["log"] = checks.log_shows(service.described.ready, log, trial.flags, gpu=has_gpu)

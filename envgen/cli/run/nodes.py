@@ -52,7 +52,8 @@ def check(session: Session, service: str | None) -> int:
       envgen nodes check
       envgen nodes check serve --json
     """
-    deployment, began = session.deployment(), time.monotonic()
+    deployment = session.deployment()
+    began = time.monotonic()
     name, cluster = nodes.choose(deployment.profile, service)
     written = nodes.write_variables(deployment, cluster)
     findings = nodes.check(LiveService(deployment, name))

@@ -32,8 +32,10 @@ def command(session: Session, argv: tuple[str, ...], inside: list[str], tty: boo
     """
     profile = session.profile()
     if argv[0] in profile.services:
-        service, words = argv[0], argv[1:]
+        service = argv[0]
+        words = argv[1:]
     else:
-        service, words = main_service(profile), argv
+        service = main_service(profile)
+        words = argv
     live = LiveService(session.deployment(), service)
     return lifecycle.one_off(live, command_of(words), inside, tty=tty)

@@ -35,7 +35,8 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
       envgen config --changed
       envgen config -p prod --variant cutlass --explain
     """
-    loaded, profile = session.loaded(), session.profile()
+    loaded = session.loaded()
+    profile = session.profile()
     with_origin = with_origin or changed
     listing = [
         one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed

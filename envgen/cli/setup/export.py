@@ -91,7 +91,8 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
     """
-    profile, root = session.profile(), session.loaded().project.root
+    profile = session.profile()
+    root = session.loaded().project.root
     name = _named(profile, service)
     if not DIGEST.fullmatch(image):
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
@@ -117,7 +118,8 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
     Example:
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
     """
-    profile, root = session.profile(local=False), session.loaded(local=False).project.root
+    profile = session.profile(local=False)
+    root = session.loaded(local=False).project.root
     folder = os.path.relpath(
         (output or root / ".devcontainer" / "x").resolve().parent, root.resolve()
     )
@@ -149,7 +151,8 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
       sudo install -m 644 mxfp4-serve.service /etc/systemd/system/ && sudo systemctl enable --now
       mxfp4-serve
     """
-    profile, root = session.profile(), session.loaded().project.root.resolve()
+    profile = session.profile()
+    root = session.loaded().project.root.resolve()
     name = _named(profile, service)
     script = Path(sys.executable).with_name("envgen")
     program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "envgen"]

@@ -60,7 +60,8 @@ def _starter(folder: Path, chosen: str) -> list[str]:
     texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in _FILES}
     texts = {file: text.replace(_NAME_MARK, chosen) for file, text in texts.items()}
     for file, text in {**texts, schema.FILE_NAME: schema.text()}.items():
-        path, done = folder / file, "kept"
+        path = folder / file
+        done = "kept"
         if not path.exists() or file == "envgen.yaml":
             files.write(path, text.encode(), new=True)
             written.append(file)
@@ -75,7 +76,8 @@ def add_missing(path: Path, wanted: str) -> list[str]:
     """Append the patterns of ``wanted`` that the ignore file ``path`` lacks. Returns them."""
     before = files.read(path, follow=False).decode("utf-8", "surrogateescape")
     have = {line.strip().strip("/") for line in before.splitlines()}
-    missing, heading = [], ""
+    missing = []
+    heading = ""
     for line in wanted.splitlines():
         if line.startswith("#"):
             heading = heading or f"{line}\n"

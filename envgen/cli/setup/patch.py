@@ -58,7 +58,8 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     runs: list[tuple[PatchedSource, DryRun]] = []
     for target in find_targets(session, sources):
         if target.mounted is None or target.mounted.is_dir():
-            series, mounted = target.series(), target.mounted is not None
+            series = target.series()
+            mounted = target.mounted is not None
             runs.append((target, dry_run(target.unpatched(ref or ""), series, mounted=mounted)))
         else:
             progress(
@@ -140,7 +141,9 @@ def new(
 
 def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
     """Say which profiles take the patch, and name its series in the next one."""
-    name, series, taker = place.target.name, place.target.source.patches, place.next_taker()
+    name = place.target.name
+    series = place.target.source.patches
+    taker = place.next_taker()
     line = f"`patches: {series}` into sources.{name} of profile {taker}"
     taken = place.takers(applies_to)
     if taker and (yes or ask(f"Write {line} in {place.project.file.name}?")):

@@ -44,7 +44,8 @@ def command(session: Session, check: bool) -> int:
             "--set has no effect on committed files", hint="`envgen up --set ...` uses it"
         )
     project = session.loaded(local=False).project
-    chosen, root = session.profile(local=False) if session.profile_name else None, project.root
+    chosen = session.profile(local=False) if session.profile_name else None
+    root = project.root
     warn_of_unused(session, local=False)
     tell(project, [chosen] if chosen else list(project.profiles.values()))
     for profile in [chosen] if chosen else project.profiles.values():

@@ -149,7 +149,8 @@ def starter(wrong: WrongImport, probe: Probe) -> str:
     """The file that put the deciding entry on sys.path, or that started the import hook; "" if none
     is known.
     """
-    entry, starters = wrong.entry, probe.starters
+    entry = wrong.entry
+    starters = probe.starters
     if entry is None:
         module = posixpath.basename(starters.hooks.get(wrong.finder, "")).removesuffix(".py")
         lines = [
@@ -174,7 +175,9 @@ def starter(wrong: WrongImport, probe: Probe) -> str:
 
 def decided_by(wrong: WrongImport, context: Context, probe: Probe) -> str:
     """The entry or finder that decided, in words."""
-    entry, how, by = wrong.entry, wrong.cells[0].how, starter(wrong, probe)
+    entry = wrong.entry
+    how = wrong.cells[0].how
+    by = starter(wrong, probe)
     if entry is None:
         if wrong.finder in ("", "PathFinder"):
             return "no entry of sys.path"
@@ -284,7 +287,8 @@ def restored(name: str, source: Source, file: str, context: Context) -> Remedy:
 
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
     """The findings about a source; one OK finding if every cell is right."""
-    everything, findings = probe.cells(source.package), list[Finding]()
+    everything = probe.cells(source.package)
+    findings = list[Finding]()
     mounted = source.origin.kind == "checkout"
     file = wanted(source, probe)
     right = f"{file}, {'the mounted checkout' if mounted else 'as the RECORD of its wheel has it'}"
@@ -327,7 +331,8 @@ def tried(
     if tried.untried:
         return info(f"{package} is {file}, and was not imported", tried.untried, **facts)
     if tried.problem:
-        what, cause = f"{package}: `import {package}` fails", f"{tried.problem}; {file} is found"
+        what = f"{package}: `import {package}` fails"
+        cause = f"{tried.problem}; {file} is found"
         return error(
             what,
             cause,
@@ -339,23 +344,20 @@ def tried(
     names = NAMES.get(package, ())
     # One name may go with a release: nothing is said as long as the package has another.
     if names and len(tried.lacks) == len(names):
-        what, seen = (
-            f"{package}: the imported file is not what was released",
-            f"{file}, without {' and '.join(names)}",
-        )
+        what = f"{package}: the imported file is not what was released"
+        seen = f"{file}, without {' and '.join(names)}"
         repair = restored(name, source, file, context)
         return error(
             what, seen, "the names that every release has", repair, case="incomplete", **facts
         )
     if file and tried.file != file:
         again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")
-        what, gives = (
-            f"{package}: `import {package}` gives another file",
-            tried.file or "an empty namespace",
-        )
+        what = f"{package}: `import {package}` gives another file"
+        gives = tried.file or "an empty namespace"
         return error(what, gives, file, again, case="gives-another", **facts)
     cells = [cell for cell in cells if cell.kind != "no-folder"]
-    folders, ways = len({cell.folder for cell in cells}), len({cell.how for cell in cells})
+    folders = len({cell.folder for cell in cells})
+    ways = len({cell.how for cell in cells})
     each = f"found by {counted(ways, 'way')} of starting Python in {counted(folders, 'folder')}"
     return ok(f"{package} is {file} (imported in {tried.seconds:.1f} s; {each})", **facts)
 

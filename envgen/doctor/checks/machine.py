@@ -18,12 +18,11 @@ REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mou
 @check("python.start", Where.INSIDE)
 def probe_ran(context: Context) -> Findings:
     """The probe returned a complete document, and no import hook disturbed it."""
-    probe, python = context.probe, context.profile.base.python
+    probe = context.probe
+    python = context.profile.base.python
     if context.trouble is not None:
-        cure, wanted = (
-            remedies.inside(context, python, "-c", "pass"),
-            "one JSON document from Python in the container",
-        )
+        cure = remedies.inside(context, python, "-c", "pass")
+        wanted = "one JSON document from Python in the container"
         yield error(context.trouble.title, context.trouble.seen, wanted, cure, case="no-document")
     if probe is None:
         return None
@@ -74,10 +73,8 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
         if folder is None:
             continue  # container.settings and import.truth report that
         if place := _moved(name, folder, context):
-            title, again = (
-                f"{name}: its folder was moved or removed while it was mounted",
-                remedies.restart(context),
-            )
+            title = f"{name}: its folder was moved or removed while it was mounted"
+            again = remedies.restart(context)
             yield error(
                 title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="moved"
             )
@@ -86,10 +83,8 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
             for root in probe.roots
             if root.package == source.package
         ):
-            title, seen = (
-                f"{name}: the mounted folder is not its checkout",
-                f"{folder.path} has no {source.package}",
-            )
+            title = f"{name}: the mounted folder is not its checkout"
+            seen = f"{folder.path} has no {source.package}"
             point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
             yield error(title, seen, f"the checkout of {name}", point_at, case="no-package")
         elif not folder.writable:
@@ -118,7 +113,8 @@ def _moved(name: str, folder: FolderFacts, context: Context) -> str:
     """
     if folder.root.endswith(REMOVED):
         return f"{folder.root.removesuffix(REMOVED)} (removed)"
-    place, now = context.checkouts.get(name, ""), context.inodes.get(name)
+    place = context.checkouts.get(name, "")
+    now = context.inodes.get(name)
     mounts = context.container.mounts if context.container and not context.is_temporary else ()
     is_ours = any(
         it.kind == "bind" and (it.source, it.target) == (place, folder.path) for it in mounts
@@ -158,7 +154,8 @@ def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
 @check("mounts.caches", Where.INSIDE, needs="probe")
 def caches(context: Context, probe: Probe) -> Findings:
     """Each cache is mounted and writable."""
-    folders, named = {folder.path: folder for folder in probe.folders}, context.profile.caches
+    folders = {folder.path: folder for folder in probe.folders}
+    named = context.profile.caches
     for name, cache in named.items():
         folder = folders.get(str(cache.path))
         if folder is None:
@@ -172,10 +169,8 @@ def caches(context: Context, probe: Probe) -> Findings:
             continue
         elif folder.read_only or not folder.writable:
             seen = _owner(folder) + (", mounted read-only" if folder.read_only else "")
-            title, cure = (
-                f"the {name} cache is not writable",
-                _own(context, folder, str(cache.host or "")),
-            )
+            title = f"the {name} cache is not writable"
+            cure = _own(context, folder, str(cache.host or ""))
             yield error(title, seen, "a writable folder", cure, case="not-writable", cache=name)
     return (
         ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable")
@@ -189,11 +184,9 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
     """No compiled kernel is of other files than those that are there now."""
     for guess in (False, True):  # one edit of a header can be of all kernels
         stale = [module for module in listed if module.state == "stale" and module.guess is guess]
-        names, several, perhaps = (
-            [module.name for module in stale],
-            len(stale) > 1,
-            "perhaps " * guess,
-        )
+        names = [module.name for module in stale]
+        several = len(stale) > 1
+        perhaps = "perhaps " * guess
         if not stale:
             continue
         title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code may run"

@@ -96,7 +96,8 @@ def exposure(context: Context) -> Findings:
 @check("compose.own", Where.HOST, needs="engine")
 def own_compose(context: Context, _engine: EngineInfo) -> Findings:
     """What the profile's own Compose file changes of its services."""
-    own, cure = context.profile.compose, remedies.line("compose: null")
+    own = context.profile.compose
+    cure = remedies.line("compose: null")
     if context.own_trouble:
         wanted = "a file that Compose reads"
         yield error(
@@ -105,10 +106,8 @@ def own_compose(context: Context, _engine: EngineInfo) -> Findings:
     for name, changes in context.own_changes.items():
         far = [one for one in changes if one in _FAR]
         if far:
-            title, seen = (
-                f"{own} decides what {name} starts, or may do on this machine",
-                f"it sets {', '.join(changes)}",
-            )
+            title = f"{own} decides what {name} starts, or may do on this machine"
+            seen = f"it sets {', '.join(changes)}"
             yield warning(title, seen, "the rendered settings", cure, case="far")
         elif changes:
             yield info(f"{own} changes {name}", f"it sets {', '.join(changes)}")
@@ -159,7 +158,8 @@ def image(context: Context, stale: Sequence[Problem]) -> Findings:
     """The profile's image is on this engine, and is what would be built now, as `envgen up` asks
     it.
     """
-    name, image = context.profile.image_name, context.image
+    name = context.profile.image_name
+    image = context.image
     for problem in stale:
         make, case = (error, "missing") if image is None else (warning, "outdated")
         seen = f"{name} is {image.id[:19]}" if image else "no such image on this engine"
@@ -218,11 +218,9 @@ def running(context: Context, _engine: EngineInfo) -> Findings:
 
 def _stands(container: Container, context: Context) -> Iterator[Finding]:
     """Whether a container runs, or how it ended, with the cause if its log or the engine has it."""
-    end, name, is_mine = (
-        context.ended.get(container.id),
-        container.name,
-        container is context.container,
-    )
+    end = context.ended.get(container.id)
+    name = container.name
+    is_mine = container is context.container
     why = end.why if end else container.error
     seen = f"exit code {end.exit_code if end else container.exit_code}" + (
         f": {why}" if why else ""
@@ -244,10 +242,8 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
         health = f", {container.health}" if container.health else ""
         yield ok(f"{name} is running{health}", id=container.id, since=str(container.started_at))
     elif end and end.asked and is_mine:
-        wanted, cure = (
-            "running, or a temporary container (envgen doctor --run)",
-            remedies.up(context),
-        )
+        wanted = "running, or a temporary container (envgen doctor --run)"
+        cure = remedies.up(context)
         yield warning(f"{end}, so imports were not checked", seen, wanted, cure, case="stopped")
     elif is_mine or (end and end.failed) or container.state in ("dead", "restarting"):
         state = f"{name} {'has' if container.state == 'exited' else 'is'} {container.state}"
@@ -263,10 +259,8 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
 def settings(context: Context, differing: Sequence[str]) -> Finding:
     """The container has the image, variables, mounts and ports that `envgen up` would give it now."""
     if differing:
-        seen, differ = (
-            "; ".join(first_of(differing, 5)),
-            counted(len(differing), "setting differs", "settings differ"),
-        )
+        seen = "; ".join(first_of(differing, 5))
+        differ = counted(len(differing), "setting differs", "settings differ")
         cure = remedies.up(context)
         return warning(
             f"{differ} from the profile's",
@@ -283,10 +277,8 @@ def restart_policy(context: Context, container: Container) -> Findings:
     """The container is in no restart loop, and Docker has started none of the servers again."""
     loops = container.restarts >= LOOPING
     if loops:
-        title, seen = (
-            f"{container.name} is in a restart loop",
-            f"started again {container.restarts} times",
-        )
+        title = f"{container.name} is in a restart loop"
+        seen = f"started again {container.restarts} times"
         yield error(
             title, seen, "0", remedies.envgen(context, "logs", context.service), case="looping"
         )

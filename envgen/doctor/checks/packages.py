@@ -40,10 +40,8 @@ def active_root(probe: Probe, package: str) -> Root | None:
 @check("import.scripts", Where.INSIDE, needs="probe")
 def console_scripts(context: Context, probe: Probe) -> Findings:
     """Each console script is installed, and starts the interpreter that `python3` starts."""
-    scripts, mounted = (
-        {script.name: script for script in probe.scripts},
-        context.profile.mounted_sources,
-    )
+    scripts = {script.name: script for script in probe.scripts}
+    mounted = context.profile.mounted_sources
     for name, source in context.profile.sources.items():
         for script in (scripts[one] for one in source.console_scripts if one in scripts):
             cure = remedies.install(context, name, source)
@@ -52,10 +50,8 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
                     service.command[:1] == (script.name,)
                     for service in context.profile.services.values()
                 )
-                title, seen = (
-                    f"{script.name}: the command isn't installed",
-                    f"no {script.name} on PATH",
-                )
+                title = f"{script.name}: the command isn't installed"
+                seen = f"no {script.name} on PATH"
                 make, case = (error, "needed") if needed else (warning, "not-installed")
                 yield make(
                     title, seen, f"a console script of {source.distribution}", cure, case=case
@@ -88,7 +84,8 @@ def metadata(context: Context, probe: Probe) -> Findings:
 
 
 def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Finding:
-    cure, mounted = remedies.install(context, name, source), source.origin.kind == "checkout"
+    cure = remedies.install(context, name, source)
+    mounted = source.origin.kind == "checkout"
     first = next(iter(named(probe, source.distribution)), None)
     if first is None:
         make, case = (warning, "none") if mounted else (error, "none-baked-in")
@@ -96,17 +93,16 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
         return make(title, "PackageNotFoundError", "an installed distribution", cure, case=case)
     folder = first.url.removeprefix("file://").rstrip("/")
     if mounted and first.editable and folder and folder != str(source.mount):
-        title, seen = (
-            f"{source.distribution} was installed from another folder",
-            f"editable, from {folder}",
-        )
+        title = f"{source.distribution} was installed from another folder"
+        seen = f"editable, from {folder}"
         return error(
             title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata
         )
     if mounted and not (first.editable or below(first.location, str(source.mount))):
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
-        seen, wanted = first.metadata, f"an editable installation of {source.mount}"
+        seen = first.metadata
+        wanted = f"an editable installation of {source.mount}"
         if context.is_temporary:  # without the service's first step, which installs the checkout
             return info(title, seen, version=first.version)
         return error(title, seen, wanted, cure, case="second", version=first.version)
@@ -162,10 +158,8 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
             seen = f"{root.root}/_build_meta.py " + (
                 "is missing" if root.version is None else "says so"
             )
-            title, wanted = (
-                f"flashinfer reports {UNKNOWN} as its version",
-                "its version, which names the cache folder",
-            )
+            title = f"flashinfer reports {UNKNOWN} as its version"
+            wanted = "its version, which names the cache folder"
             yield warning(title, seen, wanted, cure, case="unknown-version", **facts)
         else:
             yield ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
@@ -181,7 +175,8 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
         source.package == "flashinfer" for source in context.profile.mounted_sources.values()
     ):
         return None
-    title, root = "prebuilt kernels mask your edits", active_root(probe, "flashinfer")
+    title = "prebuilt kernels mask your edits"
+    root = active_root(probe, "flashinfer")
     if any(cell.kind != "missing" for cell in probe.cells("flashinfer_jit_cache")):
         cure = remedies.inside(
             context, "python3", "-m", "pip", "uninstall", "-y", "flashinfer-jit-cache"

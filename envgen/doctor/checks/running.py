@@ -96,7 +96,8 @@ def own_path(wrong: WrongFile, running: Running) -> str:
 
 def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
     """What made the program import it, in words."""
-    cell, process = wrong.cell, wrong.process
+    cell = wrong.cell
+    process = wrong.process
     if cell is None:
         return f"it has {wrong.seen} loaded"
     if change := changed_by(wrong):

@@ -60,7 +60,8 @@ def _fresh(context: Context, differ: tuple[Promised, ...]) -> Remedy:
 @check("packages.locked", Where.INSIDE, needs="probe")
 def locked(context: Context, probe: Probe) -> Findings:
     """Locked packages, and torch and others of the base image, have the versions of the build."""
-    count, of_base = probe.locked.count, probe.protected.count
+    count = probe.locked.count
+    of_base = probe.protected.count
     if differ := tuple(
         one for one in probe.locked.differ if canonicalize_name(one.name) not in context.build_needs
     ):
@@ -84,15 +85,14 @@ def locked(context: Context, probe: Probe) -> Findings:
 @check("cuda.versions", Where.INSIDE, needs="probe")
 def cuda_versions(context: Context, probe: Probe) -> Finding | None:
     """cuDNN is new enough for the profile's architectures. An old nvcc lacks them: cuda.compilers."""
-    cuda, archs = probe.cuda, context.profile.cuda.arch_list
+    cuda = probe.cuda
+    archs = context.profile.cuda.arch_list
     if (
         any(arch.major >= BLACKWELL for arch in archs.archs)
         and () < numbers(cuda.cudnn.version) < CUDNN
     ):
-        seen, wanted = (
-            f"{cuda.cudnn.version} ({cuda.cudnn.path})",
-            ".".join(map(str, CUDNN)) + " or newer",
-        )
+        seen = f"{cuda.cudnn.version} ({cuda.cudnn.path})"
+        wanted = ".".join(map(str, CUDNN)) + " or newer"
         return error(f"cuDNN is too old for {archs}", seen, wanted, NEWEST, case="cudnn")
     pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version))
     there = [f"{name} {version}" for name, version in pairs if version]
@@ -102,7 +102,8 @@ def cuda_versions(context: Context, probe: Probe) -> Finding | None:
 @check("cuda.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context, probe: Probe) -> Findings:
     """nvcc, ptxas and Triton's ptxas support the profile's architectures."""
-    tools, home = probe.cuda.tools, f"{context.profile.cuda.HOME}/"
+    tools = probe.cuda.tools
+    home = f"{context.profile.cuda.HOME}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
     if lacking and not probe.gpus and not probe.cuda.toolkit.version:
         tools = tuple(tool for tool in tools if tool.path not in lacking)
@@ -111,7 +112,8 @@ def compilers(context: Context, probe: Probe) -> Findings:
     for tool in tools:
         cure = _other_compiler(tool, context)
         if tool.error:
-            seen, title = f"{tool.path} {tool.error}", f"{tool.name} can't be used"
+            seen = f"{tool.path} {tool.error}"
+            title = f"{tool.name} can't be used"
             yield error(title, seen, "a working compiler", cure, case="broken", tool=tool.path)
             continue
         wanted = wanted_of(tool, context, split)
@@ -182,7 +184,8 @@ def driver(_context: Context, probe: Probe) -> Finding | None:
     """
     toolkit = numbers(probe.cuda.toolkit.version)[:2]
     drivers = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.driver])
-    there, wanted = re.search(r"\b(\d{3,4})\.\d+", drivers), DRIVERS.get(toolkit)
+    there = re.search(r"\b(\d{3,4})\.\d+", drivers)
+    wanted = DRIVERS.get(toolkit)
     if there is None or wanted is None:
         return None
     release = ".".join(map(str, toolkit))

@@ -98,7 +98,8 @@ def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
             "refused", target.shown + " can't be opened: " + tree.reason(error)
         ) from None
     names, whole = generated_names(text, shelf, root)
-    target.names, target.damaged = names, not whole
+    target.names = names
+    target.damaged = not whole
     return target
 
 
@@ -213,7 +214,8 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
     """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``:
     change nothing.
     """
-    dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
+    dry = bool(request.get("dry_run"))
+    patterns = request.get("patterns") or []
     stale = bool(request.get("stale"))
     errors: list[str] = []
     guesses: list[str] = []

@@ -81,7 +81,8 @@ def shadows(recipe: NinjaRecipe, files: FileFacts, since: int) -> Iterator[str]:
     A header is searched in the folder of the file that includes it, then in the include folders in
     their order.
     """
-    folders, known = include_folders(recipe), set(recipe.inputs)
+    folders = include_folders(recipe)
+    known = set(recipe.inputs)
 
     def young(path: str) -> bool:
         stamp = files.stamp(path)

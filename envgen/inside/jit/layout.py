@@ -204,11 +204,9 @@ class Choice:
 
 def asked(request: dict[str, Any]) -> Shelves:
     """The cache, opened as far as the request's version and archs go; Fault where there is none."""
-    patterns, archs, version = (
-        request.get("patterns") or [],
-        request.get("archs"),
-        request.get("version") or "",
-    )
+    patterns = request.get("patterns") or []
+    archs = request.get("archs")
+    version = request.get("version") or ""
     check_request(patterns, version, archs)
     root = root_of(request)
     cache = open_cache(root, version, archs)

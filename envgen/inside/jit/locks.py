@@ -68,7 +68,8 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             # Newer filelock releases unlink the file on release: a lock on an unlinked file is
             # useless.
             if os.path.samestat(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), status):
-                locked, fd = fd, -1
+                locked = fd
+                fd = -1
                 return locked
         except OSError as error:
             if error.errno in BUSY and fd >= 0:
@@ -341,7 +342,8 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> Leftovers:
                 if error.errno in (*BUSY, *tree.GONE):
                     continue
             measured = tree.measure_path(name, top)
-            count, size = count + 1, size + (measured.bytes if measured is not None else 0)
+            count = count + 1
+            size = size + (measured.bytes if measured is not None else 0)
             if not dry:
                 tree.remove(name, top, os.fstat(top).st_dev, errors, name)
     return Leftovers(count, size)

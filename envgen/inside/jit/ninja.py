@@ -101,7 +101,8 @@ class Deps:
 def parse_deps(data: bytes) -> Deps:
     """Parse as much as possible. Never raises."""
     deps = Deps()
-    position, end = len(MAGIC) + 4, len(data)
+    position = len(MAGIC) + 4
+    end = len(data)
     if not data.startswith(MAGIC) or end < position:
         return deps
     deps.version = struct.unpack_from("<I", data, len(MAGIC))[0]
@@ -111,7 +112,8 @@ def parse_deps(data: bytes) -> Deps:
     paths: list[str] = []
     while position + 4 <= end:
         size = struct.unpack_from("<I", data, position)[0]
-        is_deps, size = size >= _TOP, size & (_TOP - 1)
+        is_deps = size >= _TOP
+        size = size & (_TOP - 1)
         record = data[position + 4 : position + 4 + size]
         if size > LONGEST or size % 4 or len(record) < size:
             break
@@ -234,7 +236,8 @@ class RecipeReader:
         data = read_file("build.ninja", fd)
         recipe.ninja = digest_of_text(data)
         edges, whole = parse(os.fsdecode(data), recipe.variables)
-        shelf, folder = recipe.shelf, recipe.shelf.path
+        shelf = recipe.shelf
+        folder = recipe.shelf.path
         deps = _deps(fd)
         if deps is not None:
             folder += "/" + recipe.name
@@ -287,7 +290,8 @@ def header_of(name: str, fd: int) -> tuple[str, str]:
     except OSError as error:
         return "", "" if error.errno in GONE else "can't be opened: " + reason(error)
     try:
-        status, head = os.fstat(file), b""
+        status = os.fstat(file)
+        head = b""
         if stat.S_ISREG(status.st_mode):
             head = os.read(file, 64)
     except OSError as error:

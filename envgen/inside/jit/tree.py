@@ -31,7 +31,9 @@ class Fault(Exception):
 
     def __init__(self, kind: str, message: str, **data: object) -> None:
         super().__init__(message)
-        self.kind, self.message, self.data = kind, message, data
+        self.kind = kind
+        self.message = message
+        self.data = data
 
 
 @contextmanager

@@ -73,7 +73,8 @@ def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
         return
     names = typing.get_args(named("expert backends")[1])
     walked = walked_by_experts(config, report, lines)
-    model, listed = config.model_config, {report["asked"]["moe"]["backend"]}
+    model = config.model_config
+    listed = {report["asked"]["moe"]["backend"]}
     mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(
         report["quantization"]
     )
@@ -106,7 +107,8 @@ def asked(
 ) -> Doc:
     """The answer to one question: its verdict, and the reason if it is not accepted."""
     answers = dict(report, asked={}, refusals=[], unasked=[], kv={})
-    lines.kept, lines.step = [], step
+    lines.kept = []
+    lines.step = step
     set_config = named("set config")[1]
     with recording(answers, lines), set_config(config):
         chosen = ask(config, answers)
@@ -211,7 +213,8 @@ def able(kind: Any, config: Any, report: Doc) -> Doc:
             yes, why = kind.can_implement(config)
         verdict = "accepted" if yes else "refused"
     except Exception as problem:
-        verdict, why = "unknown", "%s: %s" % (type(problem).__name__, problem)
+        verdict = "unknown"
+        why = "%s: %s" % (type(problem).__name__, problem)
     if verdict == "refused" and any(
         str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]
     ):

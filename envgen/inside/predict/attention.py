@@ -21,7 +21,8 @@ Doc = Dict[str, Any]
 
 def ask_attention(config: Any, report: Doc) -> Doc:
     where, select = named("attention")
-    model, cache = config.model_config, config.cache_config
+    model = config.model_config
+    cache = config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
     # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios) and Qwen's sparse
     # attention.

@@ -194,7 +194,8 @@ def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
     """Find the config.json of a separate draft in the same places; without a usable one, nothing is
     asked about it.
     """
-    draft, model = getattr(args, "speculative_config", None), report["model"]
+    draft = getattr(args, "speculative_config", None)
+    model = report["model"]
     for flag, key in _DRAFT_FLAGS.items():
         value = getattr(args, flag, None)
         if value is not None and (draft is None or key not in draft):
@@ -264,7 +265,8 @@ def describe(config: Any, report: Doc) -> None:
     """Add what the configuration says of the model and its cache; a fact that this release does not
     have is unasked.
     """
-    model, cache = config.model_config, config.cache_config
+    model = config.model_config
+    cache = config.cache_config
     hf = getattr(model, "hf_config", None)
     facts: Dict[str, Callable[[], Any]] = {
         "architectures": lambda: list(getattr(hf, "architectures", None) or []),
@@ -319,10 +321,8 @@ def size_of(config: Any, report: Doc) -> Doc:
         {name: value for name, value in text_of(read_config(place)).items() if value is not None}
     )
     weights = weights_of(os.path.dirname(place))
-    dtype, states = (
-        str(model.dtype).replace("torch.", ""),
-        str(getattr(cache, "mamba_ssm_cache_dtype", "float32")),
-    )
+    dtype = str(model.dtype).replace("torch.", "")
+    states = str(getattr(cache, "mamba_ssm_cache_dtype", "float32"))
     return {
         "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
         "weights": weights or report["model"].get("weights"),

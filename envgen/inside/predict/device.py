@@ -30,7 +30,8 @@ MULTIPROCESSORS = {(12, 1): 48, (12, 0): 188}  # sizes of buffers and of grids; 
 class Placeholder:
     """Replaces a stream or event that a layer keeps; calling it is an error."""
 
-    cuda_stream, device_index = 0, 0
+    cuda_stream = 0
+    device_index = 0
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -46,17 +47,17 @@ class Placeholder:
 class Properties:
     """What PyTorch says of a device."""
 
-    warp_size, is_integrated, uuid, regs_per_multiprocessor = (
-        32,
-        False,
-        "GPU-assumed-by-envgen",
-        65536,
-    )
-    max_threads_per_multi_processor, shared_memory_per_block = 1536, 48 << 10
+    warp_size = 32
+    is_integrated = False
+    uuid = "GPU-assumed-by-envgen"
+    regs_per_multiprocessor = 65536
+    max_threads_per_multi_processor = 1536
+    shared_memory_per_block = 48 << 10
 
     def __init__(self, gpu: Doc) -> None:
         self.major, self.minor = gpu["capability"]
-        self.name, self.total_memory = gpu["name"], int(gpu["memory"])
+        self.name = gpu["name"]
+        self.total_memory = int(gpu["memory"])
         self.multi_processor_count = MULTIPROCESSORS.get((self.major, self.minor), 132)
         self.shared_memory_per_block_optin = SHARED.get(self.major, 227) << 10
         self.shared_memory_per_multiprocessor = self.shared_memory_per_block_optin + 1024
@@ -72,7 +73,8 @@ class MemoryInfo:
 def in_torch(torch: Any, gpu: Doc) -> None:
     """Answers of ``torch.cuda`` and ``torch.accelerator``."""
     properties = Properties(gpu)
-    capability, memory = tuple(gpu["capability"]), int(gpu["memory"])
+    capability = tuple(gpu["capability"])
+    memory = int(gpu["memory"])
     count = lambda *_: int(gpu["count"])  # noqa: E731
     put(
         torch.cuda,

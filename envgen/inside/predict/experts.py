@@ -139,7 +139,8 @@ def single_gpu(kind: Any) -> Any:
 
 def layer(config: Any, experts: int, text: Any) -> Any:
     """The configuration of one layer of experts, from the model's config.json."""
-    kind, parallel = named("experts config")[1], config.parallel_config
+    kind = named("experts config")[1]
+    parallel = config.parallel_config
     split = single_gpu(named("experts parallel")[1])
     size = int(parallel.tensor_parallel_size)
     expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1

@@ -42,13 +42,18 @@ class OneWorker:
     """A process group of the release, with this process as the first of ``size`` workers."""
 
     def __init__(self, size: int) -> None:
-        self.world_size, self.ranks = size, list(range(size))
+        self.world_size = size
+        self.ranks = list(range(size))
         self.rank = self.rank_in_group = self.local_rank = self.first_rank = 0
-        self.last_rank, self.next_rank, self.prev_rank = size - 1, 1 % size, size - 1
-        self.is_first_rank, self.is_last_rank = True, size == 1
+        self.last_rank = size - 1
+        self.next_rank = 1 % size
+        self.prev_rank = size - 1
+        self.is_first_rank = True
+        self.is_last_rank = size == 1
         self.device_group = self.cpu_group = self
         self.device_communicator = self.mq_broadcaster = None
-        self.use_device_communicator, self.unique_name = False, "envgen"
+        self.use_device_communicator = False
+        self.unique_name = "envgen"
 
     def size(self) -> int:
         return self.world_size
@@ -157,7 +162,8 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
             % why
         )
         return
-    before, lines.kept = lines.kept, []
+    before = lines.kept
+    lines.kept = []
     try:
         model = build(config, report)
     except Exception as problem:
@@ -167,7 +173,8 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
         )
         lines.kept = before
         return
-    logged, lines.kept = lines.kept, before
+    logged = lines.kept
+    lines.kept = before
     if not has_compiled_code():
         return  # what they chose is not what a server's would
     kernels = chosen(model, config)
@@ -217,10 +224,8 @@ def chosen(model: Any, config: Any) -> Dict[str, Doc]:
     """Step -> the kernels in the layers of the model."""
     held: Dict[str, List[str]] = {"attention": [], "moe": [], "linear": [], "mamba": []}
     for layer in model.modules():
-        decode, prefill = (
-            getattr(layer, "gdn_decode_kernel", None),
-            getattr(layer, "gdn_prefill_backend", None),
-        )
+        decode = getattr(layer, "gdn_decode_kernel", None)
+        prefill = getattr(layer, "gdn_prefill_backend", None)
         if prefill is not None and hasattr(layer, "mamba_type"):
             held["mamba"].append(
                 "GDN prefill %s" % prefill + (", decode %s" % decode if decode else "")

@@ -118,7 +118,8 @@ def set_platform(request: Doc, report: Doc, folder: str) -> Doc:
     device.for_processes(gpu, program_text(device.__name__), folder)
     # A release may have looked for a device while it was imported, or not find its own version in a
     # checkout.
-    platforms, cuda = imported("vllm.platforms", report), imported("vllm.platforms.cuda", report)
+    platforms = imported("vllm.platforms", report)
+    cuda = imported("vllm.platforms.cuda", report)
     if not platforms.current_platform.is_cuda():
         platforms._current_platform = cuda.CudaPlatform()
     for module in [

@@ -182,7 +182,8 @@ THINGS: Dict[str, Tuple[str, ...]] = {
 
 def named(what: str) -> Tuple[str, Any]:
     """(place, function) of one of THINGS. NotAskable, with what was not found, without it."""
-    name, reasons = THINGS[what][0], []
+    name = THINGS[what][0]
+    reasons = []
     for place in itertools.chain(
         THINGS[what][1:], moved(name, os.path.dirname(str(sys.modules["vllm"].__file__)))
     ):
@@ -276,10 +277,8 @@ def forget() -> None:
 def everything_logged() -> Iterator[None]:
     """Log at debug level: the reasons against a choice are debug messages."""
     root = logging.getLogger("vllm")
-    level, others = (
-        root.level,
-        [(one, one.level) for one in root.handlers if not isinstance(one, Lines)],
-    )
+    level = root.level
+    others = [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
     for handler, _ in others:
         handler.setLevel(max(level, logging.INFO))
     root.setLevel(logging.DEBUG)

@@ -183,7 +183,8 @@ def mount_options() -> dict[str, tuple[bool, str]]:
         return options
     for line in read_text("/proc/self/mountinfo", 1 << 20).splitlines():
         words = line.split(" ")
-        place, root = words[4].replace("\\040", " "), words[3].replace("\\040", " ")
+        place = words[4].replace("\\040", " ")
+        root = words[3].replace("\\040", " ")
         options[place] = ("ro" in words[5].split(","), root)
     return options
 

@@ -228,7 +228,9 @@ def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, 
         finally:
             os._exit(code)
     os.close(write)
-    data, deadline, late = b"", time.monotonic() + limit, False
+    data = b""
+    deadline = time.monotonic() + limit
+    late = False
     while not late:
         late = not select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]
         chunk = b"" if late else os.read(read, 65536)

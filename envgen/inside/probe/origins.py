@@ -152,7 +152,8 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
     claims = []
     for path, entry in sorted(record.items()):
         package = packages.get(entry["distribution"], entry["distribution"])
-        folder, inside = active_folder(document, package), "/%s/" % package
+        folder = active_folder(document, package)
+        inside = "/%s/" % package
         digest = sha256_of(path) if os.path.isfile(path) else ""
         state = "there" if digest == entry["sha256"] else "changed" if digest else "gone"
         if folder and inside in path and not path.startswith(folder + "/"):

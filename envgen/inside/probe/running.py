@@ -90,7 +90,8 @@ def launch_of(words: list[str]) -> Optional[Doc]:
     """
     if not words or not re.match(r"python[0-9.]*$", os.path.basename(words[0])):
         return None
-    flags, rest = [], list(words[1:])
+    flags = []
+    rest = list(words[1:])
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
         if word.startswith("--"):
@@ -219,7 +220,8 @@ def has_import(code: bytes, package: str) -> bool:
 
 def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
     """(the program's code, its file); empty for a module of a package, which is not looked for."""
-    how, target = launch["how"], launch["target"]
+    how = launch["how"]
+    target = launch["target"]
     if how == "-c":
         return target.encode("utf-8", "replace"), ""
     files = []
@@ -244,7 +246,8 @@ def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
 def as_started(request: Doc) -> Doc:
     """In the new interpreter: what each package is, with what the program itself puts on sys.path."""
     without_own_finder()
-    launch, folder = request["launch"], request["folder"]
+    launch = request["launch"]
+    folder = request["folder"]
     base = base_path()
     is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     first = [] if is_safe else own_entry(launch, folder)
@@ -257,7 +260,8 @@ def as_started(request: Doc) -> Doc:
         if change["what"] == "first":
             first.insert(0, change["entry"])
     started = launch["target"].split(".")[0] if launch["how"] == "-m" else ""
-    cells, named = [], []
+    cells = []
+    named = []
     for package in request["packages"]:
         name = package["package"]
         way = (shown(launch), lambda: list(first))
@@ -321,7 +325,9 @@ def newest(folder: str) -> Tuple[float, str, bool]:
     """(time, path, whether it was deleted) of the last change of a Python file below a package's
     folder.
     """
-    best, left, end = (0.0, "", False), FILES, ".%s.pyc" % sys.implementation.cache_tag
+    best = (0.0, "", False)
+    left = FILES
+    end = ".%s.pyc" % sys.implementation.cache_tag
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         # A deleted module leaves its compiled file, and its folder has the time.
@@ -357,7 +363,8 @@ def newest(folder: str) -> Tuple[float, str, bool]:
 
 def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
     """This program, what started it, and what it starts."""
-    mine, pid = {os.getpid()}, parents.get(os.getpid(), 0)
+    mine = {os.getpid()}
+    pid = parents.get(os.getpid(), 0)
     while pid > 1 and OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT):
         mine.add(pid)
         pid = parents.get(pid, 0)
@@ -380,7 +387,8 @@ def examine(request: Doc, until: float) -> Doc:
         state, _, started = facts[pid]
         if state in ("", "Z") or pid in skipped:
             continue
-        exe, words = link(pid, "exe"), words_of(pid)
+        exe = link(pid, "exe")
+        words = words_of(pid)
         if exe is None:
             hidden += any(
                 word in " ".join(words[:2]) for word in ("python", "vllm")
@@ -388,7 +396,9 @@ def examine(request: Doc, until: float) -> Doc:
             continue
         if not re.match(r"python[0-9.]*( \(deleted\))?$", os.path.basename(exe)):
             continue
-        launch, folder, env = launch_of(words), link(pid, "cwd") or "/", variables_of(pid)
+        launch = launch_of(words)
+        folder = link(pid, "cwd") or "/"
+        env = variables_of(pid)
         if (
             launch
             and launch["how"] == "script"

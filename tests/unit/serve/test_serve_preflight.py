@@ -10,6 +10,7 @@ import pytest
 
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
+from envgen.engine import box
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.values import Image
 from envgen.errors import Problem, RefusedError
@@ -60,7 +61,9 @@ class Bench:
         patch.setattr("envgen.engine.host.is_taken", lambda *_: False)
 
     def meminfo(self, memory_: dict[str, int]) -> None:
-        self.patch.setattr(memory, "meminfo", lambda _root: memory_)
+        self.patch.setattr(memory, "meminfo", lambda *_: memory_)
+        self.patch.setattr(box, "settled", lambda *_: box.Box(memory=memory_))
+        self.patch.setattr(memory, "held_by", lambda *_: "")
 
     def service(
         self, gpu: str = "none", local: bool = True, built: bool = True, given: GpuMode = GpuMode.NONE
