@@ -12,6 +12,7 @@ The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This 
 ``mild``     of a failure that is logged below an error (INFO, WARNING)
 ``kinds``    of logs: build, serve; a log that begins as a build's is one
 ``only``     `mounted` or `installed`: for such profiles only
+``in``       PHASE: its own ``cause`` or ``cure`` in that phase; a part of the name of a phase in phases.yaml
 
 A rule of a failure matches no line that was logged below an error: notices, weak and mild rules do.
 In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing.
@@ -20,6 +21,7 @@ In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact i
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,17 +128,40 @@ class Rule:
     weak: bool = False
     mild: bool = False
     only: str = ""
+    phases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # `in`
+
+    def texts(self, phase: str) -> tuple[str, str]:
+        """Cause and cure, for a failure in this phase ("": unknown)."""
+        own = next((texts for name, texts in self.phases.items() if name in phase), {})
+        return own.get("cause", self.cause), own.get("cure", self.cure)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows; "": none."""
+
+    phase: str
+    signs: tuple[str, ...]
+    cause: str = ""
+    cure: str = ""
+    link: str = ""
+
+
+@cache
+def phases() -> tuple[Phase, ...]:
+    """All phases, outer ones first."""
+    nodes = _load(FOLDER.parent / "phases.yaml")
+    return tuple(Phase(**node | {"signs": tuple(node["signs"])}) for node in nodes)
+
+
+def _load(path: Path) -> Any:
+    return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
 def rules() -> tuple[Rule, ...]:
     """All rules, in order."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    nodes = [
-        node
-        for name in FILES
-        for node in yaml.load((FOLDER / name).read_text("utf-8"), Loader=loader) or ()
-    ]
+    nodes = [node for name in FILES for node in _load(FOLDER / name) or ()]
     return tuple(read_rule(node, rank) for rank, node in enumerate(nodes))
 
 
@@ -164,6 +189,7 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
         node.get("weak", False),
         node.get("mild", False),
         node.get("only", ""),
+        node.get("in", {}),
     )
 
 
@@ -193,9 +219,10 @@ class Explanation:
     failure: bool = True
     rank: int = 0
     general: bool = False
+    phase: str = ""  # "": unknown
 
     def data(self) -> dict[str, object]:
-        """All fields but the last two, for JSON."""
+        """All fields but ``rank`` and ``general``, for JSON."""
         return {
             name: value for name, value in vars(self).items() if name not in ("rank", "general")
         }
@@ -260,12 +287,22 @@ class _Text:
             known = _Line(
                 len(line) - len(text), low[len(line) - len(text) :], level in MILD, is_source(text)
             )
-            if (key := (number in outlived, known.low)) in seen:
-                continue  # it says no more than the first one
-            seen.add(key)
-            self._known[number] = known
             for index in has:
                 self._numbers[words[index]].append(number)
+            if (key := (number in outlived, known.low)) not in seen:  # else it says no more
+                seen.add(key)
+                self._known[number] = known
+
+    def phase(self, number: int) -> Phase | None:
+        """The phase whose sign stands last up to the line with this index."""
+        last, found = -1, None
+        for phase in phases():
+            for sign in phase.signs:
+                numbers = self._numbers[sign]
+                index = bisect_right(numbers, number)
+                if index and numbers[index - 1] >= last:
+                    last, found = numbers[index - 1], phase
+        return found
 
     def search(
         self, pattern: RulePattern, never: Sequence[str] = (), strict: bool = False
@@ -275,8 +312,12 @@ class _Text:
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
         for number in self._numbers[pattern.has]:
-            known = self._known[number]
-            if known.source or (strict and (known.mild or number in self._outlived)):
+            known = self._known.get(number)
+            if (
+                known is None
+                or known.source
+                or (strict and (known.mild or number in self._outlived))
+            ):
                 continue
             place = -1 if any(words in known.low for words in never) else pattern.find(known.low)
             if place < 0:
@@ -318,7 +359,8 @@ def _matcher() -> tuple[Any, tuple[str, ...]]:
         for rule in rules()
         for pattern in (*rule.patterns, *rule.beside, *rule.facts.values())
     ]
-    words = tuple(dict.fromkeys(pattern.has for pattern in patterns))
+    signs = [sign for phase in phases() for sign in phase.signs]
+    words = tuple(dict.fromkeys([*signs, *(pattern.has for pattern in patterns)]))
     return search_for(words), words
 
 
@@ -339,6 +381,7 @@ def classify(
     known: Circumstances = UNKNOWN,
     before: int = 0,
     outlived: Collection[int] = (),
+    first: tuple[int, str] | None = None,
 ) -> tuple[Explanation, ...]:
     """The known causes in a log: failures before notices, then by rank. Each rule matches once, at
     its first line.
@@ -346,6 +389,7 @@ def classify(
     ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which
     may have their ends.
     ``outlived``: the indices of lines that tell of no failure: the program went on after them.
+    ``first``: line and text of the first exception, for which a phase answers if no rule does.
     """
     log = _Text(lines, outlived)
     rows = list[tuple[Rule, str, int, dict[str, str]]]()
@@ -375,17 +419,44 @@ def classify(
         ):  # what is certain explains the line, or the log
             taken.add(line)
             failure = not rule.notice and (failed or not rule.weak)
-            shown.append(_explanation(rule, evidence, line, facts, failure=failure))
+            phase = log.phase(line - before - 1)
+            shown.append(
+                _explanation(rule, evidence, line, facts, failure, phase.phase if phase else "")
+            )
+    if first and not any(explanation.failure for explanation in shown):
+        phase = log.phase(first[0] - before - 1)
+        if phase and phase.cause:
+            shown.append(_of_phase(phase, *first))
     return tuple(sorted(shown, key=lambda one: (not one.failure, one.rank)))
 
 
 def _explanation(
-    rule: Rule, evidence: str, line: int, facts: Mapping[str, str], *, failure: bool = True
+    rule: Rule,
+    evidence: str,
+    line: int,
+    facts: Mapping[str, str],
+    failure: bool = True,
+    phase: str = "",
 ) -> Explanation:
-    cause = filled(rule.cause, facts)
-    cure = filled(rule.cure, facts)
+    cause, cure = rule.texts(phase)
     return Explanation(
-        rule.rule, cause, evidence, line, cure, rule.link, failure, rule.rank, rule.general
+        rule.rule,
+        filled(cause, facts),
+        evidence,
+        line,
+        filled(cure, facts),
+        rule.link,
+        failure,
+        rule.rank,
+        rule.general,
+        phase,
+    )
+
+
+def _of_phase(phase: Phase, line: int, text: str) -> Explanation:
+    """What most often goes wrong in a phase: of an exception that no rule knows."""
+    return Explanation(
+        "unknown", phase.cause, text, line, phase.cure, phase.link, general=True, phase=phase.phase
     )
 
 

@@ -92,7 +92,10 @@ def read_lines(
     about = replace(
         known.beside(first.package if first else ""), failed=known.failed or tracker.raised
     )
-    matched = classify(lines, kind=kind, known=about, before=before, outlived=outlived)
+    raised = (first.line, first.text) if first and "Error" in first.text else None
+    matched = classify(
+        lines, kind=kind, known=about, before=before, outlived=outlived, first=raised
+    )
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     told = clues(lines, before, first, tracker.versions) if lacking else None
     proven = (

@@ -145,6 +145,7 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
             f"      {name}:{explanation.line}: {evidence}"
             if explanation.line
             else f"      {evidence}",
+            *([f"      when: {explanation.phase or 'unknown'}"] if explanation.failure else []),
             f"      fix:  {explanation.cure}",
             f"      more: {explanation.link}",
         ]

@@ -10,8 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.explain import FILES, FOLDER, KINDS, Circumstances, Rule, classify, rules
+from envgen.explain import FILES, FOLDER, KINDS, Circumstances, Rule, classify, phases, rules
 from envgen.explain.line import read_line
+from envgen.explain.read import read_lines
 
 ALL = rules()
 
@@ -114,9 +115,44 @@ def test_letters_that_change_length_in_lower_case_move_no_line(before: list[str]
     assert [(one.rule, one.line) for one in found] == [("unknown_base", len(before) + 1)]
 
 
+SAME = "torch.OutOfMemoryError: CUDA out of memory."
+PHASES = [
+    ("model_loader.py: Loading safetensors checkpoint shards:  12% Completed", "weights are loaded", "weights alone"),
+    ('  File "/x/gpu_worker.py", line 1, in determine_available_memory', "memory is profiled", "max-num-batched-tokens"),
+    ("[AutoTuner]: Tuning trtllm::fused_moe::gemm1: 0/21", "warmed up and tuned", "autotune"),
+    ("Capturing CUDA graphs (mixed prefill-decode): 3%", "graphs are captured", "enforce-eager"),
+    ("INFO:     Application startup complete.", "the server serves", "a request needs more"),
+    ("nothing of the kind", "", "max-num-seqs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "phase", "words"), PHASES)
+def test_the_phase_that_stands_last_decides_the_fix(before: str, phase: str, words: str) -> None:
+    (found,) = classify(
+        ["INFO starting", "Loading safetensors checkpoint shards: 0%", before, SAME] if phase else [SAME]
+    )
+    assert found.rule == "cuda_memory" and (phase in found.phase if phase else not found.phase)
+    assert words in found.cause + found.cure
+
+
+@pytest.mark.parametrize("frame", ["vllm/v1/spec_decode/x.py", "vllm/model_executor/models/step3p5_mtp.py"])
+def test_an_exception_that_no_rule_knows_is_told_by_its_phase(frame: str) -> None:
+    lines = ["Traceback (most recent call last):", f'  File "/x/{frame}", line 1, in f', "RuntimeError: no such flux"]
+    (found,) = read_lines(lines).explanations
+    assert (found.rule, found.line, found.general) == ("unknown", 3, True) and "no rule knows" in found.cause
+    assert "speculative-config" in found.cure
+    assert not read_lines(["RuntimeError: no such flux"]).explanations
+
+
+def test_each_phase_of_a_rule_is_one() -> None:
+    named = {name for rule in ALL for name in rule.phases}
+    assert all(any(name in phase.phase for phase in phases()) for name in named)
+    assert all(bool(phase.cause) == bool(phase.cure) == bool(phase.link) for phase in phases())
+
+
 NODES = [node for name in FILES for node in yaml.safe_load((FOLDER / name).read_text("utf-8"))]
 KEYS = {"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "quoted", "example",
-        "except", "beside", "facts", "general", "weak", "mild", "only"}  # fmt: skip
+        "except", "beside", "facts", "general", "weak", "mild", "only", "in"}  # fmt: skip
 
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: str(node["rule"]))

@@ -57,7 +57,8 @@ def test_json_has_stable_keys() -> None:
     done = run("-", "--json", stdin=b"a\nNo space left on device\n")
     document = json.loads(done.stdout)
     assert document["lines"] == 2 and document["log"] == "-"
-    assert set(document["explanations"][0]) == {"rule", "failure", "cause", "evidence", "line", "cure", "link"}
+    expected = {"rule", "failure", "cause", "evidence", "line", "cure", "link", "phase"}
+    assert set(document["explanations"][0]) == expected
 
 
 def test_a_notice_alone_is_no_failure_and_neither_is_nothing() -> None:
