@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,9 +22,16 @@ from envgen.live import doing
 from envgen.profile.flags import plain_name
 from envgen.serve.events import answered
 
-PROGRAM = inside.Program("kernels")
+PROGRAM = inside.Program("kernels", bytes=8 << 20)
 READING = 600.0  # seconds to sum a trace
-CONFIG = {"profiler": "torch", "torch_profiler_dir": FOLDER, "torch_profiler_with_stack": False}
+LARGEST = 512 << 20  # bytes of a trace that is kept
+CONFIG = {
+    "profiler": "torch",
+    "torch_profiler_dir": FOLDER,
+    "torch_profiler_with_stack": False,
+    "torch_profiler_dump_cuda_time_total": False,  # a table of its own, which takes long
+    "ignore_frontend": True,
+}
 
 
 def trace(
@@ -71,14 +79,14 @@ def _work(trial: Trial, run: Run, prompt: int, output: int) -> Outcome:
     """Profile each phase alone. What is compiled at its first use is used before."""
     _complete(trial, prompt, output)
     summary: dict[str, Any] = {}
-    for phase, words, length in (("prefill", prompt, 1), ("decode", 16, output)):
+    for phase, length in (("prefill", 1), ("decode", output)):
         with doing("trace", phase):
             _post(trial, "/start_profile")
             try:
-                _complete(trial, words, length)
+                _complete(trial, prompt, length)
             finally:
                 _post(trial, "/stop_profile")
-            summary[phase] = _summed(trial)
+            summary[phase] = _summed(trial, run, phase)
         run.sample({"unit": "trace", "phase": phase, **summary[phase]})
     is_whole = all(phase.get("kernels") for phase in summary.values())
     return PASSED if is_whole else FAILED, {"phases": summary}
@@ -112,12 +120,26 @@ def _post(trial: Trial, path: str) -> None:
         )
 
 
-def _summed(trial: Trial) -> Mapping[str, Any]:
-    """The profiler's traces of a phase, summed in the container."""
+def _summed(trial: Trial, run: Run, phase: str) -> Mapping[str, Any]:
+    """The profiler's traces of a phase, summed in the container. The trace itself lies beside the
+    record, for Perfetto.
+    """
     service = trial.service
     assert service is not None  # a trace is of a service
     execute = inside.in_container(service.engine, service.container.id)
-    answer = inside.ask(execute, "python3", PROGRAM, {"folder": FOLDER}, timeout=READING)
-    if isinstance(answer, inside.NoAnswer):
-        raise ServiceError(f"the trace could not be read: {answer}")
-    return answer
+
+    def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+        answer = inside.ask(execute, "python3", PROGRAM, request, timeout=READING)
+        if isinstance(answer, inside.NoAnswer):
+            raise ServiceError(f"the trace could not be read: {answer}")
+        return answer
+
+    summary = ask({"folder": FOLDER, "decode": phase == "decode"})
+    if file := summary.pop("file", ""):
+        content, part = b"", b"more"
+        while part and len(content) < LARGEST:
+            answer = ask({"file": file, "offset": len(content)})
+            part = base64.b64decode(answer["part"])
+            content += part
+        run.raw(f"{phase}.json{'.gz' * file.endswith('.gz')}", content)
+    return summary

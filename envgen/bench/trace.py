@@ -7,23 +7,33 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-GAPS = "gaps (the GPU waits)"
+GAPS = {"gpu": "gaps (the GPU waits)", "cpu": "Python, between operators"}
 OTHER = "other"
 # The first that fits counts. Names of kernels in vLLM, FlashInfer, CUTLASS, Triton, cuBLAS, torch.
 KINDS = {
-    "attention": r"attention|attn|fmha|mha_|flash_fwd|flashfwd|BatchPrefill|BatchDecode|paged_|mla_"
-    r"|reshape_and_cache|scaled_dot_product|chunk_gated_delta|selective_scan|causal_conv1d",
-    "MoE": r"moe|expert|topk_softmax|topk_gating|finalizeMoe|expandInput|grouped_?gemm|group_gemm"
-    r"|MoeFC|swiglu_oai|router|_matmul_ogs|matmul_ogs|ragged|scatter_reduce",
-    "communication": r"nccl|all_?reduce|all_?gather|reduce_scatter|mnnvl|cross_device_reduce",
-    "sampling": r"sampl|argmax|top_?k|top_?p|softmax|multinomial|exponential|penalt|logit|sort",
-    "linear": r"gemm|gemv|matmul|cutlass|cublas|marlin|nvjet|wgmma|machete|aten::mm|addmm|linear"
-    r"|scaled_mm|splitK|onednn",
-    "norm": r"norm|rms",
+    "communication": r"nccl|all_?reduce|all_?gather|reduce_scatter|all_?to_?all|mnnvl|multimem"
+    r"|lamport|nvshmem|deep_?ep::|cross_device_reduce",
+    "attention": r"attention|attn|flash::|fmha|mha|xqa|mla|BatchPrefill|BatchDecode|paged_|kv_?cache"
+    r"|reshape_(and_)?cache|concat_and_cache|reduce_segments|merge_?states|segments_diffkv|indexer"
+    r"|mqa_logits|topKPerRow|^_fwd_(grouped_)?kernel(?!_ep)|delta_rule|gated_delta|gdn|kda|gla_fwd"
+    r"|selective_scan|causal_conv1d|chunk_(fwd|scan|state|cumsum|local|scaled)|recompute_w_u|_ssd_"
+    r"|scaled_dot_product",
+    "MoE": r"moe|expert|topk_?gating|finalizeKernel|grouped|group_?gemm|GroupProblemShape|PtrArray"
+    r"|swiglu_?oai|router|routing|matmul_ogs|ragged|bitmatrix|expt_|scatter_reduce|computeStrides"
+    r"|expandInput|doActivation|topk_softmax|^_topk(_forward)?$|masked_topk_sum|^_swiglu$|bmm_\w*E\dm\d"
+    r"|permute_(rows|input)|shuffleInputRows|_fwd_kernel_ep_",
+    "sampling": r"sampl|argmax|top_?k|top_?p|softmax|multinomial|exponential|penalt|logit|logprob"
+    r"|sort|gumbel|min_p_|temperature|bincount|rejection|bad_words|philox",
+    "linear": r"gemm(?!a)|gemv|matmul|cutlass|cublas|marlin|nvjet|wgmma|xmma|machete|\bmm\b|_mm(_|$)|addmm"
+    r"|bmm|(?<!bi)linear|scaled_mm|splitK|onednn|w\d+a16|lora_|hadamard",
+    "norm": r"norm|rsqrt",
     "rotary": r"rope|rotary",
-    "quantization": r"quant|fp8|fp4|scale_",
-    "copies": r"memcpy|memset|copy|cat|index_select|gather|scatter|fill|embedding|transpose|slot_mapping",
-    "elementwise": r"elementwise|silu|gelu|act_and_mul|add_kernel|fused_add|mul|triton_poi|triton_red",
+    "quantization": r"quant|fp8|fp4|mxfp|scale_",
+    "input preparation": r"prepare_|post_update|slot_mapping|block_table|seq_lens|idx_mapping",
+    "copies": r"^(?!triton_).*(memcpy|memset|copy|_cat|CatArray|index_?select|gather|scatter|fill"
+    r"|embedding|transpose|zero_kv)",
+    "elementwise": r"elementwise|silu|gelu|sigmoid|act_and_mul|_and_mul|mul|triton_(poi|red|per)_"
+    r"|reduce_kernel|aten::(add|div|sub|pow|mean|sum)",
 }
 _KINDS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
 FOLDER = "/tmp/envgen-trace"
@@ -63,9 +73,9 @@ def rows_of(
         total = _row(kind, calls, sum(row.sum_us for row in rows), wall)
         summed.append((total, sorted(rows, key=lambda row: -row.sum_us)[:named]))
     yield from sorted(summed, key=lambda pair: -pair[0].sum_us)
-    if wall and summary.get("device") == "gpu":
+    if wall:
         gaps = max(0.0, wall - float(summary.get("busy_us") or 0))
-        yield _row(GAPS, 0, gaps, wall), []
+        yield _row(GAPS[summary["device"]], 0, gaps, wall), []
 
 
 def _row(name: str, calls: int, total: float, wall: float) -> KernelRow:

@@ -7,6 +7,7 @@ with the time that they spend outside of other operators.
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -16,25 +17,48 @@ Doc = Dict[str, Any]
 Interval = Tuple[float, float]
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+STEPS = ("gpu_user_annotation", "user_annotation")  # vLLM names each step of its engine
+DECODES = "context_0("  # in the name of a step that reads no prompt
 LARGEST = 2 << 30  # bytes of a trace when it is unpacked
+PART = 4 << 20  # bytes of a trace in one answer
 MOST = 400  # kernels that are named, by their time
 
 
 def answer(request: Doc) -> Doc:
-    """``folder``: where the profiler writes. Each trace of it is summed, and then removed.
+    """``folder``: where the profiler writes. Each trace of it is summed. ``decode``: only what
+    comes after the prompt was read.
 
     Answers with ``kernels``: [{name, calls, us}], ``busy_us`` and ``wall_us``: time in which any
-    kernel ran, and from the first to the end of the last; ``device``: gpu or cpu. Of several ranks
-    the one that worked longest counts, for the others wait for it.
+    kernel ran, and from the first to the end of the last; ``device``: gpu or cpu; ``file``: the
+    trace, the only one that is left. Of several ranks the one that worked longest counts, for the
+    others wait for it.
+
+    ``file`` and ``offset``: a part of that trace in base64; it is removed when there is no more.
     """
+    if "file" in request:
+        return {"part": part(request["file"], request["offset"])}
     summaries = []
     for path in traces(request["folder"]):
         events = read(path)
-        os.remove(path)
         if events:
-            summaries.append(summed(events))
+            summaries.append(dict(summed(events, request["decode"]), file=path))
     on_gpu = [one for one in summaries if one["device"] == "gpu"]
-    return max(on_gpu or summaries, key=lambda one: one["busy_us"], default={"kernels": []})
+    nothing: Doc = {"kernels": []}
+    chosen = max(on_gpu or summaries, key=lambda one: one["busy_us"], default=nothing)
+    for path in traces(request["folder"]):
+        if path != chosen.get("file"):
+            os.remove(path)
+    return chosen
+
+
+def part(path: str, offset: int) -> str:
+    """``PART`` bytes of the file in base64; "" at its end, where the file is removed."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        content = file.read(PART)
+    if not content:
+        os.remove(path)
+    return base64.b64encode(content).decode()
 
 
 def traces(folder: str) -> List[str]:
@@ -59,12 +83,22 @@ def read(path: str) -> List[Doc]:
     return [one for one in events if one.get("ph") == "X" and "dur" in one]
 
 
-def summed(events: List[Doc]) -> Doc:
-    """The events by kernel."""
-    chosen = [one for one in events if one.get("cat") in ON_GPU]
-    device = "gpu" if chosen else "cpu"
-    if not chosen:
-        chosen = own_time([one for one in events if one.get("cat") == "cpu_op"])
+def summed(events: List[Doc], decode: bool = False) -> Doc:
+    """The events by kernel. ``decode``: those from the first step on that reads no prompt."""
+    is_gpu = any(one.get("cat") == "kernel" for one in events)
+    steps, wanted = (STEPS[0], ON_GPU) if is_gpu else (STEPS[1], ("cpu_op",))
+    chosen = [one for one in events if one.get("cat") in wanted]
+    if decode:
+        starts = [
+            float(one["ts"])
+            for one in events
+            if one.get("cat") == steps and DECODES in str(one.get("name"))
+        ]
+        begin = min(starts, default=float("-inf"))
+        chosen = [one for one in chosen if float(one["ts"]) >= begin]
+    device = "gpu" if is_gpu else "cpu"
+    if not is_gpu:
+        chosen = own_time(chosen)
     rows: Dict[str, Doc] = {}
     for one in chosen:
         name = str(one.get("name", ""))[:400]

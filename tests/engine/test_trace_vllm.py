@@ -1,0 +1,41 @@
+"""`envgen trace` of a real vLLM for CPUs: its own profiler, its operators by what they do, for prefill and decode apart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from cpu_server import CpuServer
+from projects import docker
+
+from envgen.bench.trace import rows_of
+
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+
+REPLY = 8
+
+
+def test_each_phase_names_what_a_real_server_ran(cpu_server: CpuServer) -> None:
+    project = cpu_server.project
+    command = ("docker", "inspect", "-f", "{{json .Args}}")
+    before = docker(*command[1:], cpu_server.container)
+    words = ("trace", "serve", "-p", "cpu", "--pp", "64", "--tg", str(REPLY), "--yes", "--json")
+    done = project.envgen(*words).json
+
+    calls = {}
+    for phase, summary in done["phases"].items():
+        kinds = {row.name: row for row, _ in rows_of(summary)}
+        assert {"attention", "linear", "norm", "rotary"} <= set(kinds), kinds
+        assert summary["device"] == "cpu" and 0 < summary["busy_us"] <= summary["wall_us"]
+        calls[phase] = kinds["attention"].calls
+    # The prompt is read in one step, which gives the first token; each other token is a step.
+    assert calls["decode"] == (REPLY - 1) * calls["prefill"]
+
+    raw = Path(done["record"]).with_suffix(".raw")
+    for phase in ("prefill", "decode"):
+        assert json.loads(gzip.decompress((raw / f"{phase}.json.gz").read_bytes()))["traceEvents"]
+    # The service runs as before.
+    assert cpu_server.answers() and docker(*command[1:], cpu_server.container) == before
+    assert "profiler" not in before
