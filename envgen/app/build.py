@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from envgen import files
-from envgen.app.images import adopt, keep_before
+from envgen.app.images import adopt, is_named, keep_before
 from envgen.deployment import Deployment
 from envgen.engine import buildx
 from envgen.engine.buildx import BuildRequest, BuildResult
@@ -87,10 +87,7 @@ def build(
         require_lock(deployment)
     deployment.require_name()
     existing = deployment.image
-    # BuildKit alone knows whether a base image that no lock names, or a folder of wheels, has
-    # changed.
-    known = deployment.lock and deployment.lock.base and not deployment.profile.build.wheelhouse
-    if existing and known and deployment.is_current and not no_cache:
+    if existing and is_named(deployment) and deployment.is_current and not no_cache:
         return BuildOutcome(deployment, existing.id)
     changed = tuple(deployment.outdated)
     if lines := first_of([str(one) for one in changed], 12):

@@ -22,11 +22,21 @@ BEFORE = "-before"  # after the name of the image that another one has replaced
 _DIGITS = 16
 
 
+def is_named(deployment: Deployment) -> bool:
+    """Whether a lock names all that a build would fetch. Without one BuildKit alone knows whether a
+    base image, or a wheel in a folder of wheels, has changed.
+    """
+    lock = deployment.lock
+    if lock is None or not lock.base:
+        return False
+    return bool(lock.python) or deployment.profile.build.wheelhouse is None
+
+
 def fitting(deployment: Deployment) -> Image | None:
     """The newest image on the engine that was built from what the profile and its lock say now."""
     wanted = deployment.to_build()
-    if not wanted.lock or not wanted.lock.base or wanted.profile.build.wheelhouse:
-        return None  # BuildKit alone knows whether what no lock names has changed
+    if not is_named(wanted):
+        return None
     mine = {"dev.envgen.project": wanted.profile.project, "dev.envgen.profile": wanted.profile.name}
     built = wanted.engine.images(f"{RENDER_LABEL}={wanted.rendered.digest}")
     own = [image for image in built if not image.committed]

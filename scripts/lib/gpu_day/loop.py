@@ -10,13 +10,17 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from envgen.app.patch_sources import with_line
+from gpu_day.change import answers, traced
+from gpu_day.day import SMALL_MOE as SMALL
 from gpu_day.day import Day, Done, NotRun, Rows, start, step
 from gpu_day.models import NAME, TOP
 
+SMALL_MOE = Path(__file__).with_name(SMALL)
 HEADER = "include/flashinfer/quantization.cuh"
 OLD, NEW = "output[start_offset / 8 + tx] = ret;", "output[start_offset / 8 + tx] = 0;"
 RIGHT = 8 * 255
@@ -143,9 +147,30 @@ def _development(day: Day) -> tuple[Day, Path]:
     if day.options.wheels:  # without an index what their builds need has to be in the image
         tools = shipped["profiles"][day.profile]["pip"]["tools"]
         local["profiles"][day.profile].setdefault("pip", {})["tools"] = [*tools, *BUILD]
+    local["profiles"]["dev"] = {"services": {"serve": _elsewhere(day)}}
+    if day.options.small_moe:
+        day.run(["git", "-C", str(folder / "flashinfer"), "apply", str(SMALL_MOE)])
     (folder / "envgen.local.yaml").write_text(yaml.safe_dump(local, sort_keys=False))
     own = {**vars(day.options), "project": str(folder), "profile": "dev"}
     return Day(argparse.Namespace(**own)), folder
+
+
+def _elsewhere(day: Day) -> dict[str, Any]:
+    """What `dev` serves with on a GPU that is no GB10: FlashInfer's attention and CUTLASS MoE, too,
+    whose activations are in BF16 there.
+    """
+    arguments: dict[str, Any] = {}
+    if day.options.small_moe:  # trying out kernels would call those that it lacks
+        arguments["kernel-config.enable_flashinfer_autotune"] = False
+    if any(gpu["compute_cap"].startswith("12") for gpu in day.gpus()):
+        return {"args": arguments}
+    return {"args": {**arguments, "quantization-config": None}, "ready": {"expect": {"moe": None}}}
+
+
+def _moe(mine: Day) -> list[str]:
+    """The MoE modules that are compiled."""
+    listed = mine.envgen("cache", "list", "--json").document.get("modules", [])
+    return [str(one["name"]) for one in listed if str(one["name"]).startswith("fused_moe")]
 
 
 @step("dev", "your checkouts: the four commands, an edit of Python and one of a kernel, debug")
@@ -169,6 +194,13 @@ def dev(day: Day, rows: Rows) -> None:
         )
         with (folder / "vllm/vllm/__init__.py").open("a") as file:
             file.write(f'\nprint("{LINE}", flush=True)\n')
+        modules = _moe(mine)
+        rows.add("its MoE module", bool(modules), modules, "fused_moe_*")
+        traced(mine, rows, "envgen trace: FlashInfer's kernels")
+        for name in modules[:1]:
+            cleared = mine.envgen("cache", "clear", name)
+            rows.add(f"envgen cache clear {name}", cleared.code == 0, cleared.out.strip())
+            rows.add("it is gone", not _moe(mine), _moe(mine), "no module")
         told = mine.envgen("doctor").out
         rows.add(
             "doctor after an edit of vLLM's Python",
@@ -183,15 +215,19 @@ def dev(day: Day, rows: Rows) -> None:
             LINE,
             again.seconds,
         )
+        rows.add("the MoE module is compiled again", _moe(mine) == modules, _moe(mine))
+        if again.code == 0:
+            rows.add("it answers", answers(mine), "", "an answer")
         _kernel(mine, rows, folder / "flashinfer" / HEADER)
-        start(
-            mine,
-            rows,
-            "envgen up serve --variant debug --recreate",
-            "--variant",
-            "debug",
-            "--recreate",
-        )
+        if not day.options.small_moe:
+            start(
+                mine,
+                rows,
+                "envgen up serve --variant debug --recreate",
+                "--variant",
+                "debug",
+                "--recreate",
+            )
     finally:
         mine.envgen("down", "--volumes")
 

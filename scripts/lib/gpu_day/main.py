@@ -22,7 +22,7 @@ from envgen import files
 from envgen.errors import EnvgenError
 from envgen.redact import redact
 from envgen.text import visible
-from gpu_day import answers, comparing, loop, moe, serving, starts, trouble  # noqa: F401  # each registers its steps
+from gpu_day import answers, change, comparing, loop, machines, moe, serving, starts, trouble  # noqa: F401  # each registers its steps
 from gpu_day.day import MARKER, OWN, Day, NotRun, Rows, kept
 from gpu_day.day import STEPS as REGISTERED
 from gpu_day.models import MODELS, NAME, TOP
@@ -37,19 +37,24 @@ ORDER = (
     "smoke",
     "bench",
     "load",
+    "trace",
     "log",
     "answers",
     "sweep",
     "models",
     "whole",
     "kernel",
+    "clear",
     "moe",
     "crash",
+    "wedged",
     "debug",
     "imports",
     "rust",
     "several-gpus",
+    "pair",
     "ship",
+    "upgrade",
     "dev",
     "down",
 )
@@ -271,6 +276,15 @@ def main(words: Sequence[str]) -> int:
         action="store_true",
         help="of fused_moe_90 compile what gpt-oss needs alone, by a patch of FlashInfer's wheel: "
         "minutes of 16 cores instead of more than an hour",
+    )
+    parser.add_argument(
+        "--older", metavar="RELEASE", help="the vLLM that the step upgrade begins with"
+    )
+    parser.add_argument(
+        "--faulty", metavar="RELEASE", help="a vLLM of yours with a fault, which has to be left"
+    )
+    parser.add_argument(
+        "--second-engine", metavar="ADDRESS", help="the step pair: an engine that has another GPU"
     )
     parser.add_argument(
         "--project", metavar="FOLDER", help="the day of a project of your own, built already"
