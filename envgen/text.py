@@ -342,6 +342,8 @@ def did_you_mean(known: Iterable[str], *words: str, most: int = 1, cutoff: float
     plain = {name.lower().replace("-", "_"): name for name in known}
     similar = list[str]()
     for word in words:
-        matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, most, cutoff)
-        similar += [f"`{visible(plain[match])}`" for match in matches]
-    return f"did you mean {', '.join(dict.fromkeys(similar))}?" if similar else ""
+        word = word.lower().replace("-", "_")
+        for match in difflib.get_close_matches(word, plain, most, cutoff):
+            similar.append(f"`{visible(plain[match])}`")
+    unique = ", ".join(dict.fromkeys(similar))
+    return f"did you mean {unique}?" if similar else ""

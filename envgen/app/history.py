@@ -185,14 +185,12 @@ def note(
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """What differs of the facts that both have, the most suspicious first."""
-    names = [name for name in before if name in now and before[name] != now[name]]
-    names = [name for name in names if name != "free memory"]
-
-    def suspicion(name: str) -> tuple[int, str]:
-        rank = SUSPECTS.index(name) if name in SUSPECTS else len(SUSPECTS)
-        return rank, name
-
-    return [Change(name, before[name], now[name]) for name in sorted(names, key=suspicion)]
+    both = before.keys() & now.keys() - {"free memory"}
+    changed = []
+    for name in (*SUSPECTS, *sorted(both.difference(SUSPECTS))):
+        if name in both and before[name] != now[name]:
+            changed.append(Change(name, before[name], now[name]))
+    return changed
 
 
 def since(earlier: Iterable[NotedStart], facts: Mapping[str, str]) -> str:

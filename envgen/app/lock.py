@@ -111,8 +111,9 @@ def resolve(
 
 def problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Problem]:
     """Each problem once, with its place in the project file."""
-    unique = {(one.problem.message, one.problem.hint): one for one in reversed(unresolved)}
-    return [
-        replace(one.problem, place=one.problem.place or loaded.place_of(one.profile, one.key))
-        for one in reversed(unique.values())
-    ]
+    unique: dict[tuple[str, str], Problem] = {}
+    for one in unresolved:
+        problem = one.problem
+        place = problem.place or loaded.place_of(one.profile, one.key)
+        unique.setdefault((problem.message, problem.hint), replace(problem, place=place))
+    return list(unique.values())

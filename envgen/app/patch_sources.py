@@ -53,11 +53,13 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
 
 def _checkouts(project: Project, name: str) -> tuple[Path, ...]:
     """The mounted checkouts of a source that are there and have a history."""
-    mounted = [
-        p.mounted_sources[name] for p in project.profiles.values() if name in p.mounted_sources
-    ]
-    folders = [folder for source in mounted if (folder := mounted_at(source, project.root))]
-    return tuple(folder for folder in dict.fromkeys(folders) if (folder / ".git").exists())
+    folders: dict[Path, None] = {}
+    for profile in project.profiles.values():
+        source = profile.sources.get(name)
+        folder = mounted_at(source, project.root) if source else None
+        if folder is not None and (folder / ".git").exists():
+            folders[folder] = None
+    return tuple(folders)
 
 
 def one_target(session: Session, name: str | None) -> PatchedSource:
@@ -105,10 +107,14 @@ class NewPatch:
         """The chosen profile, or the target's, and those that it extends, as the project file has
         it.
         """
-        raw = yaml.safe_load(text_of(self.project.file, self.project.file.name))["profiles"]
-        chain = [self.wanted or self.target.profile.name]
-        while parent := (raw[chain[-1]] or {}).get("extends"):
-            chain.append(str(parent))
+        file = self.project.file
+        profiles = yaml.safe_load(text_of(file, file.name))["profiles"]
+        chain = list[str]()
+        name = self.wanted or self.target.profile.name
+        while name:
+            chain.append(name)
+            parent = (profiles[name] or {}).get("extends")
+            name = str(parent or "")
         return chain
 
     def takers(self, applies_to: str) -> list[str]:

@@ -112,6 +112,8 @@ def notify_ready(text: str, environ: Mapping[str, str] = os.environ) -> None:
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
-    address = "\0" + address[1:] if address.startswith("@") else address
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    message = f"READY=1\nSTATUS={text}\n".encode()
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.sendto(f"READY=1\nSTATUS={text}\n".encode(), address)
+        notify.sendto(message, address)

@@ -98,12 +98,15 @@ def look(service: LiveService, *, deep: bool = False) -> list[Weights]:
 def _look(service: LiveService, model: ModelRef, deep: bool) -> Weights:
     described = service.described
     # A draft has its model's vocabulary; some services name that of another repository, or none.
-    elsewhere = {"tokenizer", "skip-tokenizer-init"} & set(described.args)
+    elsewhere = {"tokenizer", "skip-tokenizer-init"} & described.args.keys()
     request = _request("check", service.deployment, model)
-    request |= {"reads": model == described.model and not elsewhere, "deep": deep}
-    answer = _ask(service.deployment, request, READ if deep else LOOK) or {}
-    named = {"service": service.name, "repo": model.repo, "revision": model.revision}
-    return _read(Weights, {**answer, **named})
+    request["reads"] = model == described.model and not elsewhere
+    request["deep"] = deep
+    answer = {**(_ask(service.deployment, request, READ if deep else LOOK) or {})}
+    answer["service"] = service.name
+    answer["repo"] = model.repo
+    answer["revision"] = model.revision
+    return _read(Weights, answer)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
     values = defaultdict[tuple[str, MatrixCell], list[float]](list)
     for data in samples:
         for name, metric in METRICS.items():
-            if (value := number(data.get(name))) is not None:
+            value = number(data.get(name))
+            if value is not None:
                 values[name, cell_of(data, metric)].append(value)
     return {key: FigureRange(tuple(measured)) for key, measured in values.items()}
 
@@ -146,8 +147,9 @@ def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str
     for metric, same in groupby(rows, lambda row: row.metric):
         lines: list[Sequence[str]] = [("", *SIDES, "B - A")]
         for row in same:
+            sides = [str(side or "-") for side in row.sides]
             apart = "-" if row.percent is None else f"{row.percent:+.1f} %"
-            lines.append((str(row.cell), *(str(side or "-") for side in row.sides), apart))
+            lines.append((str(row.cell), *sides, apart))
         yield f"{metric.label}, {metric.unit}: median (min to max, values)", lines
 
 

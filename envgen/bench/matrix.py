@@ -54,12 +54,13 @@ class MatrixRow:
 
     def cells(self) -> tuple[str, ...]:
         """As a line of the table."""
-        measured = (self.prefill_tps, self.decode_tps, self.ttft_ms)
         if not self.run:
             return (self.variant, "", "", self.test, *([TODO] * 4), "", "")
-        figures = ["-" if value is None else f"{value:,.1f}" for value in measured]
-        answers = self.answers or TODO
+        figures = []
+        for value in (self.prefill_tps, self.decode_tps, self.ttft_ms):
+            figures.append("-" if value is None else f"{value:,.1f}")
         head = (self.variant, self.release, self.day, self.test)
+        answers = self.answers or TODO
         return (*head, *figures, answers, self.rank, self.run)
 
 
@@ -100,13 +101,14 @@ def _image(run: RunRecord) -> str:
 def _kept(measured: list[MatrixRow], verdicts: Mapping[tuple[str, str], str]) -> list[MatrixRow]:
     newest = measured[-1]
     best = max(measured, key=lambda row: row.decode_tps or 0.0)
+    ranks = {best.run: "best"}
+    ranks[newest.run] = "best and newest" if best.run == newest.run else "newest"
     kept = []
-    for row in dict.fromkeys((best.run, newest.run)):
-        chosen = next(one for one in measured if one.run == row)
-        words = [word for word, one in (("best", best), ("newest", newest)) if one.run == row]
-        verdict = verdicts.get((chosen.variant, chosen.made_of.get("image", "")), "")
-        fields = vars(chosen) | {"rank": " and ".join(words), "answers": verdict}
-        kept.append(MatrixRow(**fields))
+    for run, rank in ranks.items():
+        row = next(one for one in measured if one.run == run)
+        image = row.made_of.get("image", "")
+        answers = verdicts.get((row.variant, image), "")
+        kept.append(replace(row, rank=rank, answers=answers))
     return kept
 
 

@@ -145,9 +145,11 @@ class LazyGroup(FullGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._commands() and not args[0].startswith("-"):
-            similar = typed.ANSWERS.get(args[0]) or did_you_mean(self._commands(), args[0])
-            raise click.UsageError(f"no such command {args[0]!r}. {similar}".rstrip(), ctx)
+        known = self._commands()
+        for word in args[:1]:
+            if word not in known and not word.startswith("-"):
+                similar = typed.ANSWERS.get(word) or did_you_mean(known, word)
+                raise click.UsageError(f"no such command {word!r}. {similar}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

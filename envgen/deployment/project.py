@@ -66,10 +66,10 @@ class Deployment(BuiltImage):
     def _compose(self, services: Sequence[str], *, own: bool = True) -> Compose:
         """The rendered Compose files for this engine, with this machine's paths and user."""
         profile, root, folder = self.profile, self.root, self.workspace.folder
-        files = [folder / profile.compose_file]
-        files += filter(None, [engine_file(profile, folder, self.gpu)])
+        files: list[Path | None] = [folder / profile.compose_file]
+        files.append(engine_file(profile, folder, self.gpu))
         if own:
-            files += filter(None, [own_file(profile, root)])
+            files.append(own_file(profile, root))
         env = {**self.dotenv, **names.compose_environment(profile, root)}
         if any(profile.user_of(name) == "host" for name in profile.services):
             uid, gid = host_user(self.engine)
@@ -81,7 +81,8 @@ class Deployment(BuiltImage):
                 files += [folder / cluster_file(profile, name, part) for part in parts]
                 env |= rank_environment(profile, root, cluster, self.node)
         # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
-        return Compose(self.endpoint, files, root / "compose", profile.compose_name, env)
+        written = list(filter(None, files))
+        return Compose(self.endpoint, written, root / "compose", profile.compose_name, env)
 
     def _parts(self, cluster: Cluster) -> list[str]:
         """What this machine is in a cluster."""

@@ -243,9 +243,14 @@ class Engine:
         """
         with self._wrap_errors("disk usage"):
             used = self._api.df()
-        alone = {str(one["Id"]): one["Size"] - one["SharedSize"] for one in used["Images"] or ()}
-        cached = [one for one in used.get("BuildCache") or () if not one["InUse"]]
-        return alone, sum(one["Size"] for one in cached if not one["Shared"])
+        alone = dict[str, int]()
+        for image in used["Images"] or ():
+            alone[str(image["Id"])] = image["Size"] - image["SharedSize"]
+        cached = 0
+        for record in used.get("BuildCache") or ():
+            if not (record["InUse"] or record["Shared"]):
+                cached += record["Size"]
+        return alone, cached
 
     def _removed(self, remove: Callable[[], object]) -> str:
         """Calls ``remove``; returns the reason where it fails, else ""."""

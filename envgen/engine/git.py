@@ -137,7 +137,8 @@ class Mirror(GitRepository):
 
         ``moves``: fetch it even if the cache has it. Only the files that are read are downloaded.
         """
-        mirror = cls.at(files.cache_dir() / "git" / _short_digest(url), url)
+        folder = files.cache_dir() / "git" / _short_digest(url)
+        mirror = cls.at(folder, url)
         name = f"refs/envgen/{_short_digest(ref)}"
         words = ["rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"]
         if moves or mirror.git(words, check=False).code:
@@ -320,7 +321,9 @@ class WorkTree(GitRepository):
         """
         words = ["diff-files", "--name-only", "-z", "--ignore-submodules=all"]
         listed = self.git(words, env=self._files).names
-        listed += [path for path in paths if os.path.lexists(self.folder / path)]
+        for path in paths:
+            if os.path.lexists(self.folder / path):
+                listed.append(path)
         with self.index() as env:
             # Not `git add`: it runs `git status` in submodules.
             words = ["update-index", "--add", "--remove", "-z", "--stdin"]

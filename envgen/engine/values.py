@@ -277,6 +277,9 @@ def image_of(document: Mapping[str, Any]) -> Image:
     # BuildKit leaves its name in each step's comment, and `docker commit` the engine's version.
     comment = str(document.get("Comment", "buildkit"))
     imported = comment.startswith("Imported from")  # its labels were given to `docker import`
+    built = comment.startswith("buildkit") and not document.get("DockerVersion")
+    content = document.get("RootFS") or {}
+    times = document.get("Metadata") or {}
     return Image(
         id=str(document.get("Id", "")),
         labels=texts(config.get("Labels")),
@@ -285,11 +288,10 @@ def image_of(document: Mapping[str, Any]) -> Image:
         architecture=str(document.get("Architecture", "")),
         repo_tags=tuple(str(tag) for tag in document.get("RepoTags") or ()),
         env=_environment(config.get("Env")),
-        layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
+        layers=tuple(str(layer) for layer in content.get("Layers") or ()),
         repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
-        tagged=_time((document.get("Metadata") or {}).get("LastTagTime")),
-        committed=not imported
-        and (bool(document.get("DockerVersion")) or not comment.startswith("buildkit")),
+        tagged=_time(times.get("LastTagTime")),
+        committed=not (imported or built),
     )
 
 
@@ -298,13 +300,16 @@ def container_of(document: Mapping[str, Any]) -> Container:
     state = document.get("State") or {}
     config = document.get("Config") or {}
     labels = texts(config.get("Labels"))
-    policy = str(((document.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or "")
+    health = state.get("Health") or {}
+    host = document.get("HostConfig") or {}
+    policy = host.get("RestartPolicy") or {}
+    command = config.get("Cmd") or [""]
     return Container(
         id=str(document.get("Id", "")),
         name=str(document.get("Name", "")).removeprefix("/"),
         service=str(labels.get(COMPOSE_SERVICE, "")),
         state=str(state.get("Status", "")),
-        health=str((state.get("Health") or {}).get("Status") or "").removeprefix("none"),
+        health=str(health.get("Status") or "").removeprefix("none"),
         exit_code=int(state.get("ExitCode") or 0),
         image_id=str(document.get("Image", "")),
         labels=labels,
@@ -313,15 +318,15 @@ def container_of(document: Mapping[str, Any]) -> Container:
         ports=_ports(document),
         started_at=str(state.get("StartedAt", "")),
         restarts=int(document.get("RestartCount") or 0),
-        restart_policy="" if policy == "no" else policy,
+        restart_policy=str(policy.get("Name") or "").removeprefix("no"),
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
         user=str(config.get("User") or ""),
-        gpu=_has_gpu(document.get("HostConfig") or {}),
-        gpu_ids=_gpu_ids(document.get("HostConfig") or {}),
-        memory=max(0, int((document.get("HostConfig") or {}).get("Memory") or 0)),
+        gpu=_has_gpu(host),
+        gpu_ids=_gpu_ids(host),
+        memory=max(0, int(host.get("Memory") or 0)),
         finished_at=_time(state.get("FinishedAt")),
-        server=(config.get("Cmd") or [""])[0] == SERVER,
+        server=command[0] == SERVER,
     )
 
 

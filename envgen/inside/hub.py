@@ -218,9 +218,11 @@ def shards_in(path: str, index: str) -> Tuple[Dict[str, Set[str]], List[str]]:
     if not isinstance(tensors, dict) or not tensors:
         return {}, ["%s names no weights, or can't be read" % index]
     tensors_of: Dict[str, Set[str]] = {}
+    for name in sorted(map(str, tensors.values())):
+        tensors_of[name] = set()
     for tensor, name in tensors.items():
-        tensors_of.setdefault(str(name), set()).add(tensor)
-    return dict(sorted(tensors_of.items())), []
+        tensors_of[str(name)].add(tensor)
+    return tensors_of, []
 
 
 def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[str]], List[str]]:

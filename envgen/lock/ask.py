@@ -222,12 +222,14 @@ def _fits(pins: Sequence[Pinned], step: PythonSet, off: Collection[str]) -> bool
     versions = {pin.name: pin.version for pin in pins}
     if len(versions) != len(pins) or (step.name == "uv" and {*versions} != {"uv"}):
         return False
-    own = canonicalize_name(step.own)
-    never = {*off, *map(canonicalize_name, step.never)} - {own}
+    never = {*off, *map(canonicalize_name, step.never)}
+    never.discard(canonicalize_name(step.own))
+    if never & versions.keys():
+        return False
     named: dict[str, SpecifierSet] = {}
     for wanted in map(Requirement, step.words):
         named[canonicalize_name(wanted.name)] = wanted.specifier
-    if never & {*versions} or not (step.dependencies or {*versions} <= {*named}):
+    if not step.dependencies and versions.keys() - named.keys():
         return False
     both = versions.keys() & named.keys()
     return all(named[name].contains(versions[name], prereleases=True) for name in both)

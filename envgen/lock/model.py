@@ -244,12 +244,13 @@ def _shaped(document: Any) -> dict[str, Any]:
     or as one text.
     """
     images = {}
-    for name, one in document.get("images", {}).items():
-        images[name] = {"name": name, **one, "created": int(one.get("created", 0))}
+    for name, image in document.get("images", {}).items():
+        created = int(image.get("created", 0))
+        images[name] = {"name": name, **image, "created": created}
     git = {}
-    for key, one in document.get("git", {}).items():
+    for key, commit in document.get("git", {}).items():
         url, _, ref = key.rpartition(" ")
-        git[key] = {"url": url, "ref": ref, **one}
+        git[key] = {"url": url, "ref": ref, **commit}
     python = {}
     for profile, platforms in document.get("python", {}).items():
         python[profile] = {name: _resolved(one) for name, one in platforms.items()}

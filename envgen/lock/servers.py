@@ -186,7 +186,8 @@ def registry_error(words: str, ref: ImageRef, *, hint: str) -> LockError:
     host = ref.registry or "docker.io"
     for pattern, sentence, known in _TROUBLES:
         if re.search(pattern, words, re.I):
-            return LockError(sentence.format(host=host, words=words), hint=known.format(host=host))
+            message = sentence.format(host=host, words=words)
+            return LockError(message, hint=known.format(host=host))
     return LockError(words, hint=hint)
 
 

@@ -163,10 +163,12 @@ def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
     """Subject -> the lines that a server of this release logs about it."""
     lines: dict[str, list[str]] = {}
     for line in answer.get("lines", ()):
-        if line["level"] in LEVELS and line["step"] in STEPS:
-            lines.setdefault(str(line["step"]), []).append(str(line["text"]))
-    if answer.get("config_line"):
-        lines["quantization"] = [str(answer["config_line"])]
+        step = line["step"]
+        if line["level"] in LEVELS and step in STEPS:
+            lines.setdefault(step, []).append(str(line["text"]))
+    config_line = answer.get("config_line")
+    if config_line:
+        lines["quantization"] = [str(config_line)]
     return lines
 
 

@@ -63,7 +63,8 @@ class Binding:
         """Add a problem with the value at ``node``, without a secret in it; returns _WRONG."""
         shown = redact_secrets(node.text)
         if shown != node.text:
-            message = message.replace(node.text, shown).replace(repr(node.text)[1:-1], shown)
+            message = message.replace(node.text, shown)
+            message = message.replace(repr(node.text)[1:-1], shown)
         self.report(message, node.place(path), hint)
         return _WRONG
 

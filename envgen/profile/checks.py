@@ -354,9 +354,11 @@ def _names(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 def _texts(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
     """Each text, and each list of words, with its path."""
-    *_, above, name = ("", "", *path)
-    is_words = node.kind == LIST and (name in ("command", "prepare") or above == "args")
-    if node.kind == TEXT or is_words:
+    is_text = node.kind == TEXT
+    match path:
+        case (*_, "command" | "prepare") | (*_, "args", _):
+            is_text = node.kind in (TEXT, LIST)
+    if is_text:
         yield path, node
     elif node.kind in (MAP, LIST):
         for key, child in node.items.items():

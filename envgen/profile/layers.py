@@ -107,8 +107,9 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
     for name, text in sorted(environ.items()):
         # An empty variable counts as unset, as in Compose's ${NAME:-default}.
         if OF_COMPOSE.fullmatch(name) and text.strip():
-            path = tuple(name.removeprefix("ENVGEN_").lower().split("__"))
-            overrides += _override(path, text, ValueText(name, nodes.ENVIRONMENT), problems)
+            key = name.removeprefix("ENVGEN_").lower()
+            source = ValueText(name, nodes.ENVIRONMENT)
+            overrides += _override(tuple(key.split("__")), text, source, problems)
     return overrides
 
 
@@ -126,15 +127,20 @@ def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro]),
     and one number for a limit whose soft and hard value are the same.
     """
-    if path[-2:-1] == ("ulimits",) and node.items.keys() == {"soft", "hard"}:
-        soft, hard = node.items.values()
-        return soft if soft.text == hard.text else node
+    match path:
+        case (*_, "ulimits", _) if node.items.keys() == {"soft", "hard"}:
+            soft, hard = node.items.values()
+            return soft if soft.text == hard.text else node
+        case (*_, "services", _, "mounts", _) if node.kind == nodes.TEXT:
+            return _mount(node) if matches(Mount.TEXT, node.text) else node
     if node.kind == nodes.MAP:
         children = {key: spelled_out(one, (*path, key)) for key, one in node.items.items()}
         return node.with_items(children)
-    is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
-    if not is_mount or node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
-        return node
+    return node
+
+
+def _mount(node: YamlNode) -> YamlNode:
+    """HOST:CONTAINER[:ro] with keys."""
     host, target, *mode = node.text.split(":")
     items = {"host": _copy(node, host), "path": _copy(node, target)}
     if mode == ["ro"]:

@@ -141,10 +141,11 @@ _SOURCE_TEXT: Schema = {"type": ["string", "number", "boolean"], "pattern": NO_C
 
 def _value_type(type_: Any) -> Schema:
     schema: Schema = {"type": "string", "pattern": type_.PATTERN, "examples": [type_.EXAMPLE]}
-    if number := getattr(type_, "NUMBER", ""):
+    number = getattr(type_, "NUMBER", "")
+    if number:
         schema["type"] = ["string", {"int": "integer", "float": "number"}[number]]
-    for key, limit in zip(("minimum", "maximum"), getattr(type_, "RANGE", ()), strict=False):
-        schema[key] = limit
+    limits = getattr(type_, "RANGE", ())
+    schema |= zip(("minimum", "maximum"), limits, strict=False)
     return schema
 
 

@@ -28,6 +28,7 @@ _SPELLED = {
     r"\$\{?HOME\}?": "~",
     r"\$\{\w+:?-([^{}]*)\}": r"\1",
 }
+_SHELL = re.compile(r"[;|&<>`]|\$\(")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
 _API_SERVER = "vllm.entrypoints.openai.api_server"
 # One name for an option of `docker run` and a key of Compose.
@@ -47,19 +48,19 @@ def read_command(text: str, file: str) -> Recipe | None:
     """The recipe in a command or a Compose file; None for any other text. Raises ProjectError."""
     for written, spelled in _SPELLED.items():
         text = re.sub(written, spelled, text)
-    lines = text.replace("\\\n", " ").splitlines()
-    lines = [line for line in lines if not _SKIPPED.match(line)]
+    joined = text.replace("\\\n", " ").splitlines()
+    lines = [line for line in joined if not _SKIPPED.match(line)]
     begin = _BEGIN.match(lines[0]) if lines else None
     if begin is None and not text.startswith("#!") and not file.endswith(".sh"):
         top, _ = parse(ValueText(file, PROJECT, text), foreign=True)
-        services = top.items.get("services") if top is not None else None
+        services = top.at(("services",)) if top else None
         if services is None or services.kind != MAP:
             return None
         return _of_compose(value_of(services), services.place())
     container = _Container(Place(file, 1, 1))
-    if begin is None or len(lines) > 1 or re.search(r"[;|&<>`]|\$\(", _QUOTED.sub("", lines[0])):
+    if begin is None or len(lines) > 1 or _SHELL.search(_QUOTED.sub("", lines[0])):
         container.refuse("is a shell script; envgen reads one `docker run` or `vllm serve` line")
-    words = container.split(lines[0][begin.end() :])
+    words = container.split(begin.string[begin.end() :])
     image = "" if begin[1] else container.take_options(words)
     return container.recipe(image, words)
 

@@ -161,9 +161,11 @@ def _add_b12x(body: dict[str, Any], wheel: Pin, recipe: Recipe, service: str) ->
     caches = body.setdefault("caches", {})
     for cache in ("cute_dsl", "b12x"):
         caches[cache] = {"path": KNOWN[cache].path}
-    body.setdefault("variants", {})["b12x"] = {
+    args = {"attention-config": None, **recipe.b12x}
+    variants = body.setdefault("variants", {})
+    variants["b12x"] = {
         "description": "Kernels made for SM120 and SM121 (b12x). See envgen answers",
-        "services": {service: {"args": {"attention-config": None, **recipe.b12x}}},
+        "services": {service: {"args": args}},
     }
 
 

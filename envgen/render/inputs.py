@@ -83,9 +83,10 @@ def _grouped(files: Mapping[str, str]) -> dict[str, str]:
         return {path: _hidden(digest) for path, digest in files.items()}
     folders: dict[str, list[str]] = {}
     for path, digest in sorted(files.items()):
-        above = path.split("/")[:-1]
+        *above, _ = path.split("/")
         folder = "/".join(above[:2]) or path
-        folders.setdefault(folder, []).append(f"{path} {digest}")
+        lines = folders.setdefault(folder, [])
+        lines.append(f"{path} {digest}")
     return {folder: _hidden("\n".join(lines)) for folder, lines in folders.items()}
 
 

@@ -35,8 +35,8 @@ class Evidence:
 
     def __init__(self, expect: Mapping[str, str], forbid: Mapping[str, str]) -> None:
         self.expect = expect
-        self._wanted = {name: LogPattern(pattern) for name, pattern in expect.items()}
-        self._unwanted = {name: LogPattern(pattern) for name, pattern in forbid.items()}
+        self._wanted = _patterns(expect)
+        self._unwanted = _patterns(forbid)
         self.seen: dict[str, str] = {}
         self.forbidden: tuple[str, str] | None = None
 
@@ -58,6 +58,10 @@ class Evidence:
     def missing(self) -> tuple[str, ...]:
         """The names of wanted patterns that no line has matched yet."""
         return tuple(name for name in self._wanted if name not in self.seen)
+
+
+def _patterns(texts: Mapping[str, str]) -> dict[str, LogPattern]:
+    return {name: LogPattern(text) for name, text in texts.items()}
 
 
 SLOW = 1.0  # seconds between two looks at a container that ran before

@@ -26,10 +26,11 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
     """
     profile = deployment.profile
     nodes = nodes_of(profile, (service,) if service else ())
-    if service is None and not all(one.cluster for one in profile.services.values()):
+    alone = [one for one in profile.services.values() if one.cluster is None]
+    if service is None and alone:
         default = host_of(profile, "")
-        same = [node for node in nodes if host_of(profile, node) == default]
-        nodes = [same[0] if same else ""]
+        same = (node for node in nodes if host_of(profile, node) == default)
+        return [deployment.on(next(same, ""))]
     return [deployment.on(node) for node in nodes]
 
 

@@ -119,9 +119,10 @@ def wrongs(source: Source, probe: Probe) -> list[WrongImport]:
     groups: dict[tuple[Case, str, bool, str], WrongImport] = {}
     for cell in probe.cells(source.package):
         for case, target, entry in cases_of(cell, source, probe):
-            is_own = entry == "" or entry is None or entry not in probe.python.path
+            is_own = not entry or entry not in probe.python.path
             key = (case, target, is_own, cell.finder)
-            wrong = groups.get(key) or WrongImport(case, target, entry, cell.finder, ())
+            first = WrongImport(case, target, entry, cell.finder, ())
+            wrong = groups.get(key, first)
             groups[key] = replace(wrong, cells=(*wrong.cells, cell))
     order = list(Case)
     return sorted(groups.values(), key=lambda wrong: order.index(wrong.case))

@@ -135,10 +135,10 @@ def record_of(
 def write_record(cache: Shelves, shelf: Shelf, name: str, text: str) -> None:
     """Write the record, atomically."""
     temporary = ".new-" + os.urandom(8).hex()
-    with tree.refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
-        with os.fdopen(
-            os.open(temporary, tree.NEW, 0o644, dir_fd=fd), "w", encoding="ascii"
-        ) as file:
+    refused = "/".join(RECORDS) + " can't be written"
+    with tree.refusing(refused), _folder(cache, shelf, enter) as fd:
+        new = os.open(temporary, tree.NEW, 0o644, dir_fd=fd)
+        with os.fdopen(new, "w", encoding="ascii") as file:
             file.write(text)
             own_as(file.fileno(), fd)
         os.rename(temporary, name + ".json", src_dir_fd=fd, dst_dir_fd=fd)
@@ -487,11 +487,12 @@ def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
     """Each line of flags that differs, with removed (-) and added (+) words."""
     changed = []
     for name in sorted({*flags, *recipe.flags}):
-        then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
-        removed = ["-" + word for word in then if word not in now]
-        added = ["+" + word for word in now if word not in then]
-        if removed or added:
-            changed.append(name + ": " + " ".join(removed + added))
+        then = str(flags.get(name, "")).split()
+        now = recipe.flags.get(name, "").split()
+        words = ["-" + word for word in then if word not in now]
+        words += ["+" + word for word in now if word not in then]
+        if words:
+            changed.append(name + ": " + " ".join(words))
     return changed
 
 

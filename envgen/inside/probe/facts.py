@@ -348,7 +348,11 @@ def cuda(_request: Doc, document: Doc) -> Doc:
         path = os.path.join(cuda_home(), "bin", name)
         if os.path.exists(path):
             tools.append(tool(name, path, question))
-    return {"cudnn": cudnn_facts(document), "toolkit": toolkit_facts(), "tools": tools}
+    return {
+        "cudnn": cudnn_facts(document),
+        "toolkit": toolkit_facts(),
+        "tools": tools,
+    }
 
 
 # --- the GPU

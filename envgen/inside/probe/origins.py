@@ -32,9 +32,11 @@ def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
     """
     for entry in entries(document):
         for folder in listing(entry):
-            if folder.endswith((".dist-info", ".egg-info")):
-                name, _, rest = folder.rpartition(".")[0].partition("-")
-                yield entry, folder, normal(name), rest.partition("-py3")[0]
+            stem, _, kind = folder.rpartition(".")
+            if kind in ("dist-info", "egg-info"):
+                name, _, rest = stem.partition("-")
+                version, _, _ = rest.partition("-py3")
+                yield entry, folder, normal(name), version
 
 
 def home_of(package: Doc) -> str:
@@ -53,16 +55,14 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
     """
     owners: Dict[str, Dict[str, str]] = {}
     for entry, folder, name, _ in metadata_folders(document):
-        for row in csv.reader(
-            read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()
-        ):
-            if (
-                len(row) == 3
-                and row[0].endswith((".py", ".so"))
-                and row[1]
-                and not LEFTOVER.match(row[0])
-            ):
-                owners.setdefault(os.path.join(entry, row[0]), {}).setdefault(name, row[1][7:])
+        record = read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT)
+        for row in csv.reader(record.splitlines()):
+            if len(row) != 3 or not row[0].endswith((".py", ".so")):
+                continue
+            file, digest, _ = row
+            if digest and not LEFTOVER.match(file):
+                hashes = owners.setdefault(os.path.join(entry, file), {})
+                hashes.setdefault(name, digest[len("sha256=") :])
     shared: List[Doc] = []
     for path, hashes in sorted(owners.items()):
         if len(set(hashes.values())) > 1 and os.path.isfile(path) and len(shared) < SHARED_LIMIT:
