@@ -91,7 +91,7 @@ def build(
         return BuildOutcome(deployment, existing.id)
     changed = tuple(deployment.outdated)
     if lines := first_of([str(one) for one in changed], 12):
-        progress(f"{image_name} is older: {'; '.join(lines)}")
+        progress(f"{image_name} differs: {'; '.join(lines)}")
     deployment.require_own_files()
     require_plugin("buildx")
     result, cause, log = _run(deployment, request_of(deployment, no_cache=no_cache), show)

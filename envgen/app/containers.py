@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from envgen.app.session import VARIANT_LABEL
+from envgen.app.session import VARIANT_LABEL, Session
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
-from envgen.engine.values import Container
+from envgen.engine.owner import folder_of, same
+from envgen.engine.values import COMPOSE_PROJECT, Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.profile.exposure import is_local
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve.differences import CONFIG_HASH, settings_differ
 from envgen.serve.ended import Ended, last_ends
 from envgen.text import progress
+
+
+def also_running(session: Session, deployment: Deployment) -> list[str]:
+    """A line on each container of this folder that runs under another name: that of another profile,
+    or one that the project had before.
+    """
+    own, lines = deployment.profile.compose_name, list[str]()
+    profiles = session.loaded().project.profiles.values()
+    commands = {one.compose_name: f"envgen ps --profile {one.name}" for one in profiles}
+    for row in deployment.engine.listed():
+        name, folder = row.labels.get(COMPOSE_PROJECT, own), folder_of(row)
+        if name != own and folder and same(folder, deployment.root):
+            former = f"this project's name before: docker compose -p {name} down"
+            lines.append(f"{row.name} ({commands.get(name, former)})")
+    return lines
 
 
 def changed(deployment: Deployment, containers: Sequence[Container]) -> dict[str, bool]:
@@ -63,7 +79,7 @@ def as_data(
 
         changes = since_it_worked(LiveService(deployment, container.service))
     current = container.labels.get(RENDER_LABEL) == deployment.rendered.digest
-    state = "current" if current else "older"
+    state = "current" if current else "differs"
     started = container.started_at
     return {
         "changes": changes,

@@ -55,7 +55,7 @@ class Download:
 
     def __str__(self) -> str:
         if not self.total:
-            return f"{self.repo} ({self.unknown or 'the hub names no size'})"
+            return f"{self.repo}: of unknown size ({self.unknown or 'the hub names none'})"
         left = max(0, self.total - self.present)
         minutes = left * 8 / (MEGABITS * 1e6) / 60
         begun = f", {self.present / GIB:.1f} GiB of it downloaded already" if self.present else ""
@@ -64,12 +64,16 @@ class Download:
 
 @dataclass(frozen=True)
 class Lacking:
-    """What services of a deployment lack. ``image``: what is wrong with it; "" if nothing is."""
+    """What services of a deployment lack. ``image``: what is wrong with it; "" if nothing is.
+    ``replaces``: those that run, and would be replaced by containers of another image.
+    """
 
     deployment: Deployment
     lock: bool = False
     image: str = ""
     downloads: tuple[Download, ...] = ()
+    replaces: tuple[str, ...] = ()
+    first: bool = False  # there is no image yet
 
     def __bool__(self) -> bool:
         return bool(self.lock or self.image or self.downloads)
@@ -80,41 +84,40 @@ class Lacking:
         """
         if self.deployment.gpu is GpuMode.NONE and self.deployment.profile.gpu is GpuMode.AUTO:
             yield f"  no GPU    {NO_GPU}: what needs one will be made, and will not start here"
+            yield "            (docs/tutorial.md has a profile that needs none)"
         if self.lock:
             yield "  lock      resolves every version into envgen.lock (1 to 2 minutes)"
         if self.image:
             what = self.image.removeprefix("the image ")
-            yield f"  image     {what}; a first build downloads all that it installs (a released vLLM is several GB)"
+            yield f"  image     {what}"
+            if self.first:
+                yield "            a first build downloads all that it installs (vLLM: several GB)"
         for download in self.downloads:
             yield f"  weights   {download}"
 
 
-def look(deployment: Deployment, names: Sequence[str]) -> Lacking:
+def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -> Lacking:
     """What the services ``names`` (default: all) of the profile lack. Asks the engine and the hub.
+    ``build``: the image is built in any case; BuildKit decides what of it.
 
     Services with `cluster` are left out: their image and weights are copied from the first machine.
     """
-    profile, downloads = deployment.profile, list[Download]()
+    profile, downloads, replaces = deployment.profile, list[Download](), list[str]()
+    image = next((problem.message for problem in deployment.image_problems), "")
     for name in names or profile.services:
         service = LiveService(deployment, name)
-        if service.described.cluster is None:
-            downloads += _downloads(service)
-    image = next((problem.message for problem in deployment.image_problems), "")
+        if service.described.cluster is not None:
+            continue
+        downloads += _downloads(service)
+        if image and any(one.health != "unhealthy" for one in service.containers()):
+            replaces.append(name)
     lock = False
-    if image and profile.mode is Mode.PRODUCTION:
+    if (image or build) and profile.mode is Mode.PRODUCTION:
         lock = bool(builds.lock_problems(deployment.to_build()))
-    return Lacking(deployment, lock, image, tuple(downloads))
-
-
-def to_build(deployment: Deployment, *, yes: bool) -> Lacking:
-    """A build of the image, whether it is out of date or not: BuildKit decides.
-
-    ``yes``: what is not in the lock is locked first, a new patch for example.
-    """
-    production = deployment.profile.mode is Mode.PRODUCTION
-    lock = yes and production and bool(builds.lock_problems(deployment.to_build()))
-    image = next((problem.message for problem in deployment.image_problems), "")
-    return Lacking(deployment, lock, image or "is built again where an input changed")
+    if build:
+        image = image or "is built again where an input changed"
+    first = deployment.image is None
+    return Lacking(deployment, lock, image, tuple(downloads), tuple(replaces), first)
 
 
 def _downloads(service: LiveService) -> Iterator[Download]:

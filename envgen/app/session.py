@@ -166,10 +166,12 @@ def with_running_variant(
     """
     profile, root = session.profile(), session.loaded().project.root
     try:
-        containers = engine().containers(profile.compose_name, service, all=stopped)
+        asked = engine()
+        containers = asked.containers(profile.compose_name, service, all=stopped)
+        local = asked.info().local
     except EngineError:
         return session  # the caller will report it
-    names = {one.labels.get(VARIANT_LABEL, "") for one in ours(containers, root)}
+    names = {one.labels.get(VARIANT_LABEL, "") for one in ours(containers, root, local=local)}
     variant = names.pop() if len(names) == 1 else ""
     if set(variant.split("+")) <= set(profile.variants):
         return session.with_(variant=variant)

@@ -11,7 +11,6 @@ from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions
 from envgen.app.up import check
 from envgen.deployment.service import LiveService
-from envgen.engine.owner import ours
 from envgen.errors import EngineError
 from envgen.text import progress
 
@@ -42,7 +41,7 @@ class Stage:
     def __init__(self, session: Session, service: str) -> None:
         self.service = service
         head = head_of(session.deployment(), service)
-        running = ours(head.engine.containers(head.profile.compose_name, service), head.root)
+        running = head.ours(head.engine.containers(head.profile.compose_name, service))
         self.before = (
             with_running_variant(session, service, lambda: head.engine) if running else None
         )

@@ -28,12 +28,15 @@ Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False witho
 
 @dataclass(frozen=True)
 class StartOptions:
-    """``timeout``: seconds to wait; None: as long as the profile says. ``again``: for a restart."""
+    """``timeout``: seconds to wait; None: as long as the profile says. ``again``: for a restart.
+    ``agreed``: services whose running containers the user has agreed to replace.
+    """
 
     wait: bool = True
     recreate: bool = False
     timeout: float | None = None
     again: bool = False
+    agreed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Checked:
         if broken_off:
             progress("  a trial of an upgrade was broken off, and ends here: nothing was changed")
         elif running and self.differing and not options.recreate and not options.again:
-            self._may_replace(running, agree)
+            self._may_replace(running, agree, options.agreed)
         started = self.launch(options)
         if broken_off:
             journal.forget(root, profile.name)
@@ -84,14 +87,16 @@ class Checked:
             journal.note_start(root, profile.compose_name, service.name, started.seconds)
         return started
 
-    def _may_replace(self, running: Container, agree: Agree) -> None:
-        """RefusedError unless ``running`` is unhealthy or the user agrees to replace it."""
+    def _may_replace(self, running: Container, agree: Agree, agreed: Sequence[str]) -> None:
+        """RefusedError unless ``running`` is unhealthy or the user agrees, or has ``agreed``, to
+        replace it.
+        """
         name = self.service.name
         for difference in self.differing:
             progress(f"  {name}: {difference}")
         if running.health == "unhealthy":
             progress(f"  {name} is unhealthy and is replaced")
-        elif not agree(f"{name} is running. Replace it?"):
+        elif name not in agreed and not agree(f"{name} is running. Replace it?"):
             raise recreate_refused(self.service, self.differing)
 
     def steps(self, options: StartOptions) -> Sequence[Step]:

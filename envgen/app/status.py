@@ -8,12 +8,11 @@ from typing import Any
 
 from envgen.app import lock
 from envgen.app.cluster.machines import nodes_of, reach
-from envgen.app.containers import rows_of
+from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
 from envgen.app.upgrade.trial import upgrade_state
 from envgen.deployment import Deployment
 from envgen.engine.endpoint import with_plugin
-from envgen.engine.owner import ours
 from envgen.errors import EngineError, EnvgenError
 from envgen.render.outputs import diff, render_project
 from envgen.serve.notices import of_all
@@ -33,6 +32,7 @@ def look(session: Session) -> dict[str, Any]:
         "image": None,
         "containers": [],
         "lost": {},
+        "also": [],
         "caches": [],
         "left_out": [],
         "other_folder": None,
@@ -49,12 +49,13 @@ def look(session: Session) -> dict[str, Any]:
         first = next(iter(reached.values()))  # the head, if there are several
         state["image"], state["left_out"] = _image(first), first.left_out
         state["trial"], state["back"] = upgrade_state(first)
+        state["also"] = also_running(session, first)
         state["caches"] = [asdict(mount) for mount in first.caches.values()]
         for deployment in reached.values():
             there = deployment.engine.containers(profile.compose_name, all=True)
             if deployment is first:
                 state["other_folder"] = str(first.other_folder(there) or "") or None
-            mine = ours(there, deployment.root)
+            mine = deployment.ours(there)
             state["containers"] += rows_of(deployment, mine)
             told = of_all(deployment.engine, mine)
             state["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
@@ -95,7 +96,7 @@ def drift(session: Session, deployment: Deployment) -> list[str]:
 
 def _image(deployment: Deployment) -> Mapping[str, Any]:
     image = deployment.image
-    state = "missing" if image is None else "current" if deployment.is_current else "older"
+    state = "missing" if image is None else "current" if deployment.is_current else "differs"
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
     why = [asdict(one) | {"text": str(one)} for one in deployment.outdated]
     return {

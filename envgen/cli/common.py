@@ -151,10 +151,15 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, sort_keys=True))
 
 
+def can_ask() -> bool:
+    """Whether there is a terminal for a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def ask(question: str) -> bool:
     """Ask on the terminal; False without one, or without an answer."""
     with paused():
-        return sys.stdin.isatty() and sys.stderr.isatty() and _agrees(question)
+        return can_ask() and _agrees(question)
 
 
 def _agrees(question: str) -> bool:

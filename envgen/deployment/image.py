@@ -144,13 +144,13 @@ class BuiltImage(Host):
 
     @property
     def image_problems(self) -> tuple[Problem, ...]:
-        """Whether the image is missing, or older than what is rendered now."""
+        """Whether the image is missing, or another one than what is rendered now."""
         if self.is_current:
             return ()
         what = "is not built"
         if self.image is not None:
             what = (
-                "is older than the profile"
+                "differs from the profile"
                 if RENDER_LABEL in self.image.labels
                 else "was not built by envgen"
             )

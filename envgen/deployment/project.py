@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgen import files
 from envgen.engine.compose import Compose
-from envgen.engine.owner import FOLDER, elsewhere, host_user, ours, same
+from envgen.engine.owner import FOLDER, elsewhere, host_user, is_gone, ours, same
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container
 from envgen.errors import (
     Place,
@@ -143,8 +142,12 @@ class Deployment(BuiltImage):
         name.
         """
         self.of_profile(services)
-        containers = ours(self.engine.containers(self.profile.compose_name, all=all), self.root)
+        containers = self.ours(self.engine.containers(self.profile.compose_name, all=all))
         return tuple(one for one in containers if not services or one.service in services)
+
+    def ours(self, containers: Sequence[Container]) -> tuple[Container, ...]:
+        """``containers`` without those of another project folder."""
+        return ours(containers, self.root, local=self.is_local)
 
     def create_volume(
         self, name: str, key: str, driver: str = "", options: Mapping[str, str] | None = None
@@ -168,7 +171,7 @@ class Deployment(BuiltImage):
         label = self.engine.volume_labels(name).get(FOLDER, "")
         if not label or same(Path(label), self.root):
             return None
-        return Path(label) if not self.is_local or os.path.lexists(label) else None
+        return None if self.is_local and is_gone(Path(label)) else Path(label)
 
     def other_folder(self, there: Sequence[Container] | None = None) -> Path | None:
         """Another project folder that has containers under this name (``there``: all of them, where
@@ -177,15 +180,16 @@ class Deployment(BuiltImage):
         there = (
             self.engine.containers(self.profile.compose_name, all=True) if there is None else there
         )
-        return next((folder for one in there if (folder := elsewhere(one, self.root))), None)
+        local = bool(there) and self.is_local
+        folders = (elsewhere(one, self.root, local=local) for one in there)
+        return next(filter(None, folders), None)
 
     def require_name(self, there: Sequence[Container] | None = None) -> None:
         """RefusedError with the machine and both folders if the name belongs to another one."""
         other, name = self.other_folder(there), self.profile.compose_name
         if other is not None:
-            gone = "; that folder no longer exists" if self.is_local and not other.exists() else ""
             raise RefusedError(
-                self.named(f"{name} belongs to {other}; this is {self.root}{gone}"),
+                self.named(f"{name} belongs to {other}; this is {self.root}"),
                 hint=f"to work beside it, write `name: {self.profile.project}-2`, and ports of its own, into "
                 f"envgen.local.yaml; to take its place: docker compose -p {name} down",
             )

@@ -34,8 +34,12 @@ def up(context: Context) -> Remedy:
         and context.container.state == "running"
         and not context.is_temporary
     )
+    return _start(context, *(["--recreate"] if replaces else []))
+
+
+def _start(context: Context, *words: str) -> Remedy:
     variant = ["--variant", context.profile.variant] if context.profile.variant else []
-    return envgen(context, "up", context.service, *variant, *(["--recreate"] if replaces else []))
+    return envgen(context, "up", context.service, *variant, *words)
 
 
 def renew(context: Context) -> Remedy:
@@ -48,8 +52,7 @@ def anew(context: Context) -> Remedy:
     """A new container from the image: what was changed in its files goes, volumes and their caches
     stay.
     """
-    variant = ["--variant", context.profile.variant] if context.profile.variant else []
-    return envgen(context, "up", context.service, *variant, "--recreate")
+    return _start(context, "--recreate")
 
 
 def away(context: Context, path: str) -> Remedy:

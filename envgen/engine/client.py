@@ -86,21 +86,9 @@ class Engine:
         One-off containers (`docker compose run`) are in a project, but are not containers of a
         service.
         """
-        labels = []
-        if project is not None:
-            labels.append(f"{values.COMPOSE_PROJECT}={project}")
-        if service is not None:
-            labels.append(f"{values.COMPOSE_SERVICE}={service}")
-        filters = {"label": labels} if labels else {}
-        with self._wrap_errors("containers"):
-            ids = [str(row["Id"]) for row in self._api.containers(all=all, filters=filters)]
-        found = []
-        for container_id in ids:
-            # The list has neither health nor environment; a container may be gone by now.
-            container = self.container(container_id)
-            if container is not None and not (service is not None and container.one_off):
-                found.append(container)
-        return tuple(sorted(found, key=lambda container: container.name))
+        # The list has neither health nor environment; a container may be gone by now.
+        found = self.inspected(self.listed(project, service, all))
+        return tuple(one for one in found if service is None or not one.one_off)
 
     def listed(
         self, project: str | None = None, service: str | None = None, all: bool = False

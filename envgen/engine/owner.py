@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envgen.engine.client import Engine
-from envgen.engine.values import Container
+from envgen.engine.values import Container, ContainerRow
 from envgen.profile.model import Profile
 
 ROOT = "0:0"
@@ -39,7 +39,7 @@ def run_as(engine: Engine, profile: Profile, service: str) -> str:
 WORKING_DIR = "com.docker.compose.project.working_dir"
 
 
-def folder_of(container: Container) -> Path | None:
+def folder_of(container: Container | ContainerRow) -> Path | None:
     """The project folder of a container, by Compose's own label."""
     folder = container.labels.get(WORKING_DIR)
     if not folder:
@@ -51,10 +51,26 @@ def folder_of(container: Container) -> Path | None:
 FOLDER = "dev.envgen.folder"  # of a volume: the project folder that created it
 
 
-def elsewhere(container: Container, root: Path) -> Path | None:
-    """The project folder of a container, if it is not ``root``, links resolved; else None."""
+def elsewhere(container: Container, root: Path, *, local: bool) -> Path | None:
+    """The project folder of a container, if it is not ``root``, links resolved; else None.
+
+    On a ``local`` engine a folder that was moved or removed leaves its containers to ``root``.
+    """
     folder = folder_of(container)
-    return folder if folder and not same(folder, root) else None
+    if not folder or same(folder, root) or (local and is_gone(folder)):
+        return None
+    return folder
+
+
+def is_gone(folder: Path) -> bool:
+    """Whether a path is certainly not there: one of another user may be, where we can't look."""
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def same(folder: Path, root: Path) -> bool:
@@ -62,6 +78,6 @@ def same(folder: Path, root: Path) -> bool:
     return os.path.realpath(folder) == os.path.realpath(root)
 
 
-def ours(containers: Sequence[Container], root: Path) -> tuple[Container, ...]:
+def ours(containers: Sequence[Container], root: Path, *, local: bool) -> tuple[Container, ...]:
     """``containers`` without those of a project in another folder than ``root``."""
-    return tuple(container for container in containers if elsewhere(container, root) is None)
+    return tuple(one for one in containers if elsewhere(one, root, local=local) is None)

@@ -133,12 +133,24 @@ def mount_of(mounts: Sequence[ContainerMount], root: str) -> ContainerMount | No
 @dataclass(frozen=True)
 class Query:
     """Modules by name or glob, version and architecture. ``archs``: FlashInfer's folder names;
-    None: all.
+    None: all. ``files``: only modules that were compiled from one of these.
     """
 
     patterns: tuple[str, ...] = ()
     version: str = ""
     archs: tuple[str, ...] | None = None
+    files: tuple[str, ...] = ()
+
+
+def end_of_path(deployment: Deployment, file: str) -> str:
+    """How the path of a source file ends in a container, which has checkouts at other places."""
+    path = Path(file).resolve()
+    for source in deployment.profile.mounted_sources.values():
+        assert source.origin.checkout is not None
+        folder = (deployment.root / Path(source.origin.checkout.path).expanduser()).resolve()
+        if path.is_relative_to(folder):
+            return f"/{path.relative_to(folder)}"
+    return f"/{file.lstrip('./')}"
 
 
 def make_query(

@@ -21,7 +21,7 @@ from envgen.profile.tree import MAP, PROJECT, ValueText, parse
 from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, value_of
 from envgen.redact import redact_secrets, secret_like
 
-_SKIPPED = re.compile(r"\s*(#|set -|(sudo )?docker pull |$)")
+_SKIPPED = re.compile(r"\s*(#|set -|(sudo )?(docker|podman) (pull|stop|rm|logs) |$)")
 _BEGIN = re.compile(r"\s*(?:\$ )?(?:sudo )?(?:(?:docker|podman) (?:container )?run|(vllm) serve)\s")
 _SPELLED = {
     r"\$\(pwd\)|\$\{?PWD\}?": ".",
@@ -37,10 +37,10 @@ _NAMES |= {"e": "environment", "env": "environment", "net": "network_mode", "dep
 _NAMES |= {"network": "network_mode", "shm-size": "shm_size", "workdir": "working_dir"}
 _NAMES |= {"ulimit": "ulimits"}
 _BARE = re.compile(r"[dit]+|detach|interactive|tty|rm|init|privileged|read-only")
+_GPUS = re.compile(r'"?((?:nvidia\.com/gpu|device)=)?(all|\d{1,2}(?:,\d+)*)"?')
 # What a profile has no need of.
 _NEEDLESS = re.compile(
     r"[dit]+|detach|interactive|stdin_open|tty|rm|init|(container_)?name|pull(_policy)?|runtime|profiles"
-    r"|healthcheck"
 )
 
 
@@ -74,6 +74,8 @@ def _of_compose(services: Mapping[str, Any], place: Place) -> Recipe:
         container.refuse(f"has no single service with vLLM: {', '.join(servers)}")
     others = [f"service {name}" for name in services if name not in servers]
     container.left += [f"{other}: write it in over.yaml (`compose: over.yaml`)" for other in others]
+    if service.pop("healthcheck", None):
+        container.left.append("healthcheck: envgen asks the server itself (`ready`, `health`)")
     image, command = (service.pop(key, None) or "" for key in ("image", "command"))
     for key, value in service.items():
         for one in _texts(value):
@@ -85,15 +87,28 @@ def _of_compose(services: Mapping[str, Any], place: Place) -> Recipe:
 def _texts(value: Any) -> Iterator[str]:
     """A value of Compose, one text for each option of `docker run`."""
     if isinstance(value, list):
-        yield from map(str, value)
+        for one in value:
+            yield _short(one) if isinstance(one, dict) else str(one)
     elif not isinstance(value, dict):
         yield str(value)
     elif "resources" in value:
-        ids = re.findall(r"'device_ids': \[([^]]*)\]", str(value))
-        yield f"device={re.sub('[^0-9,]', '', ids[0])}" if ids else "all"
+        given = re.search(r"'device_ids': \[([^]]*)|'count': '(\d+)", str(value))
+        if given and given[1]:
+            yield f"device={given[1]}".replace("'", "").replace(" ", "")
+        else:
+            yield given[2] if given else "all"
     else:
         for name, one in value.items():
             yield name if one is None else f"{name}={one}"
+
+
+def _short(one: Mapping[str, str]) -> str:
+    """The short form of a port or a mount."""
+    keys = ("host_ip", "published", "source", "src", "target", "dst", "destination")
+    words = [one[key] for key in keys if one.get(key)]
+    if one.get("read_only", one.get("readonly", "false")) != "false":
+        words.append("ro")
+    return ":".join(words)
 
 
 class _Container:
@@ -130,14 +145,18 @@ class _Container:
     def option(self, name: str, value: str) -> None:
         """Give one option its place in the profile, or name it."""
         name = _NAMES.get(name, name)
+        if name == "mount":
+            parts = (part.partition("=") for part in value.split(","))
+            name, value = "volumes", _short({key: word for key, _, word in parts})
+        gpus = _GPUS.fullmatch(value) if name in ("gpus", "device", "devices") else None
         limit = re.fullmatch(r"([a-z]+)=\D*?(-?\d+)(?:\D+?\2)?\D*", value)
         mount = re.fullmatch(r"([.~][^:]*|[\w.-]+):(/[^:]*)(:[a-zA-Z,]+)?", value)
         if name == "environment":
             self._variable(*value.partition("="))
         elif name == "volumes" and mount:
             self._mount(*mount.groups(""))
-        elif name == "gpus" and "device=" in value:
-            self.service["gpu"] = re.findall(r"\d+", value)
+        elif gpus:
+            self._gpus(bool(gpus[1]), gpus[2])
         elif name == "ports" and re.fullmatch(r"([\d.]+:)?\d+:\d+", value):
             self.service.setdefault("ports", []).append(value)
         elif (name, value) == ("network_mode", "host"):
@@ -150,9 +169,15 @@ class _Container:
             self.service[name] = value
         elif name == "entrypoint":
             self.entry += self.split(value)
-        elif not _NEEDLESS.fullmatch(name) and (name, value) != ("gpus", "all"):
+        elif not _NEEDLESS.fullmatch(name):
             text = redact_secrets(f"{name} {value}").strip()
             self.left.append(f"{text}: one machine's (envgen.local.yaml), or Compose's (over.yaml)")
+
+    def _gpus(self, named: bool, value: str) -> None:
+        """GPUs by their numbers, or the first so many."""
+        if value != "all":
+            numbers = value.split(",") if named else map(str, range(int(value)))
+            self.service["gpu"] = list(numbers)
 
     def _variable(self, name: str, given: str, value: str) -> None:
         from_shell = re.fullmatch(r"\$\{?\w+(:\?[^{}]*)?\}?", value)
@@ -160,7 +185,7 @@ class _Container:
             self.service["gpu"] = value.split(",")
         elif name in DERIVED or name in SETS:
             self.left.append(f"{name}={value}: envgen sets it itself")
-        elif not given or from_shell or (secret_like(name) and value):
+        elif not given or from_shell or secret_like(name):
             name = "HF_TOKEN" if name == "HUGGING_FACE_HUB_TOKEN" else name
             self.profile.setdefault("secrets", []).append(name)
             self.left.append(f"the value of {name}: export it in your shell, or write it in .env")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
+from envgen.engine.owner import is_gone
 from envgen.engine.values import Container, ContainerRow
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
@@ -154,15 +155,15 @@ def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
 
 
 def check_again(service: LiveService, container: Container) -> None:
-    """PreflightError if folders that ``container`` mounts are gone: it would stop and not start
+    """RefusedError if folders that ``container`` mounts are gone: it would stop and not start
     again.
     """
-    if not service.deployment.is_local:
-        return
-    mounted = {mount.source for mount in container.mounts}
-    problems = (*_mounts(service.deployment, mounted), *_own_mounts(service, mounted))
+    problems, head = list[Problem](), f"{service.name} was not restarted"
+    for mount in container.mounts if service.deployment.is_local else ():
+        if mount.kind == "bind" and is_gone(Path(mount.source)):
+            problems += _folder_gone(service, Path(mount.source), head).problems
     if problems:
-        raise PreflightError(service.name, problems)
+        raise RefusedError(problems=tuple(problems))
 
 
 def _place(root: Path, path: str) -> Path:
@@ -196,13 +197,12 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     return f"git clone --branch {release} {shlex.join(words)}`"
 
 
-def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
-    """What is wrong with checkouts; with ``among``, only with those folders."""
+def _mounts(deployment: Deployment) -> Iterator[Problem]:
+    """What is wrong with checkouts."""
     for name, source in deployment.profile.mounted_sources.items():
         assert source.origin.checkout is not None
         folder = _place(deployment.root, source.origin.checkout.path)
-        if among is None or str(folder) in among:
-            yield from _checkout(deployment, name, source, folder)
+        yield from _checkout(deployment, name, source, folder)
 
 
 def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -> Iterator[Problem]:
@@ -223,10 +223,10 @@ def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -
         yield Problem(message, hint=hint)
 
 
-def _own_mounts(service: LiveService, among: Collection[str] | None = None) -> Iterator[Problem]:
+def _own_mounts(service: LiveService) -> Iterator[Problem]:
     for key, mount in service.described.mounts.items():
         place = _place(service.deployment.root, mount.host.path)
-        if not place.exists() and (among is None or str(place) in among):
+        if not place.exists():
             where = f"services.{service.name}.mounts.{key}"
             hint = f"make it, or correct {where}.host"
             yield Problem(f"{where}: {place} does not exist", hint=hint)

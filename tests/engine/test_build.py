@@ -67,9 +67,9 @@ def test_status_and_build_name_what_made_the_image_older(make_project: Callable[
     assert [line.strip() for line in lines[at + 1 : at + 3]] == ["cuda.arch_list: 12.1a → 12.1f", "note.txt changed"]
     assert "lock" in lines[at + 3]
     refused = project.envgen("up", "serve", code=6)
-    assert "is older than the profile (cuda.arch_list: 12.1a → 12.1f; note.txt changed)" in refused.err
+    assert "differs from the profile (cuda.arch_list: 12.1a → 12.1f; note.txt changed)" in refused.err
     built = project.envgen("build")
-    assert "envgentestolder:prod is older: cuda.arch_list: 12.1a → 12.1f; note.txt changed" in built.err
+    assert "envgentestolder:prod differs: cuda.arch_list: 12.1a → 12.1f; note.txt changed" in built.err
     assert project.envgen("build", "--json").json["up_to_date"] is True
     assert "cuda.arch_list  12.1f\n" in project.envgen("diff", "envgentestolder:prod").out
 

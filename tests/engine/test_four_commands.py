@@ -99,3 +99,9 @@ def test_build_up_doctor_and_one_kernel_compiled_again(project: Project) -> None
     project.envgen("restart", "serve")
     assert library() not in ("", first)
     assert "fresh" in project.envgen("cache", "list", "page").out
+    header = next((project.root.parent / "flashinfer").rglob("include/flashinfer/page.cuh"))
+    before = header.read_text()
+    header.write_text(before + "// mine\n")
+    why = project.envgen("cache", "why", str(header), code=None).out
+    header.write_text(before)
+    assert "page (0.7.2.post1/121a): stale" in why and str(header.name) in why

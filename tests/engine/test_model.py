@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,35 +89,18 @@ def test_pull_check_up_and_a_damaged_shard(project: Project, hub: Hub, reach: di
     assert project.envgen("model", "check", "--json").json["state"] == "whole"
 
 
-def on_a_terminal(project: Project, answer: bytes, *words: str, env: dict[str, str]) -> tuple[int, str]:
-    """(exit code, what a terminal showed) of a command whose question gets this answer."""
-    ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "envgen", *words]
-    child = subprocess.Popen(
-        argv, cwd=project.root, env={**os.environ, **env}, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    os.write(ours, answer)  # the terminal keeps it until it is asked for
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: the other end is closed
-        while piece := os.read(ours, 65536):
-            shown += piece
-    os.close(ours)
-    return child.wait(60), shown.decode()
-
-
 def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub, reach: dict[str, str]) -> None:
     elsewhere = ("--set", "caches.huggingface.host=another")
-    code, shown = on_a_terminal(project, b"n\n", "up", "web", *elsewhere, env=reach)
-    assert code == 6 and "the weights of acme/tiny are not in the Hugging Face cache" in shown
+    code, shown = project.on_a_terminal(b"n\n", "up", "web", *elsewhere, env=reach)
+    assert code == 6 and "weights   acme/tiny:" in shown and shown.count("acme/tiny") == 1, shown
     assert "Do this now? [y/N]" in shown and "envgen up web --yes --profile prod" in shown
     assert not (project.root / "another").exists()
-    code, shown = on_a_terminal(project, b"y\n", "up", "web", *elsewhere, env=reach)
+    code, shown = project.on_a_terminal(b"y\n", "up", "web", *elsewhere, env=reach)
     try:
         assert code == 0 and "web is running" in shown
     finally:
         project.envgen("down")
-    code, shown = on_a_terminal(project, b"y\n", "up", "web", "--set", "services.web.needs_memory=64TiB",
+    code, shown = project.on_a_terminal(b"y\n", "up", "web", "--set", "services.web.needs_memory=64TiB",
                                 "--set", "caches.huggingface.host=third", env=reach)  # fmt: skip
     assert code == 6 and "65536.0 GiB" in shown and "Do this now" not in shown  # what it would not start anyway
 

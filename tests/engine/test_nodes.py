@@ -88,7 +88,7 @@ def test_a_machine_that_cannot_be_reached_an_image_that_is_missing_and_one_that_
     ready.docker("spark-2", "rmi", IMAGE)
     try:
         found = ready.envgen("nodes", "check", "--set", "apt.runtime=[less]", code=6).stdout
-        assert f"spark-1: the image {IMAGE} is older than the profile" in found
+        assert f"spark-1: the image {IMAGE} differs from the profile" in found
         assert f"spark-2: the image {IMAGE} is not there" in found
     finally:
         ready.docker("spark-2", "tag", "kept:1", IMAGE)

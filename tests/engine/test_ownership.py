@@ -140,6 +140,24 @@ def test_a_volume_of_a_folder_that_moved_goes_with_it(first: Project) -> None:
     assert f"volume {volume} removed" in moved.envgen("down", "--volumes").out
 
 
+def test_a_folder_that_moved_and_a_project_with_a_new_name(first: Project) -> None:
+    """What runs is known where the folder is now; under a new name, one command ends what has the old one."""
+    first.envgen("up", "web")
+    moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
+    name = f"{first.name}-dev-web-1"
+    assert shown(moved) == [name]
+    assert moved.envgen("up", "web", "--json").json["already_running"] is True
+    assert f"{name} stopped" in moved.envgen("stop").out
+    moved.envgen("up", "web", "--recreate")
+    local = moved.root / "envgen.local.yaml"
+    local.write_text(f"name: {first.name}-2\n")
+    command = f"docker compose -p {first.name}-dev down"
+    assert f"also running: {name} (this project's name before: {command})" in moved.envgen("ps").err
+    assert command in moved.envgen("status").out and command in moved.envgen("down").err
+    subprocess.run(command.split(), check=True)
+    assert containers(first.name) == set()
+
+
 def test_a_folder_with_letters_in_a_locale_without(first: Project) -> None:
     moved = Project(first.root.rename(first.root.with_name("\u00fc")), first.name)
     moved.envgen("up", "web")

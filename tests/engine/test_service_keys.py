@@ -99,7 +99,7 @@ def test_lines_and_code_of_ones_own_are_in_the_image(project: Project) -> None:
 def test_an_edit_of_ones_own_code_makes_the_image_outdated(project: Project) -> None:
     (project.root / "src/mine/mine/__init__.py").write_text("ANSWER = 2\n")
     (project.root / "own/more").write_text("")
-    assert "is older than the profile" in project.envgen("up", "plain", code=6).err
+    assert "differs from the profile" in project.envgen("up", "plain", code=6).err
     project.envgen("build")
     (project.root / "own/more").unlink()
     project.envgen("build")  # what is gone is not copied any more

@@ -237,7 +237,7 @@ def test_all_reasons_at_once(project: Project) -> None:
             "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", code=6,
         )  # fmt: skip
     for reason in (
-        f"the image {NAME}:prod is older than the profile", f"port {port} is taken by", "no.pem does not exist",
+        f"the image {NAME}:prod differs from the profile", f"port {port} is taken by", "no.pem does not exist",
         "nowhere does not exist", "neither an NVIDIA runtime nor CDI devices", "--set gpu=none",
     ):  # fmt: skip
         assert reason in done.err

@@ -93,6 +93,26 @@ def test_on_paper_nothing_changes(toy: Toy) -> None:
     assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
 
 
+def test_up_build_asks_once_and_refuses_before_it_builds(toy: Toy) -> None:
+    """A changed version: lock, image and the server that runs are one question, at the beginning."""
+    before, image, file = toy.state(), toy.image(), toy.root / "envgen.yaml"
+    file.write_text(file.read_text().replace("toyserver==1.0", "toyserver==1.1"))
+    changed = toy.state()
+    try:
+        refused = toy.envgen("up", "serve", "--build", "--yes", code=6).err
+        assert "replace   serve" in refused and "--build --yes --recreate" in refused, refused
+        (toy.root / "nothing.pem").unlink(missing_ok=True)
+        missing = ("--set", "network.ca_certificates=nothing.pem")
+        assert "nothing.pem does not exist" in toy.envgen("up", "serve", "--build", "--yes", *missing, code=6).err
+        code, shown = toy.on_a_terminal(b"n\n", "up", "serve", "--build")
+        assert code == 6 and "nothing was done" in shown and shown.count("replace   serve") == 1, shown
+        assert (toy.state(), toy.image(), toy.runs()) == (changed, image, "1.0")
+        code, shown = toy.on_a_terminal(b"y\n", "up", "serve", "--build")
+        assert (code, shown.count("[y/N]"), toy.runs()) == (0, 1, "1.1"), shown
+    finally:
+        toy.put(before)
+
+
 @pytest.mark.nightly
 def test_a_patch_that_does_not_fit(toy: Toy) -> None:
     """It fits the release that runs alone. The candidate is not built, and the server serves on."""

@@ -89,7 +89,7 @@ def test_run_has_what_the_service_has_and_leaves_nothing(project: Project) -> No
     assert done.out.splitlines()[-2:] == ["1-2", "mounted"]
     assert docker("ps", "-a", "--filter", MINE, "--format", "{{.Names}}") == f"{NAME}-dev-two-1"
     older = project.envgen("run", "--set", "env.all.LEVEL=3", "--set", "python_path=[/x]", "--", "true", code=6)
-    assert "is older than the profile" in older.err and "envgen build --profile dev" in older.err
+    assert "differs from the profile" in older.err and "envgen build --profile dev" in older.err
 
 
 def test_a_one_off_is_not_the_service_and_gets_ctrl_c(project: Project) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -71,6 +73,20 @@ class Project:
         """Projects of these tests mostly have no lock, without which a production profile is not built by itself."""
         unlocked = words[:1] == ("build",) and "--unlocked" not in words and not (self.root / "envgen.lock").exists()
         return (*words, "--unlocked") if unlocked else words
+
+    def on_a_terminal(self, answer: bytes, *words: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """(exit code, what a terminal showed) of a command whose question gets this answer."""
+        ours, theirs = pty.openpty()
+        argv, shell = [sys.executable, "-m", "envgen", *words], {**os.environ, **(env or {})}
+        child = subprocess.Popen(argv, cwd=self.root, env=shell, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        os.write(ours, answer)  # the terminal keeps it until it is asked for
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+        return child.wait(60), shown.decode()
 
     def envgen(self, *words: str, code: int | None = 0, env: dict[str, str] | None = None) -> Finished:
         """Run a command; ``code``: the exit code that it must have (None: any). Never a traceback.

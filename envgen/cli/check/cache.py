@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,8 +14,8 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
-from envgen.errors import UsageError
-from envgen.jitcache.place import make_query, unlisted
+from envgen.errors import NotFoundError, UsageError
+from envgen.jitcache.place import end_of_path, make_query, unlisted
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
@@ -82,20 +83,30 @@ def list_(
 
 
 @command.command()
-@click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
+@click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB|FILE...")
 @filter_options
 @reporting
 def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
-    """Explain why a module is stale, or confirm that it is not.
+    """Explain why a module is stale, or confirm that it is not. FILE: the modules that were
+    compiled from this source file, such as one that was edited just now.
 
     Reads every file that the module was compiled from. Exits with 1 if a module is stale.
 
     \b
     Examples:
       envgen cache why fused_moe_120
+      envgen cache why ../flashinfer/include/flashinfer/page.cuh
       envgen cache why '*' --json
     """
-    inventory = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
+    cache = open_cache(session)
+    files = [word for word in patterns if "/" in word or Path(word).is_file()]
+    names = tuple(word for word in patterns if word not in files)
+    query = make_query(names, version, arch)
+    ends = tuple(end_of_path(cache.deployment, file) for file in files)
+    inventory = cache.inventory(replace(query, files=ends), thorough=True)
+    if files and not inventory.modules:
+        hint = "what is compiled from now on reads it as it is; `envgen cache list` has the rest"
+        raise NotFoundError(f"no compiled module was made of {', '.join(files)}", hint=hint)
     return answer(
         asdict(inventory),
         shown.evidence(inventory),

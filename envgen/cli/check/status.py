@@ -23,7 +23,7 @@ CHANGES = 12  # at most this many changes since the build are shown; --json has 
 def command(session: Session) -> int:
     """Show profile, image, containers, caches and lock on one screen.
 
-    If the image is older than the profile, lists what has changed. Leaves out what the engine does
+    If the image differs from the profile, lists what has changed. Leaves out what the engine does
     not answer within a few seconds. A server that has ended by itself is a FAIL with the cause from
     its log (exit code 1). Ends with 3 if the engine does not answer.
 
@@ -71,6 +71,7 @@ def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield f"containers  of {state['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"
     elif not trouble:
         yield f"containers  none; start with: envgen up {profile.chosen}"
+    yield from (f"also        {line}" for line in state["also"])
     if state["caches"]:
         places = [(cache["target"], cache["source"]) for cache in state["caches"]]
         yield from ("", *table([("cache", "volume or folder"), *places]))
@@ -81,7 +82,7 @@ def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) ->
         if any(one["image"] == "current" for one in containers):
             return f"{image['name']} was removed, but containers still run it; rebuild with: envgen build"
         return f"{image['name']} is not built"
-    state = "current" if image["state"] == "current" else "older than the profile"
+    state = "current" if image["state"] == "current" else "differs from the profile"
     return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from envgen.app.cluster.machines import machines_of
-from envgen.app.containers import rows_of
+from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
 from envgen.cli.common import reporting, wants_json
 from envgen.cli.run.common import ended
-from envgen.engine.owner import ours
 from envgen.errors import ExitCode
 from envgen.profile.exposure import exposed
 from envgen.text import progress, table
@@ -25,7 +24,7 @@ from envgen.text import progress, table
 )
 def command(session: Session, everything: bool) -> int:
     """List the services of a profile: state, health, ports, and whether image and settings match
-    the profile.
+    the profile. Names what else runs of this project.
 
     A server that has ended by itself is a FAIL with the cause from its log (exit code 1).
 
@@ -38,14 +37,15 @@ def command(session: Session, everything: bool) -> int:
     for deployment in machines.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
         mine = [
-            container
-            for container in ours(there, deployment.root)
-            if everything or not container.one_off
+            container for container in deployment.ours(there) if everything or not container.one_off
         ]
         rows += rows_of(deployment, mine)
-        if hidden := len(there) - len(ours(there, deployment.root)):
+        if hidden := len(there) - len(deployment.ours(there)):
             folder = deployment.other_folder(there)
             progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {folder}")
+        if deployment is machines.reached[0]:
+            for line in also_running(session, deployment):
+                progress(f"also running: {line}")
         if deployment.node and not mine:
             progress(f"note: {deployment.named('no containers')}")
     lines = [*listing(rows), *endings(rows, profile.chosen)]
@@ -114,7 +114,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         row["state"] if code is None else f"{row['state']} ({code})",
         row["health"] or "-",
         ", ".join(row["ports"]) or "-",
-        {"older": "not the profile's", None: "-"}.get(row["image"], row["image"]),
+        {"differs": "not the profile's", None: "-"}.get(row["image"], row["image"]),
         row["settings"] or "-",
         (row["since"] or "-")[:19],
         row["container"],

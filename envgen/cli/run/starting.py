@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +15,10 @@ from envgen.app.session import VARIANT_LABEL, Session
 from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
-from envgen.cli.common import answer, ask, wants_json, warn_of_unused
+from envgen.cli.common import answer, ask, can_ask, wants_json, warn_of_unused
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
-from envgen.errors import EnvgenError, Problem
+from envgen.errors import EnvgenError, Problem, RefusedError
 from envgen.live import moving
 from envgen.profile.exposure import is_local, open_ports
 from envgen.profile.service import Service
@@ -26,6 +26,9 @@ from envgen.serve.notices import in_words
 from envgen.serve.preflight import PreflightError
 from envgen.serve.start import Started
 from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.app.provision import Lacking
 
 
 def up(
@@ -47,12 +50,9 @@ def up(
         lifecycle.start_beside(deployment, beside)
         return answer([])
     names = own
-    if build_first:
-        from envgen.app.provision import to_build
-        from envgen.cli.build.build import provide
-
-        provide(session, to_build(session.deployment(), yes=yes))
-    checked = _checked(session, names, yes=yes, predict=predict)
+    checked, options = _checked(
+        session, names, options, yes=yes, build=build_first, predict=predict
+    )
     documents: list[dict[str, Any]] = []
     try:
         with moving("starting"):
@@ -91,38 +91,71 @@ def _name_comparison(checked: Checked) -> None:
 
 
 def _checked(
-    session: Session, names: Sequence[str], *, yes: bool, predict: bool
-) -> tuple[Checked, ...]:
-    """The services, checked; what is missing is made first, if the user agrees. PreflightError
-    otherwise.
+    session: Session,
+    names: Sequence[str],
+    options: StartOptions,
+    *,
+    yes: bool,
+    build: bool,
+    predict: bool,
+) -> tuple[tuple[Checked, ...], StartOptions]:
+    """The services, checked, and the options of their start. What is missing (with ``build``: the
+    image, if it is out of date) is made first, after one question. PreflightError otherwise, before
+    anything is made.
     """
     with moving("checking"):
         deployment = session.deployment()
+        refused = None
         try:
-            return check_all(deployment, names, predict=predict)
+            checked = check_all(deployment, names, predict=predict and not build)
         except PreflightError as error:
             if not error.only_lacking:
                 raise
-            from envgen.app import provision
-            from envgen.cli.build.build import provide
+            refused = error
+        if not refused and not build:
+            return checked, options
+        from envgen.app import provision
+        from envgen.cli.build.build import provide
 
-            refused, lacking = error, provision.look(deployment, names)
-    if not lacking:
+        lacking = provision.look(deployment, names, build=build)
+    if refused and not lacking:
         raise refused
-    lines = [
-        "missing, and made now:" if yes else "missing, and `up` can make it:",
-        *lacking.lines(),
-    ]
-    if yes:
-        progress("\n".join(lines))
-    elif not ask("\n".join([*lines, "Do this now?"])):
-        reasons = [replace(problem, hint="") for problem in refused.problems]
-        command = lacking.deployment.profile.hint("up", *names, "--yes")
-        refused.problems = (*reasons, Problem("\n".join(lines), hint=command))
-        raise refused
+    if not options.recreate:
+        options = replace(options, agreed=lacking.replaces)
+    if options.agreed or not yes:
+        _agree(lacking, names, options, refused, build=build)
+    elif lacking.lock or lacking.downloads or not build:
+        progress("\n".join(["missing, and made now:", *lacking.lines()]))
     provide(session, lacking)
     with moving("checking"):
-        return check_all(session.deployment(), names, predict=predict)
+        return check_all(session.deployment(), names, predict=predict), options
+
+
+def _agree(
+    lacking: Lacking,
+    names: Sequence[str],
+    options: StartOptions,
+    refused: PreflightError | None,
+    *,
+    build: bool,
+) -> None:
+    """Ask once for all that is made and replaced; a build alone was asked for. RefusedError without
+    a yes.
+    """
+    if build and not (lacking.lock or lacking.downloads or options.agreed):
+        return
+    lines = ["missing, and `up` can make it:", *lacking.lines()]
+    words = [*names, *(["--build"] if build else []), "--yes"]
+    if options.agreed:
+        lines.append(f"  replace   {', '.join(options.agreed)}: running now, with the old image")
+        words.append("--recreate")
+    command = lacking.deployment.profile.hint("up", *words)
+    if can_ask():
+        if not ask("\n".join([*lines, "Do this now?"])):
+            raise RefusedError("nothing was done", hint=command)
+        return
+    reasons = [replace(problem, hint="") for problem in refused.problems] if refused else []
+    raise RefusedError(problems=(*reasons, Problem("\n".join(lines), hint=command)))
 
 
 def reachable(service: Service, container: Container) -> list[int]:

@@ -229,6 +229,16 @@ class Judge:
             module.state = "debug"
         module.guess = module.guess and module.state in ("fresh", "stale")
 
+    def is_made_of(self, shelf: Shelf, name: str, files: list[str]) -> bool:
+        """Whether a module was compiled from one of ``files``, the ends of paths; True without
+        any.
+        """
+        inputs = self.reader.read(shelf, name).inputs if files else []
+        ends = tuple(files)
+        return not files or any(
+            path.endswith(ends) or os.path.realpath(path).endswith(ends) for path in inputs
+        )
+
     def foreign(self, shelf: Shelf) -> str:
         """The reason why this environment will never use these modules; "" where it may."""
         if self.package.version and shelf.version != self.package.version:
@@ -525,7 +535,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
             shelf = choice.shelf
             for name, kind in choice.entries.items():
                 module = describe(shelf, name, kind, cache.problems)
-                if module is not None:
+                if module and judge.is_made_of(shelf, name, request.get("files") or []):
                     judge.judge(shelf, module)
                     for reason in (
                         () if thorough else module.reasons

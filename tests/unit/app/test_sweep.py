@@ -91,11 +91,11 @@ def test_only_an_interrupted_sweep_of_the_same_is_continued(tmp_path: Path) -> N
 
 def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
     def show() -> float:
-        raise PreflightError("serve", (Problem("the image is older than the profile"), Problem("port 8000 is taken")))
+        raise PreflightError("serve", (Problem("the image differs from the profile"), Problem("port 8000 is taken")))
 
     asked = Asked(Session(), "serve", None, None, None, 1)
     kept = measured_row(asked, "long", show, None, None, True)
-    assert kept["cause"] == "the image is older than the profile"
+    assert kept["cause"] == "the image differs from the profile"
 
 
 def test_a_form_with_wrong_answers_is_no_reference() -> None:

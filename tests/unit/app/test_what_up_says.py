@@ -46,7 +46,7 @@ def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "look", lambda *_: [found])
     monkeypatch.setattr(provision, "size_of", refused)
     [download] = provision._downloads(LiveService(deployment, "serve"))
-    assert str(download) == "acme/tiny (the hub refused HF_TOKEN (401))"
+    assert str(download) == "acme/tiny: of unknown size (the hub refused HF_TOKEN (401))"
 
 
 @pytest.mark.parametrize(("token", "hint"), [(True, "check the access of HF_TOKEN"), (False, "export HF_TOKEN=...")])

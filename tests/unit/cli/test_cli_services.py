@@ -16,7 +16,7 @@ from envgen import cli
 from envgen.app.start import Checked
 from envgen.deployment.service import LiveService
 from envgen.engine.compose import Compose
-from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
+from envgen.engine.values import COMPOSE_ONE_OFF, Container, ContainerRow, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, Problem, ServiceError, UsageError
 from envgen.serve.differences import CONFIG_HASH
 from envgen.serve.preflight import PreflightError
@@ -58,6 +58,9 @@ class StubEngine:
     def containers(self, _project: str, service: str | None = None, all: bool = False) -> tuple[Container, ...]:
         mine = [one for one in self.found if service in (None, one.service) and not (service and one.one_off)]
         return tuple(one for one in mine if all or one.running)
+
+    def listed(self) -> tuple[ContainerRow, ...]:
+        return ()
 
     def container(self, container_id: str) -> Container | None:
         return next((one for one in self.found if one.id == container_id), None)

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from test_cli_services import container
 
 from envgen import cli
 from envgen.engine import endpoint
-from envgen.engine.values import Container, Image, image_of
+from envgen.engine.owner import WORKING_DIR
+from envgen.engine.values import Container, ContainerRow, Image, image_of
 from envgen.errors import EngineError, ExitCode
 from envgen.lock.model import Lock, save
 from envgen.profile.load import load_project
@@ -49,6 +51,13 @@ class StubEngine:
     def containers(self, _project: str, *, all: bool) -> tuple[Container, ...]:
         return (container("web"), container("web", one_off=True))
 
+    def listed(self) -> tuple[ContainerRow, ...]:
+        labels = {"com.docker.compose.project": "unit-old", WORKING_DIR: str(Path.cwd() / "compose")}
+        return (ContainerRow("1", "unit-old-web-1", labels), ContainerRow("2", "else", {**labels, WORKING_DIR: "/x"}))
+
+    def info(self) -> Any:
+        return SimpleNamespace(local=True)
+
     def logs(self, _container: str, **_: object) -> str:
         return "WARNING 06-26 15:11:37 [envs.py:1] Unknown vLLM environment variable detected: VLLM_USE_V1\n"
 
@@ -75,8 +84,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = ask(monkeypatch, StubEngine())
     for text in (
-        "dev (development)", "others: prod", "unit:dev (0123456789ab), older than the profile",
-        "no envgen.lock",
+        "dev (development)", "others: prod", "unit:dev (0123456789ab), differs from the profile",
+        "no envgen.lock", "also        unit-old-web-1 (this project's name before: docker compose -p unit-old down)",
         "/things  unit-dev-cache-things", "web (run)",
         "note  unit-prod-web-1: a variable is set that this vLLM does not know",
     ):  # fmt: skip
@@ -128,7 +137,7 @@ def test_the_time_is_of_the_build_not_of_its_inputs() -> None:
 
 def test_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(ask(monkeypatch, StubEngine(), "--json"))
-    assert found["image"]["state"] == "older" and found["engine"] == {"ok": True, "error": None}
+    assert found["image"]["state"] == "differs" and found["engine"] == {"ok": True, "error": None}
     assert [one["one_off"] for one in found["containers"]] == [False, True]
     assert found["lock"] == {"state": "missing", "stale": []}
 

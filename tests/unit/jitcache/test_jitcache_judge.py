@@ -237,6 +237,18 @@ CHANGES: dict[str, tuple[Callable[[Lab], object], bool, tuple[str, bool], dict[s
 }  # fmt: skip
 
 
+def test_which_modules_were_compiled_from_a_file(lab: Lab) -> None:
+    """By the end of its path, also through a link, as a checkout has it."""
+    data = lab.package / "data"
+    (data / "include").rename(lab.folder / "include")
+    (data / "include").symlink_to(lab.folder / "include")
+    for file, names in (
+        ("/include/flashinfer/page.cuh", {"page"}), ("/flashinfer/math.cuh", set(STEMS)), ("/age.cuh", set()),
+        (f"{lab.folder}/include/flashinfer/page.cuh", {"page"}),
+    ):  # fmt: skip
+        assert set(lab.list(files=[file], thorough=True)) == names, file
+
+
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_has_a_state_and_a_reason(lab: Lab, what: str) -> None:
     change, recorded, state, reasons = CHANGES[what]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from public_commands import PUBLIC
 
 from envgen.__main__ import main
 from envgen.errors import ProjectError
@@ -125,11 +126,11 @@ def added(text: str, monkeypatch: pytest.MonkeyPatch) -> Profile:
     return load_project(file=Path("envgen.yaml"), local=False).project.profiles["p"]
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", [*GOOD, *PUBLIC])
 def test_a_public_command_arrives_word_for_word(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, words, more = GOOD[name]
+    text, words, more = (GOOD | PUBLIC)[name]
     (tmp_path / "envgen.yaml").write_text(BASE)
     monkeypatch.chdir(tmp_path)
     profile = added(text, monkeypatch)
@@ -140,6 +141,7 @@ def test_a_public_command_arrives_word_for_word(
     assert arrived == {"host": ("0.0.0.0",), "port": ("8000",), **flags}
     err = capsys.readouterr().err
     assert [one for one in more.get("left", ()) if f"not placed: {one}" not in err] == []
+    assert [one for one in more.get("none", ()) if f"not placed: {one}" in err] == []
     found: dict[str, Any] = {
         "ports": [str(port) for port in service.ports],
         "secrets": list(profile.secrets),
@@ -151,6 +153,7 @@ def test_a_public_command_arrives_word_for_word(
         "env": dict(service.env),
         "mounts": [f"{one.host}:{one.path}" for one in service.mounts.values()],
         "ready": service.served_name,
+        "caches": {key: str(one.host) for key, one in profile.caches.items() if one.host},
     }
     assert {key: found[key] for key in more if key in found} == {key: more[key] for key in more if key in found}
     assert "shm" not in more or service.shm_size == ByteSize.parse(more["shm"])

@@ -13,7 +13,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.compose import Compose
 from envgen.engine.values import ContainerMount, ExecResult, Image
-from envgen.errors import EnvgenError
+from envgen.errors import EnvgenError, RefusedError
 from envgen.lock.model import ProfileLock
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
@@ -115,16 +115,15 @@ def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.Monkey
 
 
 def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profile) -> None:
-    """Only what the container mounts from where the profile has it: an edited file keeps nobody from a restart."""
+    """Only what the container mounts: an edited file keeps nobody from a restart."""
     root, checkout, models = tmp_path / "p", tmp_path / "src/lib", tmp_path / "p/models"
     mounts = (ContainerMount(str(checkout), "/code/lib"), ContainerMount(str(models), "/models"))
     web: Any = SimpleNamespace(service="web", mounts=mounts)
-    with pytest.raises(preflight.PreflightError) as raised:
+    with pytest.raises(RefusedError) as raised:
         preflight.check_again(on(profile, root), web)
     assert [problem.message for problem in raised.value.problems] == [
-        "web was not started:",
-        f"sources.lib: folder {checkout} does not exist",
-        f"services.web.mounts.models: {models} does not exist",
+        f"web was not restarted: sources.lib: folder {checkout} does not exist",
+        f"web was not restarted: its container was made with {models}, which is no longer there",
     ]
     preflight.check_again(on(profile, root), SimpleNamespace(service="web", mounts=()))  # type: ignore[arg-type]
     (checkout / "lib").mkdir(parents=True)
@@ -162,10 +161,8 @@ def test_a_missing_checkout_of_a_release_is_offered_as_the_clone_that_fits(
     shipped = Path(__file__).parents[3] / "envgen.yaml"
     profile = load_project(file=shipped, environ={}, local=False).project.profiles["dev"]
     monkeypatch.chdir(tmp_path / "p")
-    mounts = (ContainerMount(str(tmp_path / "flashinfer"), "/f"), ContainerMount(str(tmp_path / "vllm"), "/v"))
-    with pytest.raises(preflight.PreflightError) as raised:
-        preflight.check_again(on(profile, tmp_path / "p", "dev"), SimpleNamespace(service="dev", mounts=mounts))  # type: ignore[arg-type]
-    hints = [problem.hint.partition(", or write")[0] for problem in raised.value.problems if problem.hint]
+    found = preflight._mounts(on(profile, tmp_path / "p", "dev").deployment)
+    hints = [problem.hint.partition(", or write")[0] for problem in found if problem.hint]
     version = profile.sources["vllm"].binaries
     assert version is not None
     assert hints == [  # which FlashInfer fits is in the lock; without one, in the checkout of vLLM
