@@ -97,6 +97,7 @@ FILES = (
     "gpu.yaml",
     "jit.yaml",
     "cluster.yaml",
+    "requests.yaml",
     "serve.yaml",
     "host.yaml",
     "build.yaml",

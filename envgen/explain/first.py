@@ -32,6 +32,7 @@ _WRAPPER = re.compile(
     r"subprocess-exited-with-error|failed building (?:wheel|editable)|failed to build |failed-wheel-build|"
     r"subcommand failed|ld returned \d|configuring incomplete|non-zero exit status|subprocess exited when|"
     r"error compiling objects|could not compile .{1,80} due to|ninja build failed|webserver ?(?:crashed|failed)|"
+    r"runtimeerror: cancelled$|"
     r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed",
     re.IGNORECASE,
 )

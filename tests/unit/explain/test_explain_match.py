@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from envgen.explain import FILES, FOLDER, KINDS, Circumstances, Rule, classify, phases, rules
 from envgen.explain.line import read_line
 from envgen.explain.read import read_lines
+from envgen.serve.ended import LOCKED
 
 ALL = rules()
 
@@ -148,6 +149,22 @@ def test_each_phase_of_a_rule_is_one() -> None:
     named = {name for rule in ALL for name in rule.phases}
     assert all(any(name in phase.phase for phase in phases()) for name in named)
     assert all(bool(phase.cause) == bool(phase.cure) == bool(phase.link) for phase in phases())
+
+
+# What is known beside a log: of the image (serve/ended.py), and the package whose frame raised the first exception.
+BESIDE = {*LOCKED, "cuda", "memory", "setter", "package"}
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
+def test_a_rule_says_only_what_the_log_or_the_image_has(rule: Rule) -> None:
+    groups = [re.findall(r"\(\?P<(\w+)>", pattern.text) for pattern in (*rule.patterns, *rule.facts.values())]
+    known = BESIDE.union(*groups)
+    texts = [rule.cause, rule.cure, *(text for own in rule.phases.values() for text in own.values())]
+    for text in texts:
+        outside = re.sub(r"\[\[.*?\]\]", "", text)
+        assert not re.search(r"\{[a-z_]+\}", outside.replace("{wheel}", "")), "a fact outside of [[ ]]"
+        assert set(re.findall(r"\{([a-z_]+)\}", text)) - {"wheel"} <= known, "a fact that nothing gives"
+    assert set(rule.facts) <= {name for found in groups for name in found}
 
 
 NODES = [node for name in FILES for node in yaml.safe_load((FOLDER / name).read_text("utf-8"))]
