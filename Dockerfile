@@ -80,6 +80,6 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.version="flashinfer 0.7.2.post1, vllm 0.33.0" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="d2fc6406f6caa67ecc61634897a58c4417f51c1047afc5640c44475dbe59f350"
+    dev.envgen.render="2c8c7d19fa600d878c512f44e1e8c19c3970ddabe6f43e6d052f9b6ed1631f38"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -370,9 +370,12 @@ def test_healthy_is_200_only(server: Server, status: int, code: int) -> None:
 class Engine(Quiet):
     """A STAND-IN for vLLM's API server: healthy whatever its engine does. ``answer``: of a completion."""
 
-    answer, tokens, asked, more = 200, 0, 0, b""
+    answer, tokens, asked, more, paused = 200, 0, 0, b"", False
 
     def do_GET(self) -> None:
+        if self.path == "/is_paused":
+            self.reply(json.dumps({"is_paused": Engine.paused}).encode())
+            return
         self.reply(b'vllm:generation_tokens_total{engine="0"} %d.0\n' % Engine.tokens + Engine.more)
 
     def do_POST(self) -> None:
@@ -466,6 +469,37 @@ def test_a_server_that_sleeps_or_has_never_answered_is_not_ended(check: Any, tmp
         Engine.more = b""
     assert check(0)[0] == 1
     assert not (tmp_path / "envgen-wedged").exists()  # `tell`: without --wedged nothing is ended
+
+
+def test_a_token_of_before_the_first_check_proves_a_server(check: Any) -> None:
+    """`up` asks for one as soon as the server answers: an engine that hangs right after it is no first compile."""
+    Engine.tokens, Engine.answer = 4, 500
+    assert check(0)[0] == 1
+
+
+@pytest.mark.parametrize("program", ["cicc", "somebody-else"])
+def test_an_engine_that_waits_for_a_compiler_is_not_wedged(check: Any, tmp_path: Path, program: str) -> None:
+    """A compiler is one that the server has started: of its own number's descendants."""
+    Engine.tokens, Engine.answer = 4, 500
+    shutil.copy(shutil.which("sleep") or "", tmp_path / program)
+    (tmp_path / "envgen-server").write_text(str(os.getpid()))
+    with subprocess.Popen([tmp_path / program, "60"]) as compiler:
+        assert check(0)[0] == (program != "cicc")
+        (tmp_path / "envgen-server").write_text("1234567")
+        assert check(0)[0] == 1
+        compiler.kill()
+
+
+def test_a_paused_server_is_not_wedged(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Engine.tokens, Engine.answer, Engine.paused = 4, 500, True
+    try:
+        assert check(0)[0] == 1  # without VLLM_SERVER_DEV_MODE nobody can pause it
+        monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+        assert check(0)[0] == 0
+        Engine.paused = False
+        assert check(0)[0] == 1
+    finally:
+        Engine.paused = False
 
 
 def test_a_long_prompt_that_fills_the_cache_is_progress(check: Any) -> None:
