@@ -40,6 +40,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3-next-80b-fp8": {},
     "gemma-4-26b": {"language-model-only": True},
     "deepseek-v4-flash": {"kv-cache-dtype": "fp8"},
+    "kimi-linear-48b": {"trust-remote-code": True},
+    "mimo-v2-flash-fp8": {"trust-remote-code": True},
+    "trinity-mini-w4a16": {},
     # Whole, with all of the memory: what the server says of it against the estimate. Not started
     # with the others.
     "gpt-oss-whole": {"enforce-eager": None, "kv-cache-memory-bytes": None, "max-model-len": 131072, "max-num-seqs": 2,
