@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,15 +155,19 @@ def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
 
 
 def check_again(service: LiveService, container: Container) -> None:
-    """RefusedError if folders that ``container`` mounts are gone: it would stop and not start
-    again.
+    """PreflightError if folders that ``container`` mounts are gone or not what the profile says: it
+    would stop and not start again.
     """
-    problems, head = list[Problem](), f"{service.name} was not restarted"
-    for mount in container.mounts if service.deployment.is_local else ():
-        if mount.kind == "bind" and is_gone(Path(mount.source)):
-            problems += _folder_gone(service, Path(mount.source), head).problems
+    if not service.deployment.is_local:
+        return
+    mounted = {mount.source for mount in container.mounts if mount.kind == "bind"}
+    problems = [*_mounts(service.deployment, mounted), *_own_mounts(service, mounted)]
+    if not problems:  # what the profile does not name any more, such as the folder it was in before
+        head = f"{service.name} was not restarted"
+        for folder in filter(is_gone, map(Path, sorted(mounted))):
+            problems += _folder_gone(service, folder, head).problems
     if problems:
-        raise RefusedError(problems=tuple(problems))
+        raise PreflightError(service.name, tuple(problems))
 
 
 def _place(root: Path, path: str) -> Path:
@@ -197,12 +201,13 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     return f"git clone --branch {release} {shlex.join(words)}`"
 
 
-def _mounts(deployment: Deployment) -> Iterator[Problem]:
-    """What is wrong with checkouts."""
+def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
+    """What is wrong with checkouts; with ``among``, only with those folders."""
     for name, source in deployment.profile.mounted_sources.items():
         assert source.origin.checkout is not None
         folder = _place(deployment.root, source.origin.checkout.path)
-        yield from _checkout(deployment, name, source, folder)
+        if among is None or str(folder) in among:
+            yield from _checkout(deployment, name, source, folder)
 
 
 def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -> Iterator[Problem]:
@@ -223,10 +228,10 @@ def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -
         yield Problem(message, hint=hint)
 
 
-def _own_mounts(service: LiveService) -> Iterator[Problem]:
+def _own_mounts(service: LiveService, among: Collection[str] | None = None) -> Iterator[Problem]:
     for key, mount in service.described.mounts.items():
         place = _place(service.deployment.root, mount.host.path)
-        if not place.exists():
+        if not place.exists() and (among is None or str(place) in among):
             where = f"services.{service.name}.mounts.{key}"
             hint = f"make it, or correct {where}.host"
             yield Problem(f"{where}: {place} does not exist", hint=hint)

@@ -178,9 +178,9 @@ def test_folders(bench: Bench, break_: str, message: str, hint: str) -> None:
     assert [one.message for one in problems] == ([expected] if expected else [])
     assert all(one.hint.startswith(hint) for one in problems)
     gone = extra if break_ == "mount" else lib
-    kept: Any = SimpleNamespace(mounts=[SimpleNamespace(source=str(bench.folder / "another"))])
+    kept: Any = SimpleNamespace(mounts=[SimpleNamespace(source=str(bench.folder / "another"), kind="volume")])
     check_again(service, kept)
-    mounted: Any = SimpleNamespace(mounts=[SimpleNamespace(source=str(gone))])
+    mounted: Any = SimpleNamespace(mounts=[SimpleNamespace(source=str(gone), kind="bind")])
     if expected:
         with pytest.raises(PreflightError) as refused:
             check_again(service, mounted)

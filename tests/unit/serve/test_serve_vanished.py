@@ -13,7 +13,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.compose import Compose
 from envgen.engine.values import ContainerMount, ExecResult, Image
-from envgen.errors import EnvgenError, RefusedError
+from envgen.errors import EnvgenError
 from envgen.lock.model import ProfileLock
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
@@ -119,17 +119,21 @@ def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profil
     root, checkout, models = tmp_path / "p", tmp_path / "src/lib", tmp_path / "p/models"
     mounts = (ContainerMount(str(checkout), "/code/lib"), ContainerMount(str(models), "/models"))
     web: Any = SimpleNamespace(service="web", mounts=mounts)
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(preflight.PreflightError) as raised:
         preflight.check_again(on(profile, root), web)
     assert [problem.message for problem in raised.value.problems] == [
-        f"web was not restarted: sources.lib: folder {checkout} does not exist",
-        f"web was not restarted: its container was made with {models}, which is no longer there",
+        "web was not started:",
+        f"sources.lib: folder {checkout} does not exist",
+        f"services.web.mounts.models: {models} does not exist",
     ]
     preflight.check_again(on(profile, root), SimpleNamespace(service="web", mounts=()))  # type: ignore[arg-type]
     (checkout / "lib").mkdir(parents=True)
     (checkout / "lib/__init__.py").touch()
     models.mkdir()
     preflight.check_again(on(profile, root), web)
+    moved = ContainerMount(str(tmp_path / "before/models"), "/models")  # with the folder of the project
+    with pytest.raises(preflight.PreflightError, match=r"made with .*before/models, which is no longer there"):
+        preflight.check_again(on(profile, root), SimpleNamespace(service="web", mounts=(moved,)))  # type: ignore[arg-type]
 
 
 def test_checkouts_that_cannot_be_right(tmp_path: Path) -> None:
