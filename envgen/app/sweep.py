@@ -141,7 +141,6 @@ def sweep(
             raise
         good = all(not row["cause"] and row["verdict"] in GOOD for row in rows.values())
         summary = {"rows": list(rows.values())}
-        run.raw("table.md", markdown(summary["rows"]).encode())
         run.end(PASSED if good else FAILED, summary)
     return (PASSED if good else FAILED, summary), run.path
 
@@ -233,12 +232,3 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def _target(gap: Mapping[str, Any]) -> str:
     """The head of a target's column."""
     return f"{gap['wanted']:g} {gap['target']}"
-
-
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table as Markdown."""
-    head, *lines = lines_of(rows)
-    cells = [
-        [cell.replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *lines)
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)

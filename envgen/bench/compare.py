@@ -57,17 +57,26 @@ class FigureRange:
     def median(self) -> float:
         return statistics.median(self.values)
 
+    @property
+    def variation(self) -> float | None:
+        """The coefficient of variation, in percent; None for a single value."""
+        mean = statistics.fmean(self.values)
+        return 100 * statistics.stdev(self.values) / mean if mean and self.values[1:] else None
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "min": min(self.values),
             "median": self.median,
             "max": max(self.values),
+            "variation": self.variation,
             "values": list(self.values),
         }
 
     def __str__(self) -> str:
-        return f"{self.median:,.2f} ({min(self.values):,.2f} to {max(self.values):,.2f}, {len(self.values)})"
+        spread = "" if self.variation is None else f", CV {self.variation:.1f} %"
+        least, most = min(self.values), max(self.values)
+        return f"{self.median:,.2f} ({least:,.2f} to {most:,.2f}{spread}, {len(self.values)})"
 
 
 Table = Mapping[tuple[str, MatrixCell], FigureRange]  # by the figure's name and cell
@@ -150,7 +159,8 @@ def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str
             sides = [str(side or "-") for side in row.sides]
             apart = "-" if row.percent is None else f"{row.percent:+.1f} %"
             lines.append((str(row.cell), *sides, apart))
-        yield f"{metric.label}, {metric.unit}: median (min to max, values)", lines
+        spread = "median (min to max, coefficient of variation, values)"
+        yield f"{metric.label}, {metric.unit}: {spread}", lines
 
 
 def differing(a: RunRecord, b: RunRecord, names: Sequence[str] = SIDES) -> list[str]:

@@ -145,8 +145,7 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
     """The figures of one bench over its concurrency or depth; None where it has one size."""
     points = []
     for cell in run.summary.get("cells", ()):
-        many = cell.get("concurrency", 1) if axis == "concurrency" else 1
-        name = "total_tps" if many and "total_tps" in cell else "decode_tps"
+        name = "total_tps" if "total_tps" in cell else "decode_tps"
         value = _median(cell, name)
         size = number(cell.get(axis))
         if value is not None and size is not None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from envgen.bench import meter
 from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget
 from envgen.bench.compare import FigureRange, MatrixCell, number, table
 from envgen.engine.values import MISSHAPEN, read_json
@@ -80,6 +81,7 @@ class CellResult:
     fault: str = ""
     notes: tuple[str, ...] = ()
     raw: str = ""
+    beside: Mapping[str, float] = field(default_factory=dict)  # see bench/meter.py
 
     @property
     def figures(self) -> dict[str, FigureRange]:
@@ -88,7 +90,10 @@ class CellResult:
     @property
     def remarks(self) -> list[str]:
         """Notes for the reader of the figures."""
-        return [*self.notes, *([f"{self.failed} failed: {self.fault}"] if self.failed else [])]
+        rates = [self.figures[name] for name in ("total_tps", "decode_tps") if name in self.figures]
+        beside = meter.lines_of(self.beside, rates[0].median if rates else None)
+        failed = [f"{self.failed} failed: {self.fault}"] if self.failed else []
+        return [*self.notes, *beside, *failed]
 
     def plain(self) -> dict[str, Any]:
         """For JSON and for the record."""
@@ -99,6 +104,7 @@ class CellResult:
             "failed": self.failed,
             "fault": self.fault,
             "remarks": self.remarks,
+            "beside": dict(self.beside),
             **{name: figure.plain() for name, figure in self.figures.items()},
         }
 
@@ -124,6 +130,7 @@ class BenchTool:
             "words": self._benchy(cell) if benchy else self._vllm(cell),
             "book": self._book() if benchy else "",
             "silence": self.target.silence,
+            "metrics": f"{self.url}/metrics",
             "env": {"OPENAI_API_KEY": self.target.key} if self.target.key else {},
         }
         done = self.ask(request, LONGEST, f"{self.plan.tool} could not be run")
@@ -137,7 +144,9 @@ class BenchTool:
         try:
             if done["code"]:
                 raise ValueError(f"it ended with exit code {done['code']}")
-            return self._measured(cell, read_json(done["result"]), done)
+            measured = self._measured(cell, read_json(done["result"]), done)
+            drafted, drawn = meter.of_drafts(*done["drafts"]), meter.of_gpus(done["meter"])
+            return replace(measured, beside={**drafted, **drawn})
         except MISSHAPEN as error:
             what = (
                 f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"

@@ -19,8 +19,9 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from importlib import metadata
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 from envgen.inside.common import read_text
 
@@ -28,6 +29,12 @@ Doc = Dict[str, Any]
 
 LINES = 20  # of a tool's output
 LONGEST = 2 << 20  # bytes of a result
+METER = [
+    "nvidia-smi",
+    "--query-gpu=index,power.draw,memory.used,clocks_event_reasons.active",
+    "--format=csv,noheader,nounits",
+    "--loop=1",
+]
 
 
 def answer(request: Doc) -> Doc:
@@ -68,7 +75,10 @@ def run(request: Doc) -> Doc:
         env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))
         env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.monotonic()
-        code = watch(words, env, names, float(request["silence"]))
+        meter, drafts = os.path.join(folder, "meter"), [counters(request["metrics"])]
+        with metered(meter):
+            code = watch(words, env, names, float(request["silence"]))
+        drafts.append(counters(request["metrics"]))
         output, result = (read_text(names[name], LONGEST) for name in ("output", "result"))
         lines = output.splitlines()
         return {
@@ -76,11 +86,42 @@ def run(request: Doc) -> Doc:
             "seconds": time.monotonic() - began,
             "result": result,
             "tail": lines[-LINES:],
+            "drafts": drafts,
+            "meter": read_text(meter, LONGEST // 2).splitlines(),
             "fell_back": [line for line in lines if "Falling back" in line][:3],
         }
     finally:
         server.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def counters(url: str) -> List[str]:
+    """The lines of vLLM's metrics that count drafts; none where it has no such page."""
+    proxy = urllib.request.ProxyHandler({})
+    try:
+        with urllib.request.build_opener(proxy).open(url, timeout=30) as reply:
+            text = reply.read(8 << 20).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return []
+    return [line for line in text.splitlines() if line.startswith("vllm:spec_decode_num_")]
+
+
+@contextlib.contextmanager
+def metered(path: str) -> Iterator[None]:
+    """Write what each GPU draws and holds into ``path``, once a second, where a program tells it."""
+    with open(path, "wb") as output:
+        try:
+            child = subprocess.Popen(
+                METER, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            yield
+            return
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
 
 
 def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import click
@@ -31,7 +32,16 @@ ALONE = replace(LOAD, concurrency=(1,), runs=5)
 @click.option(
     "--max-per-token", type=Count(1), metavar="MS", help="With --full: limit for each token."
 )
-def command(asked: Asked, full: bool, max_ttft: int | None, max_per_token: int | None) -> int:
+@click.option(
+    "--stress", type=Count(1), metavar="MINUTES", help="Send the load of --full alone, for so long."
+)
+def command(
+    asked: Asked,
+    full: bool,
+    max_ttft: int | None,
+    max_per_token: int | None,
+    stress: int | None,
+) -> int:
     """Run quick checks against the model server SERVICE (default: the only one), or the server at
     --url.
 
@@ -45,45 +55,58 @@ def command(asked: Asked, full: bool, max_ttft: int | None, max_per_token: int |
     `ready.expect` and `ready.forbid` and, on a GPU, show CUDA graphs, and the medians of five
     requests, one by one, must be within the limits. What can't be checked counts as failed.
 
+    With --stress, sends those requests over and over: the first and the last speed are shown.
+
     \b
     Examples:
       envgen smoke
       envgen smoke --url http://127.0.0.1:8080
       envgen smoke --full --max-ttft 100 --max-per-token 20
+      envgen smoke --stress 60
     """
-    if full and asked.url:
-        raise UsageError("--full reads the memory and log of a service, which --url has none of")
+    if (full or stress) and asked.url:
+        raise UsageError(
+            "--full and --stress read the memory and log of a service, which --url has none of"
+        )
     if not full and (max_ttft or max_per_token):
         raise UsageError("a limit needs --full")
 
     def work(trial: Trial, run: Run) -> checks.Outcome:
         criteria = checks.smoke(trial.target, trial.flags)
-        if not full:
+        if not full and not stress:
             return checks.outcome(criteria)
         parts = {"smoke": criteria}
-        tool, cells = _load(trial, run, parts)
+        tool, cells = _load(trial, run, parts, stress or 0)
         if max_ttft or max_per_token:
             cells += run_tool(trial, run, replace(ALONE, tool=tool))[1]
             parts["latency"] = checks.latency(cells[-1], max_ttft, max_per_token)
-        _answers_and_log(trial, run, parts)
+        if full:
+            _answers_and_log(trial, run, parts)
         named = [replace(row, part=part) for part, rows in parts.items() for row in rows]
         return checks.outcome(named, strict=True, **cells_document(tool, cells))
 
-    return report(asked, "smoke", {"full": full}, work)
+    return report(asked, "smoke", {"full": full, "stress": stress}, work)
 
 
 Parts = dict[str, list[checks.Criterion]]
 
 
-def _load(trial: Trial, run: Run, parts: Parts) -> tuple[str, list[CellResult]]:
-    """Send the load, and see what it left behind. Returns the tool and its results."""
+def _load(trial: Trial, run: Run, parts: Parts, minutes: int) -> tuple[str, list[CellResult]]:
+    """Send the load, again until ``minutes`` are over, and see what it left behind. Returns the
+    tool, and its first and last results.
+    """
     service = trial.service
     assert service is not None  # there is no --url
     progress(f"load: {REQUESTS} requests, {AT_ONCE} at once")
-    before = service.vitals()
+    before, ends = service.vitals(), time.monotonic() + 60 * minutes
     tool, cells = run_tool(trial, run, LOAD)
-    parts["load"] = checks.load(cells[0], before, service.vitals(), REQUESTS)
-    return tool, cells
+    while time.monotonic() < ends:
+        cells += run_tool(trial, run, replace(LOAD, tool=tool))[1]
+    failed = sum(cell.failed for cell in cells)
+    faults = [cell.fault for cell in cells if cell.failed]
+    whole = replace(cells[0], failed=failed, fault="".join(faults[:1]))
+    parts["load"] = checks.load(whole, before, service.vitals(), REQUESTS * len(cells))
+    return tool, [cells[0], *cells[1:][-1:]]
 
 
 def _answers_and_log(trial: Trial, run: Run, parts: Parts) -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envgen.app.measure import Asked
 from envgen.app.session import Session
-from envgen.app.sweep import forms_of, lines_of, markdown, measured_row, reference_among, unfinished
+from envgen.app.sweep import forms_of, lines_of, measured_row, reference_among, unfinished
 from envgen.bench import record
 from envgen.errors import Problem, UsageError
 from envgen.serve.preflight import PreflightError
@@ -65,12 +63,6 @@ def test_rows_whose_answers_differ_are_marked() -> None:
         ("b", "1m", "different !", "1,234.5", ""),
         ("c", "-", "-", "-", "it ended: out of memory"),
     ]
-
-
-@given(st.text(alphabet="ab|\\ ", max_size=8))
-def test_a_table_in_markdown_has_its_columns(cause: str) -> None:
-    (_, _, line) = markdown([row("a", cause=cause)]).splitlines()
-    assert line.replace("\\|", "").count("|") == 5
 
 
 def test_only_an_interrupted_sweep_of_the_same_is_continued(tmp_path: Path) -> None:

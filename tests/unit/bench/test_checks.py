@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -124,7 +126,7 @@ def test_gpu_memory(text: str, size: int | None) -> None:
     assert parse_gpu_memory(text) == size
 
 
-def full(monkeypatch: pytest.MonkeyPatch, *words: str) -> checks.Outcome:
+def full(monkeypatch: pytest.MonkeyPatch, *words: str, part: str = "--full") -> checks.Outcome:
     """What `smoke --full` makes of a server that passes, but for what it is not asked."""
     made: list[checks.Outcome] = []
     ready_ = ready({"kernel": "TRITON_ATTN"}, {})
@@ -132,7 +134,7 @@ def full(monkeypatch: pytest.MonkeyPatch, *words: str) -> checks.Outcome:
     trial = SimpleNamespace(service=service, target=None, flags=(), environment={"gpu": "a"})
 
     def report(_asked: Any, kind: str, parameters: Any, work: Any) -> int:
-        assert (kind, parameters) == ("smoke", {"full": True})
+        assert (kind, parameters["full"]) == ("smoke", part == "--full")
         made.append(work(trial, None))
         return 0
 
@@ -144,7 +146,7 @@ def full(monkeypatch: pytest.MonkeyPatch, *words: str) -> checks.Outcome:
     monkeypatch.setattr(smoke, "run_tool", run_tool)
     monkeypatch.setattr("envgen.app.answers.ask", lambda *_, **__: ("close", {"rows": rows}))
     monkeypatch.setattr(checks, "smoke", lambda *_: [checks.criterion("first answers", True, "a", "b")])
-    done = CliRunner().invoke(smoke.command, ["serve", "--full", *words], standalone_mode=False)
+    done = CliRunner().invoke(smoke.command, ["serve", part, *words], standalone_mode=False)
     assert done.exception is None, done.exception
     return made[0]
 
@@ -158,7 +160,22 @@ def test_a_server_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "latency" not in {one["part"] for one in full(monkeypatch)[1]["criteria"]}
 
 
-@pytest.mark.parametrize("words", [["--max-ttft", "9"], ["--full", "--url", "http://h"]])
+def test_a_load_alone_lasts_as_long_as_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is 70 seconds after the one before; a failure in any round counts."""
+    clock, rounds = itertools.count(0.0, 70.0), iter([0, 3, 0])
+    monkeypatch.setattr("envgen.cli.measure.smoke.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(
+        sys.modules[__name__], "cell", lambda **_: CellResult(MatrixCell(32, 64), (), 1.0, next(rounds), "dead")
+    )
+    verdict, summary = full(monkeypatch, "3", part="--stress")
+    rows = {row["name"]: row for row in summary["criteria"] if row["part"] == "load"}
+    assert {row["part"] for row in summary["criteria"]} == {"smoke", "load"} and len(summary["cells"]) == 2
+    assert verdict == "failed" and rows["requests"]["seen"] == "3 of 600 failed: dead"
+
+
+@pytest.mark.parametrize(
+    "words", [["--max-ttft", "9"], ["--full", "--url", "http://h"], ["--stress", "1", "--url", "http://h"]]
+)
 def test_what_a_quick_check_or_another_server_does_not_have(words: list[str]) -> None:
     with pytest.raises(UsageError):
         CliRunner().invoke(smoke.command, words, standalone_mode=False, catch_exceptions=False)

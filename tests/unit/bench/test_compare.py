@@ -47,7 +47,7 @@ def test_both_sides_and_the_difference_are_shown() -> None:
     assert title.startswith("decode") and lines == [
         ("", "A", "B", "B - A"),
         ("pp8 tg32", "-", "9.00 (9.00 to 9.00, 1)", "-"),
-        ("pp64 tg32", "31.00 (30.00 to 35.00, 3)", "33.00 (33.00 to 33.00, 1)", "+6.5 %"),
+        ("pp64 tg32", "31.00 (30.00 to 35.00, CV 8.3 %, 3)", "33.00 (33.00 to 33.00, 1)", "+6.5 %"),
     ]
 
 

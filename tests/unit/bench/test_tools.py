@@ -42,7 +42,16 @@ def tool(
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
-    return {"code": code, "seconds": 2.0, "result": result, "tail": ["last"], "fell_back": [], **more}
+    return {
+        "code": code,
+        "seconds": 2.0,
+        "result": result,
+        "tail": ["last"],
+        "fell_back": [],
+        "drafts": [[], []],
+        "meter": [],
+        **more,
+    }
 
 
 def test_llama_benchys_own_figures() -> None:

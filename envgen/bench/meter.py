@@ -1,0 +1,81 @@
+"""What a load did beside its tokens: drafts that were accepted, and what the GPUs drew and held."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+IDLE = 0x1
+# Bits of nvidia-smi's clocks_event_reasons.active for which clocks fall.
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "heat",
+    0x40: "heat, by the hardware",
+    0x80: "power brake",
+}
+_DRAFTS = re.compile(
+    r"vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? (\d\S*)"
+)
+
+
+def of_drafts(before: Iterable[str], after: Iterable[str]) -> dict[str, float]:
+    """The share of draft tokens that were accepted, in percent, and tokens a step with its own
+    one, from vLLM's counters. Empty where none were drafted.
+    """
+    done = Counter[str]()
+    for sign, lines in ((-1, before), (1, after)):
+        for match in filter(None, map(_DRAFTS.fullmatch, lines)):
+            done[match[1]] += sign * int(float(match[2]))
+    if done["draft_tokens"] <= 0 or done["drafts"] <= 0:
+        return {}
+    accepted = done["accepted_tokens"]
+    return {
+        "accepted_percent": 100 * accepted / done["draft_tokens"],
+        "step_tokens": 1 + accepted / done["drafts"],
+    }
+
+
+def of_gpus(lines: Iterable[str]) -> dict[str, float]:
+    """Watts and the highest memory in MiB of all GPUs together while they worked, and the percent
+    of the seconds for each reason for which clocks fell. Empty where nothing tells it.
+    """
+    watts, memory = defaultdict[str, list[float]](list), dict[str, float]()
+    reasons, working = Counter[str](), 0
+    for line in lines:
+        index, *values = [word.strip() for word in line.split(",")]
+        try:
+            power, used = (float(word) if word[0] != "[" else None for word in values[:2])
+            active = int(values[2], 16)
+        except (ValueError, IndexError):
+            continue
+        memory[index] = max(memory.get(index, 0.0), used or 0.0)
+        if active & IDLE:
+            continue
+        working += 1
+        reasons.update(name for bit, name in REASONS.items() if active & bit)
+        if power is not None:
+            watts[index].append(power)
+    found = {f"slowed: {name}": 100 * count / working for name, count in reasons.items()}
+    if watts:
+        found["watts"] = sum(map(statistics.fmean, watts.values()))
+    if any(memory.values()):
+        found["memory_mib"] = sum(memory.values())
+    return found
+
+
+def lines_of(figures: Mapping[str, float], rate: float | None) -> Iterator[str]:
+    """The figures as a person reads them. ``rate``: tokens a second."""
+    if "step_tokens" in figures:
+        accepted, step = figures["accepted_percent"], figures["step_tokens"]
+        yield f"drafts: {accepted:.1f} % of their tokens accepted, {step:.2f} tokens a step"
+    if watts := figures.get("watts"):
+        each = f", {rate / watts:.2f} tokens/s a watt" if rate else ""
+        yield f"power: {watts:,.0f} W{each}"
+    if "memory_mib" in figures:
+        yield f"GPU memory: {figures['memory_mib'] / 1024:,.1f} GiB at its highest"
+    for name, percent in figures.items():
+        if name.startswith("slowed: "):
+            yield f"clocks were lowered in {percent:.0f} % of the seconds: {name[8:]}"
