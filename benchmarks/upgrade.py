@@ -46,7 +46,7 @@ profiles:
         args: {port: 8000}
         env: {TOY_START: "8"}
         ports: ["127.0.0.1:PORT:8000"]
-        ready: {port: 8000, model: toy, prompt: one}
+        ready: {port: 8000, model: test/toy, prompt: one}
 """
 TRY = ("upgrade", "toy==1.1", "--yes", "--slower", "50")
 CASES = {  # name -> command line, exit code, most of a plain restart's time

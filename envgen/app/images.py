@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envgen import files
-from envgen.app.session import Session
+from envgen.app.session import Candidate, Session
 from envgen.deployment import Deployment
 from envgen.engine.values import Image
 from envgen.errors import ProjectError
@@ -19,6 +19,7 @@ from envgen.render.outputs import RENDER_LABEL
 from envgen.text import progress, short_id
 
 BEFORE = "-before"  # after the name of the image that another one has replaced
+ASIDE = "-aside"  # after that of the image whose name a candidate has for its start
 _DIGITS = 16
 
 
@@ -52,15 +53,20 @@ def adopt(deployment: Deployment) -> Deployment:
     name = deployment.profile.image_name
     keep_before(deployment, deployment.image)
     engine.tag(image.id, name)
+    for end in (ASIDE, Candidate.tag):
+        if name + end in image.repo_tags:
+            engine.remove_image(name + end)  # this name of it
     progress(f"{name} is now {short_id(image.id)}, which the engine had: nothing is built")
     return deployment.to_build()
 
 
 def keep_before(deployment: Deployment, image: Image | None) -> None:
     """Name an image that is replaced, so that neither Docker nor `envgen prune` removes it."""
-    tried = deployment.own_lock is not None
-    if image is not None and RENDER_LABEL in image.labels and not tried:
-        deployment.engine.tag(image.id, deployment.profile.image_name + BEFORE)
+    name = deployment.profile.image_name
+    if image is None or RENDER_LABEL not in image.labels or deployment.own_lock is not None:
+        return
+    if name + Candidate.tag not in image.repo_tags:  # it was only tried, under a lent name
+        deployment.engine.tag(image.id, name + BEFORE)
 
 
 # --- what an image was built from

@@ -42,10 +42,10 @@ class Asked:
 
     session: Session
     service: str | None
-    url: str | None
-    model: str | None
-    key_variable: str | None
-    timeout: int
+    url: str | None = None
+    model: str | None = None
+    key_variable: str | None = None
+    timeout: int = 300
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,9 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
         summary = cells_document(tool, cells)
         rows = gaps(targets, summary["cells"])
         summary["targets"] = [row.plain() for row in rows]
+        if trial.service:
+            vitals = trial.service.vitals()
+            summary["memory"] = vitals.memory + (vitals.gpu_memory or 0)
         missed = limit.missed(rows) if limit else []
         summary["missed"] = [str(row) for row in missed]
         has_failed = missed or any(cell.failed for cell in cells)

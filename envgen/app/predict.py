@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,7 @@ class AskedRelease:
     python: str
     shown: str
     has_gpu: bool = False  # the machine's GPU is visible there
+    code: Sequence[bytes] = ()  # of other releases, in place of what is installed
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def predict(
         "words": words,
         "gpu": gpu.request() if gpu else None,
         "real": release.has_gpu and not pretend,
+        "code": [base64.b64encode(one).decode() for one in release.code],
         "models": {
             repo: facts
             for repo, facts in known_models().items()
@@ -190,10 +193,13 @@ def predict(
 # Before a service is started
 
 
-def ask_release(service: LiveService, *, replaced: bool = False) -> list[str]:
+def ask_release(
+    service: LiveService, *, replaced: bool = False, code: Sequence[bytes] = ()
+) -> list[str]:
     """Notes before a service starts. PreflightError if the release refuses its settings.
 
     ``replaced``: a running server would be; then its arguments are asked about for a CPU, too.
+    ``code``: of other releases, that the image does not have yet.
     """
     profile, name = service.profile, service.name
     if name not in servers(profile):
@@ -208,7 +214,7 @@ def ask_release(service: LiveService, *, replaced: bool = False) -> list[str]:
     if without_gpu and not replaced:
         return []  # the server itself says what it does not accept, as soon
     try:
-        release = release_in_engine(service, fresh=True)
+        release = replace(release_in_engine(service, fresh=True), code=code)
         gpu = None if without_gpu else target(profile)
         prediction = predict(profile, name, release, gpu, pretend=False)
     except EnvgenError as problem:

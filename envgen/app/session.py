@@ -60,6 +60,12 @@ class Session:
         if self.file is not None and self.file.is_dir():
             self.file /= "envgen.yaml"
 
+    @property
+    def tried(self) -> Candidate:
+        """The candidate of a session that has one."""
+        assert self.candidate is not None
+        return self.candidate
+
     def with_(self, **choices: Any) -> Session:
         """The session with other choices; the project is loaded again."""
         return replace(self, **choices)

@@ -169,17 +169,7 @@ def measured_row(
     quick: bool,
 ) -> dict[str, Any]:
     """Show a form and measure it. A form that fails is a row with its cause."""
-    row: dict[str, Any] = {
-        "variant": name,
-        "seconds": None,
-        "verdict": "",
-        "answers": "",
-        "bench": "",
-        "figures": {},
-        "targets": [],
-        "kernels": [],
-        "cause": "",
-    }
+    row = blank_row(name)
     try:
         row["seconds"] = round(show(), 1)
         word, summary, path = answered(asked, reference, quick=quick)
@@ -191,7 +181,7 @@ def measured_row(
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
         if matrix:
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
-            figures = medians(speed["cells"])
+            figures = medians(speed)
             row |= {"bench": record.load(path).id, "figures": figures, "targets": speed["targets"]}
     except EnvgenError as error:
         told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
@@ -201,14 +191,24 @@ def measured_row(
     return row
 
 
-def medians(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def blank_row(name: str) -> dict[str, Any]:
+    """A row without measurements."""
+    texts = dict.fromkeys(("verdict", "answers", "bench", "cause"), "")
+    return {"variant": name, "seconds": None, "figures": {}, "targets": [], "kernels": [], **texts}
+
+
+def medians(summary: Mapping[str, Any]) -> dict[str, float]:
     """The figures of a benchmark, by what a reader calls them."""
-    return {
+    cells = summary["cells"]
+    figures = {
         f"{label} {cell['test']}" if len(cells) > 1 else label: cell[key]["median"]
         for cell in cells
         for key, label in FIGURES.items()
         if key in cell
     }
+    if "memory" in summary:
+        figures["memory GiB"] = summary["memory"] / 2**30
+    return figures
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

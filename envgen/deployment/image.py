@@ -103,6 +103,11 @@ class BuiltImage(Host):
     @property
     def patched_sources(self) -> list[PatchedSource]:
         """The sources with patches, at their locked commits and versions."""
+        return [one for one in self.described_sources if one.source.patches]
+
+    @property
+    def described_sources(self) -> list[PatchedSource]:
+        """All sources, at their locked commits and versions."""
         from envgen.patches.source import PatchedSource
 
         commits = {name: git.commit for name, git in self.lock.git.items()} if self.lock else {}
@@ -117,7 +122,6 @@ class BuiltImage(Host):
                 pins=self.lock.pins(source.distribution) if self.lock else (),
             )
             for name, source in self.profile.sources.items()
-            if source.patches
         ]
 
     @cached_property

@@ -49,8 +49,8 @@ class GitTree:
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the commit; the work tree does not count."""
         files: dict[str, File] = {}
-        for name in sorted(self._listed.keys() & {*names}):
-            mode, _kind, blob = self._listed[name]
+        for name in sorted(self.listed.keys() & {*names}):
+            mode, _kind, blob = self.listed[name]
             if mode not in PLAIN:
                 raise EnvgenError(
                     f"{name} is not a plain file in {self.label}, so no patch may touch it"
@@ -60,7 +60,7 @@ class GitTree:
         return files
 
     @cached_property
-    def _listed(self) -> dict[str, list[str]]:
+    def listed(self) -> dict[str, list[str]]:
         """File -> its mode, kind and object."""
         listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
         rows = (row.partition("\t") for row in listed.split("\0") if row)
@@ -176,7 +176,7 @@ class PatchedSource:
         folder = None
         if house is not None:
             folder = (self.root / Path(house.path).expanduser()).resolve()
-        indexes = (pip.index, *pip.extra_indexes) if pip.index else ()
+        indexes = (pip.index or "", *pip.extra_indexes)
         return released(self.source.distribution, self.version, indexes, folder, self.pins)
 
 

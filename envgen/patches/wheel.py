@@ -34,6 +34,7 @@ from envgen.patches.series import Patch, strip
 from envgen.redact import without_login
 from envgen.text import network_reason, progress
 
+_CODE = (".py", ".json", "/METADATA", "/entry_points.txt")
 _SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
@@ -53,6 +54,7 @@ class WheelTree:
     version: str
     names: Sequence[str]
     fetch: Callable[[Collection[str]], dict[str, bytes]]
+    code: Callable[[], bytes]  # its Python, tables and metadata, as an archive
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the source, as the wheel has them."""
@@ -99,7 +101,7 @@ def released(
     """
     houses = sorted(wheelhouse.glob("*.whl")) if wheelhouse else []
     at_hand = next((path for path in houses if _is(path.name, name, version)), None)
-    indexes = indexes or tuple(_configured())
+    indexes = (*(indexes[:1] if indexes and indexes[0] else _configured()), *indexes[1:])
     key = digest_of(2, {"indexes": indexes, "pins": sorted(map(str, pins))})[:16]
     cache = files.cache_dir() / "wheels" / f"{canonicalize_name(name)}-{version}-{key}"
     label = at_hand.name if at_hand else f"the wheel of {name} {version}"
@@ -111,6 +113,17 @@ def released(
     def listed() -> list[str]:
         with _opened(at_hand, name, version, indexes) as archive:
             return [one for one in archive.namelist() if not one.endswith("/")]
+
+    def code() -> bytes:
+        content = None if at_hand else _kept(cache / "code")
+        if content is None:
+            packed = io.BytesIO()
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, text in read([one for one in names if one.endswith(_CODE)]).items():
+                    archive.writestr(name, text)
+            content = packed.getvalue()
+            _keep(cache / "code", content)
+        return content
 
     def fetch(wanted: Collection[str]) -> dict[str, bytes]:
         if at_hand:
@@ -132,7 +145,7 @@ def released(
     names = content.decode("utf-8", "surrogateescape").split("\n") if content else listed()
     if not content and not at_hand:
         _keep(cache / "names", "\n".join(names).encode("utf-8", "surrogateescape"))
-    return WheelTree(label, version, names, fetch)
+    return WheelTree(label, version, names, fetch, code)
 
 
 def _keep(path: Path, content: bytes) -> None:
@@ -173,7 +186,7 @@ def _opened(
 ) -> Iterator[zipfile.ZipFile]:
     """The archive. EnvgenError for whatever can't be read of it."""
     try:
-        file = path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 16)
+        file = path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 18)
         with zipfile.ZipFile(file) as archive:
             yield archive
     except _UNREADABLE as error:

@@ -2,63 +2,41 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from local import free_port
-from projects import Project, docker, interrupt, lean_base
-from toy_index import RELEASES, index, write_index
+from projects import Project
+from toy_index import CHANGES, RELEASES, toy_project, write_index
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 NAME = "envgentestbisect"
-BASE = f"{NAME}base:1"
-TEXT = """\
-profiles:
-  prod:
-    mode: production
-    base: {image: "BASE"}
-    pip: {extra_indexes: ["INDEX"], tools: [llama-benchy]}
-    sources:
-      toy:
-        package: toyserver
-        distribution: toyserver
-        mount: /workspace/toy
-        origin: {wheel: toyserver==3.0}
-        install: {dependencies: true}
-    services:
-      serve:
-        command: [python3, -m, toyserver]
-        args: {port: 8000}
-        ports: ["127.0.0.1:PORT:8000"]
-        ready: {port: 8000, model: toy, prompt: one}
-"""
+SPEEDS = "import itertools\nspeeds = itertools.cycle((60.0, 90.0))\ndef __getattr__(name):\n    return next(speeds)\n"
+NOISY = ("toyspeed", "3.0", list[str](), SPEEDS)
 CULPRITS = {"start": "toystart", "answers": "toyanswer", "decode < -5%": "toyspeed"}
 
 
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Its lock is good; BAD locks are beside it, in which a culprit and all that is harmless are newer."""
-    lean_base(BASE)
     top = tmp_path_factory.mktemp("index")
-    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
-    with index(top, gateway) as address:
-        text = TEXT.replace("BASE", BASE).replace("INDEX", address).replace("PORT", str(free_port()))
-        made = make_project(NAME, text)
-        lock = made.root / "envgen.lock"
+    with toy_project(make_project, NAME, top) as made:
+        file, lock = made.root / "envgen.yaml", made.root / "envgen.lock"
+        file.write_text(file.read_text().replace("toyserver==1.0", "toyserver==3.0"))
         write_index(top, [one for one in RELEASES if one[1] != "2.0"])
         made.envgen("lock")
         good = lock.read_bytes()
-        for culprit in CULPRITS.values():
-            newer = [one for one in RELEASES if one[1] != "2.0" or one[0] == culprit or "fill" in one[0]]
-            write_index(top, newer)
+        harmless = [one for one in RELEASES if one[1] != "2.0" or "fill" in one[0]]
+        for culprit in (*CULPRITS.values(), "noisy"):
+            newer = [one for one in RELEASES if one[:2] == (culprit, "2.0")]
+            write_index(top, [*harmless, *newer, *([NOISY] if culprit == "noisy" else [])])
             made.envgen("lock", "--upgrade", "pip")
             lock.rename(made.root / f"{culprit}.lock")
             lock.write_bytes(good)
-        write_index(top)
+        write_index(top, [*RELEASES, NOISY])
         made.envgen("up", "serve", "--yes")
         yield made
-        docker("image", "rm", "-f", f"{NAME}:prod-bisect", f"{NAME}:prod-before", BASE, check=False)
 
 
 @pytest.mark.parametrize("test", CULPRITS)
@@ -66,13 +44,22 @@ def test_one_of_ten(project: Project, test: str) -> None:
     culprit, lock = CULPRITS[test], (project.root / "envgen.lock").read_bytes()
     words = ("bisect", "envgen.lock", f"{culprit}.lock", "--test", test, "--yes", "--json")
     found = project.envgen(*words).json
-    assert found["changes"] == [{"name": culprit, "good": "1.0", "bad": "2.0"}]
+    changelog = CHANGES if culprit == "toyspeed" else ""
+    assert found["changes"] == [{"name": culprit, "good": "1.0", "bad": "2.0", "changelog": changelog}]
     assert found["tried"] <= 6
     assert (project.root / "envgen.lock").read_bytes() == lock
     assert project.envgen("up", "serve", "--json").json["already_running"]
 
 
-def test_a_command_a_break_and_what_moves_together(project: Project) -> None:
+def test_what_is_within_noise(project: Project) -> None:
+    """BAD is slower, but the two measurements of it differ by more."""
+    same = project.envgen("bisect", "envgen.lock", "noisy.lock", "--test", "decode < -5%", "--yes", code=6)
+    assert "do not differ in `decode < -5%`, beyond its noise" in same.err
+    assert project.envgen("up", "serve", "--json").json["already_running"]
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_a_break_and_what_moves_together(project: Project, by: int) -> None:
     """A step that was done is not done again, and `up` starts what ran before."""
     fails = "! docker exec envgentestbisect-prod-serve-1 pip show toyfillf | grep -q 'Version: 2'"
     words = ("bisect", "envgen.lock", "toyspeed.lock", "--yes", "--json", "--", "sh", "-c", fails)
@@ -80,9 +67,11 @@ def test_a_command_a_break_and_what_moves_together(project: Project) -> None:
     assert child.stderr
     while "bad: " not in child.stderr.readline():
         assert child.poll() is None
-    interrupt(child)
+    child.send_signal(by)
+    child.communicate()
     project.envgen("up", "serve")
     done = project.envgen(*words)
+    assert done.err.count("bad: 10 of") == 1 and "starting the" not in done.err.partition("bad: 10 of")[0]
     assert [one["name"] for one in done.json["changes"]] == ["toyfille", "toyfillf"]
     same = project.envgen("bisect", "envgen.lock", "envgen.lock", "--yes", code=6)
     assert "both sides lock the same" in same.err

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from lock_servers import failing, git_daemon
 
+from envgen.app.session import Session
+from envgen.app.upgrade.paper import Draft, ask_for
 from envgen.errors import LockError
+from envgen.lock.model import Lock
 from envgen.lock.servers import resolve_git
 
 
@@ -36,10 +39,12 @@ class Repositories:
         (self.folder / f"{name}.git").mkdir(parents=True)
         self.git(name, "init", "-q", "--bare", "-b", "main")
 
-    def commit(self, name: str, text: str, modules: dict[str, tuple[str, str]] | None = None) -> str:
+    def commit(
+        self, name: str, text: str, modules: dict[str, tuple[str, str]] | None = None, file: str = "README"
+    ) -> str:
         """A commit with one file and submodules (path -> address, commit); gives its hash."""
         blob = self.git(name, "hash-object", "-w", "--stdin", stdin=text)
-        tree = {"README": f"100644 blob {blob}"}
+        tree = {file: f"100644 blob {blob}"}
         if modules:
             config = "".join(f'[submodule "{p}"]\n\tpath = {p}\n\turl = {a}\n' for p, (a, _) in modules.items())
             inner = self.git(name, "hash-object", "-w", "--stdin", stdin=config)
@@ -196,3 +201,52 @@ def test_a_build_says_when_the_locked_commit_is_gone(repositories: Repositories,
     done = fetch(tmp_path, repositories.url("vllm"), "1" * 40, str(tmp_path / "out"), "refs/heads/main")
     assert done.returncode == 1
     assert f"has no {'1' * 40} (any more); refs/heads/main may have been force-pushed" in done.stderr
+
+
+CMAKE = """\
+set(CUTLASS_REVISION "v4.4.2" CACHE STRING "a tag")
+set(_UPSTREAM "https://git.example.com/qutlass.git")
+FetchContent_Declare(cutlass
+  GIT_REPOSITORY https://git.example.com/NVIDIA/Cutlass
+  # in step with the line above
+  GIT_TAG ${CUTLASS_REVISION}
+  GIT_SHALLOW TRUE)
+FetchContent_Declare(without GIT_REPOSITORY https://git.example.com/without.git)
+FetchContent_Declare(qutlass GIT_REPOSITORY "${_UPSTREAM}" GIT_TAG "830d2c4")
+"""
+SOURCE = """\
+version: 1
+name: from-source
+profiles:
+  source:
+    mode: production
+    cuda: {arch_list: 12.1a}
+    base: {image: "base:1"}
+    sources:
+      vllm:
+        package: vllm
+        distribution: vllm
+        mount: /workspace/vllm
+        origin: {git: "URL", ref: v0.14.0}
+        install:
+          env: {PRETEND: 0.14.0, OTHER: x}
+          inputs:
+            cutlass: {git: "https://git.example.com/nvidia/cutlass.git", ref: v4.2.1, variable: A}
+            qutlass: {git: "https://git.example.com/qutlass", ref: 830d2c4, variable: B}
+            flashmla: {git: "https://git.example.com/flashmla", ref: 46d64a8, variable: C}
+"""
+
+
+def test_an_upgrade_to_a_tag_takes_what_its_cmake_files_fetch(
+    repositories: Repositories, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    repositories.point("vllm", "refs/tags/v0.15.0", repositories.commit("vllm", CMAKE, file="CMakeLists.txt"))
+    text = SOURCE.replace("URL", repositories.url("vllm"))
+    (tmp_path / "envgen.yaml").write_text(text)
+    plan = Draft(Session(tmp_path / "envgen.yaml"), Lock(), text)
+    ask_for(plan, "vllm", "@", "v0.15.0")
+    changed = (("v0.14.0", "v0.15.0"), ("PRETEND: 0.14.0", "PRETEND: 0.15.0"), ("v4.2.1", "v4.4.2"))
+    for before, after in changed:
+        text = text.replace(before, after)
+    assert plan.text == text
+    assert "CMake files of v0.15.0: sources.vllm.install.inputs.flashmla" in capfd.readouterr().err

@@ -5,6 +5,7 @@ A release that can't be asked must say what was not found, and nothing else may 
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from releases import CACHE, RELEASES, Answers, Ask, Warm, environment, with_path
 
 from envgen.app.predict import PROGRAM
 from envgen.inside import run
+from envgen.patches.wheel import released
 from envgen.predict.judge import Verdict, backends
 from envgen.recipes.shipped import models
 
@@ -70,6 +72,24 @@ def test_functions_that_have_moved_are_found_where_they_are_used(changed: Edit) 
     answer = changed(moves, {})
     assert answer["asked"]["attention"]["where"] == "vllm.v1.attention.choice.get_attn_backend"
     assert backends(answer) == {"attention": "FLASHINFER", "moe": "MARLIN"} and not answer["unasked"], shown(answer)
+
+
+def test_a_release_is_asked_where_another_one_is_installed(warm: Warm, nowhere: dict[str, str], tmp_path: Path) -> None:
+    """As `envgen upgrade` asks it before its image is built: by the Python of its wheel."""
+    (tmp_path / "torchcodec.py").write_text("raise ImportError('PyTorch for CPUs is no basis of it')")
+    code = base64.b64encode(released("vllm", KNOWN, (), None).code()).decode()
+    env, python = (
+        {**nowhere, "VLLM_HAS_FLASHINFER_CUBIN": "1"},
+        str(with_path(warm(environment(PINNED)), tmp_path, tmp_path)),
+    )
+    ask = {**GPT_OSS, "code": [code]}
+    answer = run.ask(run.on_host(env), python, PROGRAM, ask, timeout=300)
+    assert isinstance(answer, dict), answer
+    assert answer["vllm"]["version"] == KNOWN != PINNED
+    assert backends(answer) == {"attention": "FLASHINFER", "moe": "MARLIN"} and not answer["unasked"], shown(answer)
+    gone = {**ask, "words": ["--use-a-flag-of-tomorrow", "1"]}
+    refused = run.ask(run.on_host(env), python, PROGRAM, gone, timeout=300)
+    assert isinstance(refused, dict) and "unrecognized arguments" in refused["refusals"][0]["message"]
 
 
 def test_what_is_not_found_is_named_and_the_rest_is_answered(changed: Edit) -> None:

@@ -11,12 +11,14 @@ import contextlib
 import functools
 import hashlib
 import http.server
+import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from local import serving
+from local import free_port, serving
+from projects import Project, docker, lean_base
 
 SERVER = '''
 import argparse, json, os, time, zlib
@@ -34,7 +36,7 @@ def ids(prompt):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        card = {"id": "toy", "root": "/toy", "max_model_len": 512}
+        card = {"id": "test/toy", "root": "/toy", "max_model_len": 512}
         self.reply({"data": [card]} if "models" in self.path else {"rate": toyspeed.RATE})
 
     def do_POST(self):
@@ -54,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
             rows = [{str(k): {"logprob": v} for k, v in step(prompt[:n]).items()} for n in range(1, len(prompt))]
             choice["prompt_logprobs"] = [None, *rows]
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(new)}
-        document = {"model": "toy", "prompt_token_ids": prompt, "choices": [choice], "usage": usage}
+        document = {"model": "test/toy", "prompt_token_ids": prompt, "choices": [choice], "usage": usage}
         self.stream(document) if asked.get("stream") else self.reply(document)
 
     def stream(self, document):
@@ -64,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         (choice,) = document["choices"]
         part = {"delta": choice["message"]} if "message" in choice else {"text": choice["text"], "logprobs": None}
         for event in ({"choices": [part]}, {"choices": [{"finish_reason": "length"}]}):
-            self.wfile.write(b"data: " + json.dumps({"model": "toy", **event}).encode() + b"\\n\\n")
+            self.wfile.write(b"data: " + json.dumps({"model": "test/toy", **event}).encode() + b"\\n\\n")
         self.wfile.write(b"data: [DONE]\\n\\n")
 
     def reply(self, document):
@@ -75,18 +77,34 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-def main():
-    parser = argparse.ArgumentParser()
+def make_arg_parser(parser):
     parser.add_argument("--port", type=int)
+    for name in ("distributed-executor-backend", "nnodes", "master-port", "node-rank", "master-addr"):
+        parser.add_argument("--" + name)
+    parser.add_argument("--headless", action="store_true")
     FLAGS
+    return parser
+
+def main():
+    parser = make_arg_parser(argparse.ArgumentParser())
     parser.parse_args()
     print("RELEASE", flush=True)
+    while parser.parse_args().headless:
+        time.sleep(1)
     time.sleep(float(os.environ.get("TOY_START", "0")))
     ThreadingHTTPServer(("0.0.0.0", parser.parse_args().port), Handler).serve_forever()
 
 if __name__ == "__main__":
     main()
 '''
+# As much of a vLLM as `envgen predict` asks; in each wheel of toyserver.
+VLLM = {
+    "vllm/__init__.py": "",
+    "vllm/logger.py": "",
+    "vllm/utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser",
+    "vllm/entrypoints/openai/cli_args.py": "from vllm.parser import make_arg_parser",
+    "vllm/entrypoints/openai/api_server.py": "import toyserver\ntoyserver.main()\n",
+}
 FLAGS = 'parser.add_argument("--greeting")'
 BENCH = """
 import argparse, json, urllib.request
@@ -100,6 +118,7 @@ row = {"prompt_size": given.pp, "response_size": given.tg, "pp_throughput": valu
 json.dump({"benchmarks": [{**row, "e2e_ttft": values}]}, open(given.save_result, "w"))
 """
 
+CHANGES = "https://toy.example.com/changes"  # of toyspeed
 BESIDE = ("speed", "answer", "start", *(f"fill{letter}" for letter in "abcdef"))
 # Package, version, what it requires, its one module.
 RELEASES = [
@@ -134,9 +153,12 @@ def wheel(folder: Path, name: str, version: str, requires: list[str], text: str)
     stem = f"{module}-{version}"
     info = f"{stem}.dist-info"
     needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    changes = f"Project-URL: Changelog, {CHANGES}\n" if name == "toyspeed" else ""
+    parser = text[text.find("def make_arg_parser") : text.find("def main")]
     held = {
         f"{module}.py": text,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        **({**VLLM, "vllm/parser.py": parser} if name == "toyserver" else {}),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}{changes}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in held.items()]
@@ -154,6 +176,18 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
+    def do_GET(self) -> None:
+        """A part of a file, too."""
+        part, path = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")), self.translate_path(self.path)
+        if not part:
+            super().do_GET()
+            return
+        data, first, last = Path(path).read_bytes(), int(part[1]), int(part[2])
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.end_headers()
+        self.wfile.write(data[first : last + 1])
+
 
 def write_index(top: Path, releases: list[tuple[str, str, list[str], str]] = RELEASES) -> None:
     """The pages and files of an index below ``top``, in place of what it had."""
@@ -168,6 +202,42 @@ def write_index(top: Path, releases: list[tuple[str, str, list[str], str]] = REL
         digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
         links = "".join(f'<a href="{file}#sha256={digest}">{file}</a>\n' for file, digest in digests.items())
         (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
+
+
+PROJECT = """\
+profiles:
+  prod:
+    # the base without compilers
+    mode: production
+    base: {image: "BASE"}
+    pip: {extra_indexes: ["INDEX"], tools: [llama-benchy]}
+    sources:
+      toy:
+        package: vllm
+        distribution: toyserver
+        mount: /workspace/toy
+        origin: {wheel: toyserver==1.0}  # a new release is this line
+        install: {dependencies: true}
+    targets:
+      another box: {model: test/toy, source: a test, figures: {decode: 80}}
+    services:
+      serve:
+        command: [python3, -m, vllm.entrypoints.openai.api_server]
+        args: {port: 8000, greeting: hello}
+        ports: ["127.0.0.1:PORT:8000"]
+        ready: {port: 8000, model: test/toy, prompt: one}
+"""
+
+
+@contextlib.contextmanager
+def toy_project(make: Callable[..., Project], name: str, top: Path) -> Iterator[Project]:
+    """A project that serves toyserver from an index below ``top``; its base and images go with it."""
+    base = lean_base(f"{name}base:1")
+    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+    with index(top, gateway) as address:
+        yield make(name, PROJECT.replace("BASE", base).replace("INDEX", address).replace("PORT", str(free_port())))
+        ends = ("before", "candidate", "bisect")
+        docker("image", "rm", "-f", *(f"{name}:prod-{end}" for end in ends), base, check=False)
 
 
 @contextlib.contextmanager

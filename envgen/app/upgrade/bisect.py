@@ -27,8 +27,8 @@ from envgen.engine import process
 from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
 from envgen.lock.ask import Upgrade
 from envgen.lock.model import FILE_NAME, Lock, PythonLock, load, read_lock, text_of
+from envgen.patches.wheel import released
 from envgen.profile import tree
-from envgen.profile.model import Profile
 from envgen.text import progress
 
 TAG = "-bisect"
@@ -36,6 +36,9 @@ START = "start"
 ANSWERS = "answers"
 COMMAND = "command"
 SPEED = re.compile(r"(prefill|decode) *< *-(\d+(?:\.\d+)?) *%")
+_CHANGES = re.compile(
+    r"^Project-URL: *(?:change ?log|changes|release notes|history) *, *(https?://\S+)", re.I | re.M
+)
 Units = frozenset[str]  # the packages (and `base`, and sources from git) that are BAD's
 
 
@@ -54,8 +57,7 @@ def side_of(session: Session, name: str) -> Side:
     if Path(name).is_file():
         return Side(now, read_lock(Path(name).absolute()))
     if "==" in name or "@" in name:
-        made = paper.proposed(session, [name]).candidate
-        assert made is not None
+        made = paper.proposed(session, [name]).tried
         return Side(made.text, made.lock)
     with files.Scratch("bisect") as scratch:
         texts = []
@@ -145,13 +147,13 @@ class Bisection:
         good, bad = self.sides
         text = bad.text if units else good.text
         draft = paper.Draft(self.session, good.lock, text)
-        profile = self._profile_of(draft)
+        profile = draft.made.profile(local=False)
         for name, source in profile.sources.items():
             wheel = source.origin.wheel
             if wheel is not None and wheel.version:
                 side = bad if wheel.name in units else good
                 version = _versions(side.lock, self.profile).get(wheel.name, wheel.version)
-                draft.set(f"sources.{name}.origin.wheel", str(replace(wheel, version=version)))
+                draft.pin(name, version)
         lock = Lock(
             _chosen(good.lock.images, bad.lock.images, units, "image "),
             _chosen(good.lock.git, bad.lock.git, units, "git "),
@@ -159,16 +161,11 @@ class Bisection:
             good.lock.models,
         )
         made = self.session.with_(candidate=Candidate(draft.text, lock, TAG))
-        loaded = made.loaded(local=False)
         # Their pins are no more than what the resolver prefers: it gives what fits together.
-        outcome = locks.resolve(made, [loaded.project.profiles[self.profile]], lock, Upgrade())
+        outcome = locks.resolve(made, [made.profile(local=False)], lock, Upgrade())
         if outcome.problems:
-            raise LockError(problems=locks.problems_of(loaded, outcome.problems))
+            raise LockError(problems=locks.problems_of(made.loaded(local=False), outcome.problems))
         return made.with_(candidate=Candidate(draft.text, outcome.lock, TAG))
-
-    def _profile_of(self, draft: paper.Draft) -> Profile:
-        made = self.session.with_(candidate=Candidate(draft.text, draft.old))
-        return made.loaded(local=False).project.profiles[self.profile]
 
     def _python(self, units: Units) -> dict[str, PythonLock]:
         """Each platform's packages: BAD's of ``units``, else GOOD's; to be resolved again."""
@@ -186,10 +183,9 @@ class Bisection:
     def _closed(self, units: Units) -> Units | None:
         """``units`` and what must move with them; None if the resolver takes neither side's."""
         try:
-            made = self.mixed(units).candidate
+            made = self.mixed(units).tried
         except EnvgenError:
             return None
-        assert made is not None
         now = _versions(made.lock, self.profile)
         sides = {name: (before, after) for name, (before, after) in self.differing.items()}
         if any(now.get(name, "") not in both for name, both in sides.items()):
@@ -208,8 +204,7 @@ class Bisection:
         return self.rows[units]
 
     def _fails(self, stage: Stage, made: Session, units: Units) -> bool:
-        assert made.candidate is not None
-        shown = made.with_(candidate=replace(made.candidate, tag=""))
+        shown = made.with_(candidate=replace(made.tried, tag=""))
 
         def show() -> float:
             with lent_name(self.session, made, self.service):
@@ -234,7 +229,7 @@ class Bisection:
 
     def _row(self, shown: Session, show: Callable[[], float]) -> Row:
         """The measurements, against GOOD's answers."""
-        asked = Asked(shown, self.service, None, None, None, 300)
+        asked = Asked(shown, self.service)
         reference = None
         if self.reference:
             folder = results_folder(self.session.file)
@@ -306,6 +301,19 @@ class Bisection:
         document = {"key": self.key, "rows": rows, "reference": self.reference}
         root = self.session.loaded().project.root
         files.write(self.path, json.dumps(document).encode(), within=root)
+
+
+def changelog(session: Session, name: str, version: str) -> str:
+    """The address of a package's changelog, as its own metadata has it; "" without one."""
+    pip = session.profile().pip
+    try:
+        wheel = released(name, version, (pip.index or "", *pip.extra_indexes), None)
+        paths = [one for one in wheel.names if one.endswith(".dist-info/METADATA")]
+        text = b"".join(wheel.fetch(paths).values()).decode("utf-8", "replace")
+    except EnvgenError:
+        return ""
+    address = _CHANGES.search(text.partition("\n\n")[0])
+    return address[1] if address else ""
 
 
 def _chosen(

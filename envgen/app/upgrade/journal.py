@@ -151,4 +151,5 @@ def _finish(root: Path, path: Path) -> None:
     if any(name.startswith(".") and name != outputs.IGNORE_FILE for name in contents):
         raise refused  # .git/config runs programs
     outputs.write(root, contents)
+    path.with_name(TRIAL).unlink(missing_ok=True)  # what it tried is kept
     path.unlink(missing_ok=True)

@@ -13,17 +13,23 @@ from packaging.utils import canonicalize_name
 from envgen.app import lock as locks
 from envgen.app.session import Candidate, Session
 from envgen.app.upgrade import journal
-from envgen.errors import LockError, RefusedError, UsageError
+from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
 from envgen.lock.ask import Upgrade, checked, locked
 from envgen.lock.model import InputChange, Lock, changes, facts_of, load
 from envgen.lock.servers import resolve_image
+from envgen.patches.source import GitTree, PatchedSource
 from envgen.profile import tree
 from envgen.profile.edit import with_value
 from envgen.profile.model import Profile, Source
-from envgen.profile.values import ImageRef, Pin
+from envgen.profile.values import ImageRef, Pin, version_of_ref
 from envgen.text import progress, size
 
 _ASKED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:(==|@)(\S+))?")
+_CMAKE = re.compile(r"CMakeLists\.txt$|\.cmake$")
+_SET = re.compile(r'\bset\(\s*(\w+)\s+"?([^\s")]+)')
+_FETCH = re.compile(
+    r'GIT_REPOSITORY\s+"?([^\s"]+)(?:(?!GIT_REPOSITORY).)*?GIT_TAG\s+"?([^\s")]+)', re.DOTALL
+)
 _FIRST = re.compile(r"(flashinfer|torch)\b")  # a change of these changes kernels
 
 
@@ -38,14 +44,26 @@ class Draft:
     unpinned: list[str] = field(default_factory=list)  # sources that get the newest version
     sizes: Mapping[str, int] = field(default_factory=dict)  # of packages, as the index has them
 
+    @property
+    def made(self) -> Session:
+        """The session with this file."""
+        return self.session.with_(candidate=Candidate(self.text, self.old))
+
     def set(self, key: str, value: str) -> None:
         """Write a value at its place in the file."""
-        now = self.session.with_(candidate=Candidate(self.text, self.old)).loaded(local=False)
+        now = self.made.loaded(local=False)
         self.text = with_value(self.text, now.place_of(now.chosen, key), key, value)
+
+    def pin(self, name: str, version: str) -> None:
+        """Write the version of a source's wheel; "": the newest."""
+        wheel = self.made.profile(local=False).sources[name].origin.wheel
+        assert wheel is not None
+        pin = Pin.parse(str(replace(wheel, version=version)))
+        self.set(f"sources.{name}.origin.wheel", str(pin))
 
     def resolved(self) -> Session:
         """The session with this file, and a lock for it. LockError with all problems."""
-        made = self.session.with_(candidate=Candidate(self.text, self.old))
+        made = self.made
         before = self.session.loaded(local=False).project.profiles
         loaded = made.loaded(local=False)
         chosen = loaded.project.profiles[loaded.chosen]
@@ -96,17 +114,14 @@ def proposed(session: Session, asked: Sequence[str]) -> Session:
         if not (parts := _ASKED.fullmatch(word)):
             raise UsageError(f"{word!r} is not an input", hint="write it like vllm==0.33.0")
         try:
-            _ask(plan, *(part or "" for part in parts.groups()))
+            ask_for(plan, *(part or "" for part in parts.groups()))
         except ValueError as error:  # no version, tag or image
             raise UsageError(f"{word}: {error}") from None
     made = plan.resolved()
     for name in plan.unpinned:
-        profile = made.loaded(local=False).project.profiles[plan.session.profile().name]
-        wheel = profile.sources[name].origin.wheel
-        assert wheel is not None
-        assert made.candidate is not None
-        version = locked(profile, made.candidate.lock).version(wheel.name)
-        plan.set(f"sources.{name}.origin.wheel", str(replace(wheel, version=version)))
+        profile = made.profile(local=False)
+        now = locked(profile, made.tried.lock)
+        plan.pin(name, now.version(profile.sources[name].distribution))
     made = plan.resolved() if plan.unpinned else made
     _require_effect(made)
     total = sum(plan.sizes.get(one.name, 0) for one in differing(made) if one.after)
@@ -115,7 +130,7 @@ def proposed(session: Session, asked: Sequence[str]) -> Session:
     return made
 
 
-def _ask(plan: Draft, name: str, sign: str, version: str) -> None:
+def ask_for(plan: Draft, name: str, sign: str, version: str) -> None:
     """Write one input that was asked for into the draft."""
     profile = plan.session.profile(local=False)
     by_package = {canonicalize_name(one.distribution): key for key, one in profile.sources.items()}
@@ -150,27 +165,62 @@ def _word(profile: Profile, name: str, version: str) -> tuple[str, str]:
 def _ask_source(plan: Draft, profile: Profile, name: str, sign: str, version: str) -> None:
     source = profile.sources[name]
     origin, key = source.origin, f"sources.{name}.origin"
+    ref = f"v{version or '0.33.0'}" if sign != "@" else version
     if origin.checkout is not None:
         raise UsageError(
             f"{name} is your checkout {origin.checkout}, which envgen leaves alone",
-            hint=f"git -C {origin.checkout} checkout {version or 'v0.33.0'}; its wheel is that of "
-            "the profile that this one extends: add --profile to upgrade that",
+            hint=f"git -C {origin.checkout} checkout {ref}; its wheel is that of the profile that "
+            "this one extends: add --profile to upgrade that",
         )
     if origin.git is not None:
         if not version or origin.ref is None:
             raise UsageError(f"{name} is built from git", hint=f"envgen upgrade {name}@v0.33.0")
         plan.set(f"{key}.ref", version)
+        _ask_inputs(plan, name, source, version)
     elif sign == "@":
         raise UsageError(f"{name} is a wheel", hint=f"envgen upgrade {name}==VERSION")
     elif version or (origin.wheel and origin.wheel.version):
-        pin = Pin.parse(str(replace(_wheel(source), version=version)))
-        plan.set(f"{key}.wheel", str(pin))
+        plan.pin(name, version)
         plan.unpinned += [] if version else [name]
 
 
-def _wheel(source: Source) -> Pin:
-    assert source.origin.wheel is not None
-    return source.origin.wheel
+def _ask_inputs(plan: Draft, name: str, source: Source, ref: str) -> None:
+    """Write what the CMake files at ``ref`` fetch, and what says the old version; name the rest."""
+    key, left = f"sources.{name}.install", []
+    session = plan.session
+    described = PatchedSource(name, session.profile(), source, session.loaded().project.root)
+    try:
+        tree = described.unpatched(ref)
+        assert isinstance(tree, GitTree)
+        files = tree.read([one for one in tree.listed if _CMAKE.search(one)])
+        fetched = fetched_by(
+            "\n".join(one.data.decode("utf-8", "replace") for one in files.values())
+        )
+    except EnvgenError as error:
+        progress(f"note: its CMake files could not be read: {error.problems[0].message}")
+        fetched = {}
+    for called, repository in source.install.inputs.items():
+        now = fetched.get(_plain(repository.git))
+        if now is None:
+            left.append(f"{key}.inputs.{called}")
+        elif now != repository.ref:
+            plan.set(f"{key}.inputs.{called}.ref", now)
+    for variable, value in source.install.env.items():
+        if value == source.origin.version and version_of_ref(ref):
+            plan.set(f"{key}.env.{variable}", version_of_ref(ref))
+    if left:
+        progress(f"note: compare with the CMake files of {ref}: {', '.join(left)}")
+
+
+def fetched_by(text: str) -> dict[str, str]:
+    """Repository -> the tag or commit that CMake files fetch of it."""
+    values = {f"${{{name}}}": value for name, value in _SET.findall(text)}
+    pairs = _FETCH.findall(text)
+    return {_plain(values.get(url, url)): values.get(tag, tag) for url, tag in pairs}
+
+
+def _plain(url: str) -> str:
+    return url.lower().removesuffix("/").removesuffix(".git")
 
 
 def _require_effect(made: Session) -> None:
@@ -191,7 +241,7 @@ def newest(session: Session) -> Session:
     plan.names += ["pip", *profile.sources]
     for name, source in profile.sources.items():
         if source.origin.wheel and source.origin.wheel.version:
-            plan.set(f"sources.{name}.origin.wheel", str(replace(source.origin.wheel, version="")))
+            plan.pin(name, "")
     for kind in ("tools", "deps"):
         for number, word in enumerate(getattr(profile.pip, kind)):
             if "==" in word:
@@ -216,12 +266,11 @@ def moved_base(session: Session) -> str:
 
 def differing(made: Session) -> list[InputChange]:
     """What the candidate changes, FlashInfer's and torch's packages first."""
-    assert made.candidate is not None
     project = made.loaded(local=False).project
     before = made.with_(candidate=None).profile(local=False)
     after = project.profiles[before.name]
     old = locked(before, load(project.root) or Lock())
-    moved = changes(facts_of(old), facts_of(locked(after, made.candidate.lock)))
+    moved = changes(facts_of(old), facts_of(locked(after, made.tried.lock)))
     named = [replace(one, name=_package(one.name)) for one in moved]
     unique = dict.fromkeys(one for one in named if not one.name.endswith(" sha256"))
     return sorted(unique, key=lambda one: (not _FIRST.match(one.name), one.name))
@@ -233,14 +282,12 @@ def _package(name: str) -> str:
     return rest.partition(" ")[2] if pip else name
 
 
-def notes(made: Session) -> Iterator[str]:
-    """What the user must see to: inputs of builds, and checkouts of other profiles."""
-    profile = made.profile()
-    before = made.with_(candidate=None).profile()
-    for name, source in profile.sources.items():
-        if source.origin != before.sources[name].origin and source.origin.is_built:
-            keys = ", ".join(
-                f"sources.{name}.install.inputs.{key}" for key in source.install.inputs
-            )
-            if keys:
-                yield f"compare with the CMake files of {source.origin.ref}: {keys}"
+def code_of(made: Session) -> Iterator[bytes]:
+    """The Python of each wheel that the candidate changes. EnvgenError if it can't be known."""
+    changed = {one.name for one in differing(made)}
+    for one in made.deployment().described_sources:
+        if one.source.distribution not in changed:
+            continue
+        if one.source.patches or not one.source.origin.wheel:
+            raise EnvgenError(f"{one.name} is built, or patched")
+        yield one.wheel().code()

@@ -13,11 +13,11 @@ from envgen.app.answers import GOOD
 from envgen.app.cluster.machines import all_machines, head_of
 from envgen.app.measure import Asked, results_folder, service_of
 from envgen.app.predict import ask_release
-from envgen.app.session import Candidate, Session
+from envgen.app.session import VARIANT_LABEL, Candidate, Session
 from envgen.app.stage import Stage
-from envgen.app.sweep import measured_row
+from envgen.app.sweep import blank_row, measured_row, medians
 from envgen.app.up import check_all, main_service
-from envgen.app.upgrade import journal
+from envgen.app.upgrade import journal, paper
 from envgen.app.upgrade.journal import Pending
 from envgen.bench import record
 from envgen.bench.record import RunRecord
@@ -31,6 +31,7 @@ from envgen.lock.model import Lock, load, read_lock, text_of
 from envgen.profile import tree
 from envgen.profile.flags import takes_no_prompt
 from envgen.render.outputs import render_project
+from envgen.serve.preflight import PreflightError
 from envgen.text import progress
 
 NOTHING = "-"  # in place of a variant: the service did not run
@@ -58,11 +59,6 @@ class UpgradeTrial:
     resumed: bool = False
 
     @property
-    def of(self) -> str:
-        """The state of the project that the candidate was made from."""
-        return self.candidate.candidate.of if self.candidate.candidate else ""
-
-    @property
     def deployment(self) -> Deployment:
         return self.session.deployment()
 
@@ -74,8 +70,7 @@ class UpgradeTrial:
         with terminable(), journal.alone(root, profile):
             before = self._before()
             self._require_ready(list(before.services))
-            made = self.candidate.candidate
-            assert made is not None
+            made = self.candidate.tried
             journal.save(root, profile, before, made.text, text_of(made.lock))
             with ExitStack() as stack:
                 stages = {name: self._stage(name, before) for name in before.services}
@@ -103,20 +98,16 @@ class UpgradeTrial:
         if earlier and earlier.services.keys() <= known:
             self.resumed = True
             rows = {key: row for key, row in earlier.rows.items() if row.keys() >= _READ}
-            return replace(earlier, command=self.command, of=self.of, rows=rows)
-        running = {
-            one.service: one.labels.get("dev.envgen.variant", "")
-            for one in deployment.containers(all=False)
-            if one.service in deployment.profile.services
-        }
-        services, rows = running, {}
-        if not running and self.measures:
-            services = {main_service(deployment.profile): NOTHING}
+            return replace(earlier, command=self.command, of=self.candidate.tried.of, rows=rows)
+        services, rows = services_of(deployment), {}
+        if NOTHING in services.values() and self.measures:
             progress("nothing runs, so the candidate is compared with nothing")
+        elif NOTHING in services.values():
+            services = {}
         for name, variant in services.items():
             if variant != NOTHING and self._is_measured(name):
                 rows[name] = self._row(self.session.with_(variant=variant), name, lambda: 0.0)
-        return Pending(self.command, self.of, services, rows)
+        return Pending(self.command, self.candidate.tried.of, services, rows)
 
     def _require_ready(self, names: Sequence[str]) -> None:
         """Refuse, with nothing stopped, what could not start: PreflightError, or RefusedError for a
@@ -134,9 +125,8 @@ class UpgradeTrial:
         for one in check_all(self.candidate.deployment(), names, predict=self.measures):
             asked = LiveService(self.deployment, one.service.name)
             old = ask_release(asked, replaced=True) if self.measures else one.notes
-            for note in one.notes:
-                if note not in old:
-                    progress(f"  of the candidate alone: {note}")
+            for line in apart(old, one.notes):
+                progress(line)
 
     def _stage(self, name: str, before: Pending) -> Stage:
         stage, variant = Stage(self.session, name), before.services[name]
@@ -153,8 +143,7 @@ class UpgradeTrial:
     def _show(self, name: str, stage: Stage, before: Pending) -> None:
         """Start the candidate of one service, and judge it."""
         variant = before.services[name].replace(NOTHING, "")
-        assert self.candidate.candidate is not None
-        named = replace(self.candidate.candidate, tag="")  # Compose compares the name, too
+        named = replace(self.candidate.tried, tag="")  # Compose compares the name, too
         shown = self.candidate.with_(candidate=named, variant=variant)
 
         def show() -> float:
@@ -180,7 +169,7 @@ class UpgradeTrial:
         self, session: Session, name: str, show: Callable[[], float], old: Row | None = None
     ) -> Row:
         """The measurements of a service; of the same image with the same settings only once."""
-        asked = Asked(session, name, None, None, None, 300)
+        asked = Asked(session, name)
         label = "candidate" if session.candidate else "now"
         matrix = MATRIX if old is None or old["figures"] else None
         folder = results_folder(self.session.file)
@@ -194,27 +183,70 @@ class UpgradeTrial:
         return row
 
 
+def services_of(deployment: Deployment) -> dict[str, str]:
+    """The services that run, with their variants; the main one, where nothing runs."""
+    profile = deployment.profile
+    running = {
+        one.service: one.labels.get(VARIANT_LABEL, "")
+        for one in deployment.containers(all=False)
+        if one.service in profile.services
+    }
+    return running or {main_service(profile): NOTHING}
+
+
+def asked_before(session: Session, made: Session) -> Iterator[str]:
+    """What the candidate's releases say of the services otherwise than those that run: their
+    Python is asked in the image that runs. RefusedError for what they refuse.
+    """
+    try:
+        code = list(paper.code_of(made))
+    except EnvgenError as error:
+        yield f"  flags and kernels are known after the build: {error.problems[0].message}"
+        return
+    for name, variant in services_of(head_of(session.deployment())).items() if code else ():
+        form = session.with_(variant=variant.replace(NOTHING, ""))
+        service = LiveService(form.deployment(), name)
+        try:
+            new = ask_release(service, replaced=True, code=code)
+        except PreflightError as error:
+            _, *refused = error.problems
+            hint = f"change it in {session.loaded().project.file.name}, and type the same again"
+            refused[-1] = replace(refused[-1], hint=hint)
+            head = Problem("nothing was built, and what runs was not touched:")
+            raise RefusedError(problems=(head, *refused)) from None
+        yield from apart(ask_release(service, replaced=True), new)
+
+
+def apart(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    """The notes in which two releases differ."""
+    yield from (f"  now: {one}" for one in old if one not in new)
+    yield from (f"  then: {one}" for one in new if one not in old)
+
+
 @contextmanager
 def lent_name(session: Session, made: Session, service: str) -> Iterator[None]:
-    """Inside, the candidate's image has the profile's name on the machines of a service. Where this
-    is broken off, `up` finds the image that fits again.
+    """Inside, the candidate's image has the profile's name on the machines of a service, and what
+    had it another one. Where this is broken off, `up` finds the image that fits again.
     """
     machines = all_machines(made.deployment(), service)
     name = session.profile().image_name
     before = [(one.engine, one.engine.image(name)) for one in machines]
-    for machine in machines:
-        machine.engine.tag(machine.profile.image_name, name)
+    for engine, image in before:
+        if image is not None:
+            engine.tag(image.id, name + images.ASIDE)
+        engine.tag(made.profile().image_name, name)
     try:
         yield
     finally:
         for engine, image in before:
             if image is not None:
                 engine.tag(image.id, name)
+                engine.remove_image(name + images.ASIDE)
 
 
 def require_way_out(session: Session) -> None:
     """RefusedError if what runs is not what the project says: it could not be started again."""
-    deployment = images.adopt(head_of(session.deployment()))
+    deployment = adopted(session)
     running, image = deployment.containers(all=False), deployment.image
     problems = list(deployment.image_problems)
     if image and not journal.pending(deployment.root, deployment.profile.name):
@@ -252,18 +284,13 @@ def known_row(asked: Asked, folder: Path) -> Row | None:
 
 
 def _row_of(answers: RunRecord, speed: RunRecord) -> Row:
-    from envgen.app.sweep import medians
-
-    return {
-        "variant": "now",
-        "seconds": None,
+    return blank_row("now") | {
         "verdict": answers.outcome,
         "answers": answers.id,
         "bench": speed.id,
-        "figures": medians(speed.summary["cells"]),
+        "figures": medians(speed.summary),
         "targets": speed.summary.get("targets", []),
         "kernels": answers.environment.get("kernels", []),
-        "cause": "",
     }
 
 
@@ -288,15 +315,14 @@ def keep_files(session: Session, made: Session) -> None:
     """Write the candidate's project file, lock and rendered files, all together. RefusedError if
     the project has changed meanwhile.
     """
-    assert made.candidate is not None
     project = made.loaded(local=False).project
-    root, lock = project.root, made.candidate.lock
-    if journal.state_of(project) != made.candidate.of:
+    root, tried = project.root, made.tried
+    if journal.state_of(project) != tried.of:
         message = f"{project.file.name} or {LOCK_FILE} has changed since the trial began"
         raise RefusedError(message, hint="the same command again tries what they say now")
-    images.remember(session, session.deployment())
-    texts = {project.file.name: made.candidate.text, LOCK_FILE: text_of(lock)}
-    rendered = render_project(project, lock=lock)
+    images.remember(session, head_of(session.deployment()))
+    texts = {project.file.name: tried.text, LOCK_FILE: text_of(tried.lock)}
+    rendered = render_project(project, lock=tried.lock)
     texts |= {path: data.decode() for path, data in rendered.items() if (root / path).is_file()}
     journal.write_together(root, made.profile().name, texts)
 
@@ -306,11 +332,13 @@ def take_image(session: Session) -> None:
     before.
     """
     fresh = session.with_()
-    profile = fresh.profile()
-    for machine in all_machines(fresh.deployment()):
-        images.adopt(machine)
-        machine.engine.remove_image(profile.image_name + Candidate.tag)  # this name of it
-    images.remember(fresh, fresh.deployment())
+    images.remember(fresh, adopted(fresh))
+
+
+def adopted(session: Session) -> Deployment:
+    """The profile on its head; on each machine the image that fits has the profile's name."""
+    head, *_ = [images.adopt(one) for one in all_machines(session.deployment())]
+    return head
 
 
 # --- the way back
@@ -324,9 +352,8 @@ def upgrade_state(deployment: Deployment) -> tuple[str | None, str | None]:
     return trial.command if trial else None, image.id if image and kept else None
 
 
-def way_back(session: Session) -> tuple[str, Lock]:
+def way_back(deployment: Deployment) -> tuple[str, Lock]:
     """The project file and the lock of the image before. NotFoundError if there is no way back."""
-    deployment = session.deployment()
     name = deployment.profile.image_name + images.BEFORE
     image = deployment.engine.image(name)
     kept = images.remembered(deployment, image)
@@ -342,8 +369,8 @@ def backwards(session: Session) -> Session:
     """The session of what was there before. RefusedError if the image before is not what the
     project would be then: it was edited since.
     """
-    text, lock = way_back(session)
-    deployment = session.deployment()
+    deployment = adopted(session)
+    text, lock = way_back(deployment)
     project = session.loaded(local=False).project
     now = tree.text_of(project.file, project.file.name)
     present = images.remembered(deployment, deployment.image)
@@ -355,7 +382,7 @@ def backwards(session: Session) -> Session:
         parts = {part: {**vars(current)[part], **vars(lock)[part]} for part in ("images", "git")}
         lock = replace(current, python=python, **parts)
     made = session.with_(candidate=Candidate(text, lock, images.BEFORE, journal.state_of(project)))
-    then = made.deployment()
+    then = head_of(made.deployment())
     if not then.is_current:
         changed = [Problem(str(one)) for one in then.outdated]
         head = Problem("the image before does not have what the project says since:")
@@ -366,11 +393,9 @@ def backwards(session: Session) -> Session:
 
 def _with_inputs_of(session: Session, now: str, then: str) -> str:
     """The text ``now`` with the inputs of the image that ``then`` has."""
-    from envgen.app.upgrade.paper import Draft
-
     profile = session.profile().name
-    plan = Draft(session, Lock(), now)
-    old = session.with_(candidate=Candidate(then, Lock())).loaded(local=False).trees[profile]
+    plan = paper.Draft(session, Lock(), now)
+    old = paper.Draft(session, Lock(), then).made.loaded(local=False).trees[profile]
     new = session.loaded(local=False).trees[profile]
     for path, value, _ in tree.written(old):
         node = new.at(path)

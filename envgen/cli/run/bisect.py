@@ -7,7 +7,15 @@ import click
 from envgen.app import build as builds
 from envgen.app.session import Session
 from envgen.app.up import main_service
-from envgen.app.upgrade.bisect import ANSWERS, COMMAND, SPEED, START, Bisection, side_of
+from envgen.app.upgrade.bisect import (
+    ANSWERS,
+    COMMAND,
+    SPEED,
+    START,
+    Bisection,
+    changelog,
+    side_of,
+)
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, reporting
 from envgen.errors import RefusedError, UsageError
@@ -74,7 +82,11 @@ def command(
         {"name": one, "good": found.differing[one][0], "bad": found.differing[one][1]}
         for one in units
     ]
-    lines = [f"{row['name']}  {row['good'] or '-'}  →  {row['bad'] or '-'}" for row in rows]
+    lines = []
+    for row in rows:
+        lines.append(f"{row['name']}  {row['good'] or '-'}  →  {row['bad'] or '-'}")
+        row["changelog"] = changelog(session, row["name"], row["bad"])
+        lines += [f"  its changes: {row['changelog']}"] if row["changelog"] else []
     pins = ", ".join(f'"{row["name"]}=={row["good"]}"' for row in rows if " " not in row["name"])
     lines += [f"  until it is fixed: pip: {{deps: [{pins}]}}"] if pins else []
     document = {"changes": rows, "tried": len(found.rows)}

@@ -13,7 +13,14 @@ from envgen.app import build as builds
 from envgen.app import sweep
 from envgen.app.session import Session
 from envgen.app.upgrade import paper
-from envgen.app.upgrade.trial import UpgradeTrial, backwards, last_starts, require_way_out, resumed
+from envgen.app.upgrade.trial import (
+    UpgradeTrial,
+    asked_before,
+    backwards,
+    last_starts,
+    require_way_out,
+    resumed,
+)
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, reporting, wants_json
 from envgen.errors import ExitCode, Problem, RefusedError, UsageError
@@ -47,8 +54,8 @@ def command(
     source of the profile, a package that it names, or `base`; `vllm` is its newest release,
     `vllm==0.33.0` that one, `vllm@v0.33.0` a ref of a source from git, `base==TAG` another base.
 
-    First it is tried on paper: packages are resolved, and patches are tried. Then its image is
-    built beside the old one, and vLLM is asked whether it takes the flags. Until then the server
+    First it is tried on paper: packages are resolved, patches are tried, and the new vLLM is asked
+    what it makes of the flags. Then its image is built beside the old one. Until then the server
     serves on. It answers the questions of `envgen answers` and a short `envgen bench`, and the
     candidate starts in its place and is asked the same. If it does not start, answers
     differently or is slower, the old one starts again. Else you are asked, and `envgen.yaml`,
@@ -108,7 +115,7 @@ def _on_paper(session: Session, names: tuple[str, ...], yes: bool) -> Session | 
     changes = paper.differing(made)
     if not changes:
         return None
-    for line in (*_changed(changes), *(f"  note: {one}" for one in paper.notes(made))):
+    for line in (*_changed(changes), *asked_before(session, made)):
         progress(visible(line))
     progress(
         "The image is built beside the old one, whose server serves on. Then the server is away"

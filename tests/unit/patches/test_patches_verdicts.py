@@ -18,7 +18,7 @@ NAMES = ("vllm/a.py", "vllm/b/c.py", "vllm-1.dist-info/RECORD")
 
 
 def wheel(version: str = "0.13.0") -> WheelTree:
-    return WheelTree("the wheel", version, NAMES, lambda places: dict.fromkeys(places, b"old\n"))
+    return WheelTree("the wheel", version, NAMES, lambda places: dict.fromkeys(places, b"old\n"), bytes)
 
 
 def patch(name: str, old: str, new: str, applies: str = "") -> Any:
