@@ -161,7 +161,7 @@ def _elsewhere(day: Day) -> dict[str, Any]:
     """
     arguments: dict[str, Any] = {}
     if day.options.small_moe:  # trying out kernels would call those that it lacks
-        arguments["kernel-config.enable_flashinfer_autotune"] = False
+        arguments["kernel-config"] = {"enable_flashinfer_autotune": False}
     if any(gpu["compute_cap"].startswith("12") for gpu in day.gpus()):
         return {"args": arguments}
     return {"args": {**arguments, "quantization-config": None}, "ready": {"expect": {"moe": None}}}
