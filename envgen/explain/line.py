@@ -24,6 +24,7 @@ _PREFIX = re.compile(
     """,
     re.VERBOSE,
 )
+_BEGIN = frozenset("#([0123456789JFMASOND")  # of a prefix, but Compose's
 # vLLM's logger; a logger of Python with dashes, as FlashInfer's; NCCL's.
 _LOGGED = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
@@ -41,13 +42,13 @@ _SOURCE = re.compile(
 def read_line(line: str) -> tuple[str, str, str]:
     """The process ("" if unknown), the log level ("" without a logger) and the text of a line."""
     name = ""
-    while prefix := _PREFIX.match(line):
+    while (line[:1] in _BEGIN or "| " in line[:96]) and (prefix := _PREFIX.match(line)):
         words = prefix["step"] or prefix["service"] or prefix["rank"]
         if prefix["pid"]:
             words = f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
         name = words or name
         line = line[prefix.end() :]
-    if logged := _LOGGED.match(line):
+    if (line[:1] in "DIWEC-2" or "NCCL INFO" in line) and (logged := _LOGGED.match(line)):
         level = logged["level"] or logged["python"] or logged["nccl"]
         return name, level, line[logged.end() :]
     return name, "", line

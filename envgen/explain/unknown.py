@@ -190,20 +190,25 @@ def _weight(level: str, text: str) -> int:
 
 
 def _search(text: str, package: str, log: str) -> str:
-    """The address of a search in the issues of the project that ``text`` comes from, else of the
-    server's.
+    """The address of a search for what an exception says last, in the issues of the project whose
+    frame raised it, else that ``text`` comes from, else of the server's.
     """
-    words = [word.strip(".:!?-") for word in _OWN.sub(" ", _PLAIN.sub(" ", text)).split()]
-    query = quote_plus(" ".join([word for word in words if len(word) > 1][:WORDS]))
+    last = _words(text.rpartition(": ")[2])
+    query = quote_plus(" ".join((last if len(last) > 2 else _words(text))[:WORDS]))
     projects = _data()["projects"]
-    named = [
-        name
-        for name, raised in projects
-        if raised.search(text) or raised.search(f"package:{package}")
+    of_frame = [
+        name for name, raised in projects if package and raised.search(f"package:{package}")
     ]
+    named = of_frame or [name for name, raised in projects if raised.search(text)]
     named += [name for name, _ in projects if name == "vllm-project/vllm" and "vllm" in log.lower()]
     if not query:
         return ""
     return "https://github.com/" + (
         f"{named[0]}/issues?q={query}" if named else f"search?type=issues&q={query}"
     )
+
+
+def _words(text: str) -> list[str]:
+    """Those that others' logs have, too."""
+    words = [word.strip(".:!?-") for word in _OWN.sub(" ", _PLAIN.sub(" ", text)).split()]
+    return [word for word in words if len(word) > 1]

@@ -53,9 +53,11 @@ def test_the_same_as_json() -> None:
     [
         ("docker: Error response from daemon: frobnication of /home/me/x failed at 10.0.0.7:80",
          "https://github.com/moby/moby/issues?q=frobnication+of+failed+at"),
+        ('  File "/x/site-packages/triton/a.py", line 3, in f\nRuntimeError: vllm: the 3 fluxes are not aligned',
+         "https://github.com/triton-lang/triton/issues?q=the+fluxes+are+not+aligned"),
         ("nvidia-ctk: fatal: unable to align the flux", "https://github.com/NVIDIA/nvidia-container-toolkit/issues?q="),
         ("frobnicator: fatal: the flux of 0x7f00 is denied for me@example.org",
-         "https://github.com/search?type=issues&q=frobnicator+the+flux+of+is+denied+for"),
+         "https://github.com/search?type=issues&q=the+flux+of+is+denied+for"),
     ],
 )  # fmt: skip
 def test_the_project_that_raised_it_is_searched_without_what_is_ones_own(line: str, address: str) -> None:
