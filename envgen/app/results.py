@@ -57,13 +57,18 @@ def targets(profile: Profile, service: str) -> list[page.TargetLine]:
     return lines
 
 
+def target_lines(profile: Profile, service: str) -> list[str]:
+    """The targets as text."""
+    return [
+        f"{one.name}: {one.decode:g} tokens/s ({one.source})" for one in targets(profile, service)
+    ]
+
+
 def write_matrix(session: Session, service: str) -> Path:
     """Write results/matrix.md and .json. Returns the path of the first."""
     profile = session.profile()
     rows, _ = table(session, service)
-    drawn = [
-        f"{one.name}: {one.decode:g} tokens/s ({one.source})" for one in targets(profile, service)
-    ]
+    drawn = target_lines(profile, service)
     folder = results_folder(session.file)
     text = matrix.markdown(f"{profile.name}: {service}", rows, drawn)
     _write(folder / "matrix.md", text, folder)

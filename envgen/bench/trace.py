@@ -75,7 +75,8 @@ def rows_of(
     yield from sorted(summed, key=lambda pair: -pair[0].sum_us)
     if wall:
         gaps = max(0.0, wall - float(summary.get("busy_us") or 0))
-        yield _row(GAPS[summary["device"]], 0, gaps, wall), []
+        name = GAPS["gpu" if summary.get("device") == "gpu" else "cpu"]
+        yield _row(name, 0, gaps, wall), []
 
 
 def _row(name: str, calls: int, total: float, wall: float) -> KernelRow:

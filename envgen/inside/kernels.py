@@ -79,7 +79,8 @@ def read(path: str) -> List[Doc]:
         text = file.read(LARGEST + 1)
     if len(text) > LARGEST:
         raise ValueError("the trace %s has more than %d bytes" % (path, LARGEST))
-    events = json.loads(text).get("traceEvents", [])
+    # Names of kernels are not always right UTF-8 or JSON.
+    events = json.loads(text.decode("utf-8", "replace"), strict=False).get("traceEvents", [])
     return [one for one in events if one.get("ph") == "X" and "dur" in one]
 
 

@@ -69,8 +69,10 @@ def command(
     rows = results.table(session, service)[0]
     if dry_run:
         lines = [matrix.HEAD, *(row.cells() for row in rows)]
-        plain = {"rows": [row.plain() for row in rows]}
-        return answer(plain, map(visible, table(lines, right=range(4, 7))))
+        targets = results.target_lines(session.profile(), service)
+        shown = (*table(lines, right=range(4, 7)), *(f"target {line}" for line in targets))
+        plain = {"rows": [row.plain() for row in rows], "targets": targets}
+        return answer(plain, map(visible, shown))
     names = [name.strip() for name in (variants or "").split(",") if name.strip()]
     if missing:
         names += [row.variant for row in rows if not row.run]
@@ -90,10 +92,10 @@ def command(
     kept = results.write_matrix(session, service)
     page, _ = results.write_page(session, service, None)
     measured = sweep.lines_of(summary["rows"])
-    shown = (
+    printed = (
         *map(visible, table(measured, right=range(3, len(measured[0]) - 1))),
         f"{outcome}; the record is {path}",
         f"the matrix is {kept}; {page.absolute().as_uri()} shows it",
     )
     document = {"outcome": outcome, "record": str(path), **summary}
-    return answer(document, shown, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)
+    return answer(document, printed, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgen.__main__ import main
 from envgen.bench import matrix, page
 from envgen.bench.record import RunRecord
+from envgen.cli.run import up
 
+TOP = Path(__file__).resolve().parents[3]
 DAY = datetime(2026, 11, 1, tzinfo=timezone.utc)
 
 
@@ -41,11 +47,38 @@ def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured
     ]  # fmt: skip
     assert rows[0].prefill_tps == 2000 and rows[0].answers == "same" and rows[3].answers == ""
     assert rows[0].start == "envgen up serve -p prod" and rows[3].start.endswith("--variant eager")
+    typed = up.command.make_context("up", rows[3].start.split()[2:]).params
+    assert (typed["names"], typed["profile"], typed["variant"]) == (("serve",), "prod", ("eager",))
     assert rows[2].cells()[4:8] == ("TODO",) * 4 and rows[0].made_of["driver"] == "580.142"
     text = matrix.markdown("prod", rows, ["llama.cpp: 57.85"])
     assert "| plain | 0.33.0 | 2026-11-03 | pp2048 tg32 | 2,000.0 | 61.0 | 50.0 | same | best | b |" in text
     assert "- b: `envgen up serve -p prod`, lock bbbbbbbbbbbb" in text
     assert matrix.rows_of(runs, "prod", "other", []) == []
+
+
+@pytest.mark.parametrize(
+    ("project", "profile", "variants"),
+    [
+        (".", "prod", ["plain", "eagle3", "ngram", "debug", "cutlass", "flashinfer"]),
+        ("examples/from-source", "fork", ["plain", "eagle3", "debug", "baseline", "marlin", "moe", "moe_qkv_o"]),
+    ],
+)
+def test_the_shipped_matrix_has_each_variant_and_the_targets_before_anything_was_measured(
+    project: str, profile: str, variants: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a sweep without measuring prints it, and as the page shows it."""
+    file = str(shutil.copy(TOP / project / "envgen.yaml", tmp_path))
+    assert main(["sweep", "serve", "--dry-run", "-f", file, "-p", profile]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.endswith("TODO")]
+    assert {*variants} <= {row[0] for row in rows} and all(row[1:] == ["pp2048", "tg32", *["TODO"] * 4] for row in rows)
+    assert any(line.startswith("target llama.cpp: 57.85 tokens/s (llama-bench, ") for line in lines)
+    assert any(line.startswith("target SGLang: 52.37 tokens/s") for line in lines)
+
+    assert main(["results", "html", "serve", "-f", file, "-p", profile, "--json"]) == 0
+    html = Path(json.loads(capsys.readouterr().out)["file"]).read_text(encoding="utf-8")
+    assert html.count("TODO") >= 4 * len(rows) and all(variant in html for variant in variants)
+    assert "llama.cpp: 57.85 (llama-bench, build f5acfb2ff" in html and "SGLang: 52.37" in html
 
 
 class Tags(HTMLParser):
@@ -67,7 +100,7 @@ EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m{{ 7*7 }}
 def rendered(text: str) -> str:
     answers = {"rows": [{"verdict": text, "name": text, "seen": text}]}
     kernels = [{"name": text, "calls": 1, "us": 5.0}]
-    phases = {text: {"kernels": kernels, "wall_us": 10.0, "busy_us": 5.0, "device": "gpu"}}
+    phases = {text: {"kernels": kernels, "wall_us": 10.0, "busy_us": 5.0, "device": text}}
     runs = [
         bench("a", 1, 40, text, kernels=[text], flags=[text], lock=text),
         bench("b", 2, 50),
