@@ -31,7 +31,7 @@ from envgen.lock.servers import size_of
 from envgen.profile.model import GpuMode, Mode
 from envgen.profile.service import ModelRef
 from envgen.render.outputs import BASE_STAGE
-from envgen.text import GIB, is_terminal, progress, step_line
+from envgen.text import GIB, duration, first_of, is_terminal, progress, step_line, visible
 
 MEGABITS = 100  # of the connection by which the time of a download is estimated
 EVERY = 30.0  # seconds between two lines about a download that nothing else is printed beside
@@ -134,21 +134,27 @@ def _downloads(service: LiveService) -> Iterator[Download]:
             yield Download(model, 0, held.bytes, why)
 
 
-def record_sources(deployment: Deployment) -> None:
-    """Record what fresh modules were compiled from, so that later answers of `envgen cache` are
-    certain.
+def record_sources(deployment: Deployment, seconds: float) -> None:
+    """Record what fresh modules were compiled from, and with which driver, so that later answers of
+    `envgen cache` are certain.
 
-    A start that ended well has just compiled or loaded them.
+    A start that ended well has just compiled or loaded them. What FlashInfer's log says of the
+    last ``seconds`` is printed.
     """
     if deployment.gpu is GpuMode.NONE or CACHE not in deployment.profile.caches:
         return
     with suppress(EnvgenError, OSError):
         cache = JitCache(deployment)
         modules = cache.inventory().modules
-        if new := tuple(
-            module.name for module in modules if module.state == "fresh" and module.guess
-        ):
-            cache.baseline(make_query(new))
+        since = time.time() - seconds
+        compiled = [one for one in modules if one.modified > since and one.seconds >= 1]
+        took = [f"{visible(one.name)} {duration(one.seconds)}" for one in compiled]
+        if took:
+            progress(f"  FlashInfer compiled {', '.join(first_of(took, 5))}")
+        fresh = [one.name for one in modules if one.state == "fresh" and one.guess]
+        fresh += [one.name for one in modules if one.kind == "cute_dsl" and one.baseline == "none"]
+        if fresh:
+            cache.baseline(make_query(tuple(fresh)))
 
 
 # --- making it

@@ -5,6 +5,7 @@ several machines.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,12 +17,14 @@ from envgen.app.upgrade import journal
 from envgen.deployment.service import LiveService
 from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.engine.values import COMPOSE_PROJECT, Container
-from envgen.errors import EngineError
+from envgen.errors import EngineError, EnvgenError
+from envgen.jitcache.place import CACHE
+from envgen.jitcache.service import JitCache
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.prepare import prepare
 from envgen.serve.start import CREATE, INSTALL, KEEP, PREPARE, WAIT, Start, Started, Step
-from envgen.text import progress
+from envgen.text import first_of, progress, visible
 
 Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
 
@@ -144,6 +147,27 @@ def prepare_caches(service: LiveService) -> None:
     with_kernels(service.deployment, partial(prepare, service))
 
 
+def stale_by_driver(service: LiveService) -> list[str]:
+    """A note on kernels that another driver than that of the last start makes stale."""
+    profile, root = service.profile, service.deployment.root
+    noted = history.starts(root, profile.name, service.name)
+    if not noted or CACHE not in profile.caches or not service.deployment.is_local:
+        return []
+    then, now = (facts.get(history.DRIVER) for facts in (noted[-1].facts, history.machine_facts()))
+    if not then or not now or then == now:
+        return []
+    stale = list[str]()
+    with suppress(EnvgenError, OSError):
+        for module in JitCache(service.deployment).inventory().modules:
+            if any(reason.stale and reason.kind == "driver" for reason in module.reasons):
+                stale.append(visible(module.name))
+    if not stale:
+        return []
+    clear = profile.hint("cache", "clear --stale")
+    names = ", ".join(first_of(stale, 5))
+    return [f"driver {then} is now {now}, so compiled kernels are stale: {names}; `{clear}`"]
+
+
 def what_next(service: LiveService) -> str:
     """The commands for a service that keeps starting."""
     hint = service.profile.hint
@@ -171,4 +195,5 @@ def check(service: LiveService) -> Checked:
     if running:
         service, differing = compared(service, running)
     notes += preflight.notes(service, running=bool(running))
+    notes += [] if running else stale_by_driver(service)
     return Checked(service, running, differing, tuple(notes))

@@ -46,6 +46,7 @@ class KnownCache:
 FLASHINFER = KnownCache(
     "flashinfer",
     "/root/.cache/flashinfer",
+    {"FLASHINFER_JIT_BUILD_LOG": "/jit-builds.jsonl"},
     parents={"FLASHINFER_WORKSPACE_BASE": "/.cache/flashinfer"},
     compiles="FlashInfer",
     default="`~/.cache/flashinfer`",

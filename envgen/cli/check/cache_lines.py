@@ -43,10 +43,10 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield "no compiled modules" if inventory.exists else "no compiled modules, and no cache yet"
     else:
         rows: list[tuple[str, ...]] = [
-            ("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")
+            ("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "TOOK", "AGE", "STATE")
         ]
         rows += [_row(module) for module in inventory.modules]
-        yield from table(rows, right=(3, 4, 5))
+        yield from table(rows, right=(3, 4, 5, 6))
         total = sum(module.bytes for module in inventory.modules)
         yield f"{counted(len(inventory.modules), 'module')}, {size(total)}"
         guesses = [module for module in inventory.modules if module.guess]
@@ -81,6 +81,7 @@ def _row(module: Module) -> tuple[str, ...]:
         visible(module.name),
         size(module.bytes),
         str(module.objects),
+        duration(module.seconds) if module.seconds else "-",
         _age(module.modified),
         state,
     )
@@ -103,6 +104,8 @@ def evidence(evidence: Inventory) -> Iterator[str]:
     )
     for module in evidence.modules:
         yield f"{visible(module.name)} ({_in(module.version, module.arch)}): {_state(module)}"
+        if module.seconds:
+            yield f"  FlashInfer compiled it in {duration(module.seconds)}"
         for reason in module.reasons:
             count = len(reason.files) + reason.more
             files = f"{counted(count, 'file')}: " if count else ""

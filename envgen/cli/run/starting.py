@@ -61,7 +61,7 @@ def up(
                 if options.wait and not started.already and service.described.cluster is None:
                     from envgen.app.provision import record_sources  # not where nothing is done
 
-                    record_sources(service.deployment)
+                    record_sources(service.deployment, started.seconds)
                 documents.append(started_document(service, started, waited=options.wait))
                 if not wants_json():
                     print_started(service, started, waited=options.wait)

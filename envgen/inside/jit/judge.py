@@ -13,11 +13,18 @@ from dataclasses import asdict
 from functools import cached_property, lru_cache
 from typing import Any, Callable
 
-from envgen.inside.common import PATCHES, read_bytes
+from envgen.inside.common import PATCHES, read_bytes, read_text
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, shadows, texts_of
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
-from envgen.inside.jit.libraries import InstalledPackage, package_of, runs
+from envgen.inside.jit.libraries import (
+    InstalledPackage,
+    backend_for,
+    backends,
+    driver_of,
+    package_of,
+    runs,
+)
 from envgen.inside.jit.locks import (
     BATCH,
     Held,
@@ -144,6 +151,59 @@ def write_record(cache: Shelves, shelf: Shelf, name: str, text: str) -> None:
         os.rename(temporary, name + ".json", src_dir_fd=fd, dst_dir_fd=fd)
 
 
+# A module of CuTe DSL has no list of files: FlashInfer compares what it is made of itself, in its
+# meta.json. The record has the driver with which it was compiled.
+
+META = "meta.json"
+DRIVER = "driver"
+
+
+def _made(shelf: Shelf, name: str) -> list[int]:
+    """When a module of CuTe DSL was begun: the time of its meta.json; [] without one."""
+    try:
+        with tree.opened(name, shelf.fd) as fd:
+            return [os.stat(META, dir_fd=fd, follow_symlinks=False).st_mtime_ns]
+    except OSError:
+        return []
+
+
+def _note_driver(cache: Shelves, shelf: Shelf, name: str) -> str:
+    """Record the driver of a module of CuTe DSL, once; returns the reason for none."""
+    driver, made = driver_of(), _made(shelf, name)
+    booted = re.search(r"^btime (\d+)", read_text("/proc/stat", 1 << 20), re.M)
+    record = read_record(cache, shelf, name)
+    if record is not None and record["library"] == made:
+        return ""
+    if not driver or not made or booted is None:
+        return "its driver is not known"
+    if made[0] < int(booted[1]) * 10**9:
+        return "it is older than this start of the machine"
+    shape = {"format": FORMAT, "library": made, "files": {}, "flags": {}, "ninja": ""}
+    write_record(cache, shelf, name, json.dumps({**shape, "env": {DRIVER: driver}}))
+    return ""
+
+
+# FlashInfer's own log of what it compiled (0.7.4), a line of JSON each: FLASHINFER_JIT_BUILD_LOG.
+BUILDS = "jit-builds.jsonl"
+
+
+def seconds_of_builds(cache: Shelves) -> dict[str, list[tuple[float, float]]]:
+    """Module -> (when it ended, seconds) of each of its builds. What can't be read is left out."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    try:
+        lines = tree.read_file(BUILDS, cache.fd).splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            build = json.loads(line)
+            when, seconds = float(build["time"]), float(build["seconds"])
+            found.setdefault(str(build["name"]).partition("/")[0], []).append((when, seconds))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found
+
+
 # From this release on FlashInfer writes build.ninja again if it would differ; before, only if it
 # was missing.
 REWRITES = (0, 6, 11, 1)
@@ -189,6 +249,11 @@ class Judge:
             return {}
 
     @cached_property
+    def builds(self) -> dict[str, list[tuple[float, float]]]:
+        """The builds in FlashInfer's log."""
+        return seconds_of_builds(self.cache)
+
+    @cached_property
     def generators(self) -> list[str]:
         """The generators of the FlashInfer that Python imports."""
         return generators(self.package.root)
@@ -196,6 +261,13 @@ class Judge:
     def judge(self, shelf: Shelf, module: Module) -> None:
         """Find the state of one module, and all reasons for it."""
         is_debug, masking, foreign = False, "", self.foreign(shelf)
+        if module.kind == "cute_dsl":
+            self._driver(shelf, module)
+        # A library that was up to date is logged again, with next to no time.
+        ended = [
+            took for when, took in self.builds.get(module.name, ()) if when > module.modified - 2
+        ]
+        module.seconds = max(ended, default=0.0)
         if module.kind == "ninja":
             masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
             if self.thorough or not module.locked:
@@ -376,6 +448,21 @@ class Judge:
                 newer,
             )
         self._missing([path for path, stamp in stamps.items() if stamp is None], module)
+
+    def _driver(self, shelf: Shelf, module: Module) -> None:
+        """A driver for which CuTe DSL picks another backend than the one that compiled the module."""
+        record, made = read_record(self.cache, shelf, module.name), _made(shelf, module.name)
+        if record is None or record["library"] != made:
+            return
+        module.baseline = "recorded"
+        then, now, installed = str(record["env"].get(DRIVER)), driver_of(), backends()
+        before, picked = backend_for(then, installed), backend_for(now or then, installed)
+        message = "was compiled with driver " + then
+        if len(installed) > 1 and before != picked:
+            message += " and CuTe DSL's " + before + "; with driver " + now + " it picks " + picked
+            module.prove("driver", message + ", which FlashInfer does not notice")
+        else:
+            module.add("driver", message, stale=False)
 
     def _missing(self, gone: list[str], module: Module) -> None:
         if gone and self.blind:
@@ -571,8 +658,12 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
             for name, kind in choice.entries.items():
                 if kind != "folder":
                     continue
-                recipe = reader.read(choice.shelf, name)
-                why, changed = _record(cache, recipe, files, request, made_by)
+                changed: list[str] = []
+                if _made(choice.shelf, name):
+                    why = _note_driver(cache, choice.shelf, name)
+                else:
+                    recipe = reader.read(choice.shelf, name)
+                    why, changed = _record(cache, recipe, files, request, made_by)
                 records.append(BaselineRecord(name, not why, why, changed[:NAMED]))
         result = RecordedBaseline(root_of(request), tuple(records), tuple(cache.problems))
     return asdict(result)

@@ -1,5 +1,5 @@
 """The layout of a cache: ``<root>/<version>[/<arch>]/cached_ops/<module>`` (FlashInfer 0.5.3 to
-0.7.2).
+0.7.4).
 
 Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing.
 """

@@ -5,6 +5,7 @@ ones.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -29,6 +30,35 @@ def runs(code: str, device: str) -> bool:
     if made is None or gpu is None or made[0] != gpu[0]:
         return False
     return made[1] == gpu[1] if made[2] == "a" else made[1] <= gpu[1]
+
+
+# CuTe DSL's backends and the first driver of each: it picks the newest that the driver supports
+# (nvidia-cutlass-dsl 4.8.0). FlashInfer up to 0.7.4 has the installed ones in its key, not the
+# picked one.
+FIRST_DRIVERS = {"cu12": 525, "cu13": 580}
+_BACKEND = re.compile(r"nvidia-cutlass-dsl-libs-(cu\d\d)\Z")
+
+
+def driver_of() -> str:
+    """The version of this machine's NVIDIA driver; "" without one."""
+    match = re.search(r"\b(\d{3,4}(?:\.\d+){1,2})\b", read_text("/proc/driver/nvidia/version"))
+    return match[1] if match else ""
+
+
+def backends() -> list[str]:
+    """The installed backends of CuTe DSL."""
+    names = {str(one.metadata["Name"]) for one in importlib.metadata.distributions()}
+    found = (_BACKEND.match(name.lower().replace("_", "-")) for name in names)
+    return sorted(match[1] for match in found if match)
+
+
+def backend_for(driver: str, installed: list[str]) -> str:
+    """The backend that CuTe DSL picks; where it is not known, the driver stands for it."""
+    major = re.match(r"\d{3,4}", driver)
+    if major is None or any(name not in FIRST_DRIVERS for name in installed):
+        return "what it picks for driver " + driver
+    fitting = [name for name in installed if FIRST_DRIVERS[name] <= int(major[0])]
+    return max(fitting, default="")
 
 
 # The package is found, and not imported, which would import torch.

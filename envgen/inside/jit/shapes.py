@@ -50,7 +50,7 @@ class Module:
     ``locked``: None if unknown; ``lock``: device and inode of the held lock. ``unread``: the number
     of unreadable parts. ``state``: see docs/jit-cache.md; ``guess``: without a baseline as proof.
     ``baseline``: none, recorded or outdated (of an earlier build). ``checked``: the number of
-    compared files.
+    compared files. ``seconds``: its compilation, by FlashInfer's own log; 0: unknown.
     """
 
     version: str
@@ -71,6 +71,7 @@ class Module:
     baseline: str = "none"
     reasons: list[Reason] = field(default_factory=list)
     checked: int = 0
+    seconds: float = 0.0
 
     def add(
         self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True

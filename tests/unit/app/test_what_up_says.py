@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.app import provision, up, weights
+from envgen.app import history, provision, start, up, weights
 from envgen.deployment.service import LiveService
 from envgen.engine import endpoint
 from envgen.errors import BuildError, EngineError, LockError, RefusedError
+from envgen.inside.jit.shapes import Module
 from envgen.profile.model import GpuMode
 from envgen.profile.service import ModelRef
 from envgen.text import network_reason
@@ -125,7 +126,7 @@ class Cache:
             ("norm", "stale", True),
             ("rope", "partial", False),
         )
-        return SimpleNamespace(modules=[SimpleNamespace(name=n, state=s, guess=g) for n, s, g in rows])
+        return SimpleNamespace(modules=[Module("0.7.4", "121a", n, state=s, guess=g) for n, s, g in rows])
 
     def baseline(self, query: Any) -> None:
         Cache.recorded.append(query.patterns)
@@ -138,5 +139,33 @@ def test_a_fresh_module_without_proof_gets_its_baseline(monkeypatch: pytest.Monk
     monkeypatch.setattr(provision, "JitCache", Cache)
     Cache.recorded, Cache.refuses = [], refuses
     deployment: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=SimpleNamespace(caches={"flashinfer": None}))
-    provision.record_sources(deployment)
+    provision.record_sources(deployment, 1.0)
     assert Cache.recorded == [("sampling",)]  # not the stale one, not what is proven, not what is half built
+
+
+def test_a_new_driver_is_said_before_a_start_where_it_makes_kernels_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    stale = Module("0.7.4", "121a", "moe_cute_dsl", state="stale")
+    stale.prove("driver", "was compiled with driver 575.57")
+
+    def jit_cache(_deployment: object) -> Any:
+        asked.append("asked")
+        return SimpleNamespace(inventory=lambda: SimpleNamespace(modules=[stale, Module("0.7.4", "121a", "page")]))
+
+    monkeypatch.setattr(start, "JitCache", jit_cache)
+    hint = lambda *words: " ".join(("envgen", *words, "-p prod"))  # noqa: E731
+    profile = SimpleNamespace(name="prod", caches={"flashinfer": None}, hint=hint)
+    deployment = SimpleNamespace(root=None, is_local=True)
+    service: Any = SimpleNamespace(name="serve", profile=profile, deployment=deployment)
+
+    def notes(then: str, now: str) -> list[str]:
+        noted = [history.NotedStart("2026-11-12T10:00:00Z", 1.0, {history.DRIVER: then} if then else {})]
+        monkeypatch.setattr(history, "starts", lambda *_: noted)
+        monkeypatch.setattr(history, "machine_facts", lambda: {history.DRIVER: now} if now else {})
+        return start.stale_by_driver(service)
+
+    for then, now in (("580.142", "580.142"), ("", "580.142"), ("580.142", "")):
+        assert notes(then, now) == [] and not asked  # no container is started for it
+    (line,) = notes("575.57", "580.142")
+    assert "driver 575.57 is now 580.142" in line
+    assert "moe_cute_dsl" in line and "page" not in line and "`envgen cache clear --stale -p prod`" in line

@@ -535,3 +535,70 @@ def test_every_target_needs_a_library(tmp_path: Path) -> None:
     assert found.masking("page", ["120f", "121a"]) == str(wheel / "page/page.so")
     assert found.masking("page", ["90a", "121a"]) == ""
     assert found.masking("page", []) == ""
+
+
+# What a driver decides, and FlashInfer's own log (0.7.4)
+
+CUTE = "moe_gated_sm121_cute_dsl"
+
+
+@pytest.fixture
+def cute(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Module]:
+    """A module of CuTe DSL, and what is said of it with this driver and these backends."""
+    put(lab.shelf.ops / CUTE / "meta.json", "{}")
+    put(lab.shelf.ops / CUTE / "kernel_1.o")
+
+    def with_driver(driver: str, *installed: str) -> Module:
+        monkeypatch.setattr(judge, "driver_of", lambda: driver)
+        monkeypatch.setattr(judge, "backends", lambda: list(installed))
+        return lab.why(CUTE)
+
+    return with_driver
+
+
+def test_a_driver_that_switches_the_backend_makes_it_stale(lab: Lab, cute: Callable[..., Module]) -> None:
+    both = ("cu12", "cu13")
+    assert (cute("575.57.08", *both).state, lab.why(CUTE).baseline) == ("unknown", "none")
+    (noted,) = lab.baseline(CUTE).modules
+    assert noted.recorded, noted.reason
+    assert cute("575.57.08", *both).baseline == "recorded"
+    for driver, installed in (
+        ("570.1.1", both),  # the same backend
+        ("580.142", ("cu13",)),  # the only one
+        ("", both),  # none is seen from here
+    ):
+        module = cute(driver, *installed)
+        assert (module.state, module.reasons[0].message) == ("unknown", "was compiled with driver 575.57.08")
+    module = cute("580.142", *both)
+    assert (module.state, module.guess) == ("stale", False)
+    assert "575.57.08 and CuTe DSL's cu12; with driver 580.142 it picks cu13" in module.reasons[0].message
+    assert cute("590.44.01", "cu13", "cu14").state == "stale"  # a backend that envgen does not know
+    assert [one.name for one in lab.clear_stale().modules] == [CUTE]
+    assert (lab.shelf.ops / "page").exists() and not (lab.shelf.ops / CUTE).exists()
+
+
+def test_the_driver_is_noted_once_and_only_where_it_is_known(lab: Lab, cute: Callable[..., Module]) -> None:
+    cute("")
+    assert [one.reason for one in lab.baseline(CUTE).modules] == ["its driver is not known"]
+    cute("580.95.05")
+    os.utime(lab.shelf.ops / CUTE / "meta.json", (1, 1))
+    assert "older than this start" in lab.baseline(CUTE).modules[0].reason
+    put(lab.shelf.ops / CUTE / "meta.json", "{ }")
+    lab.baseline(CUTE)
+    cute("590.44.01")
+    lab.baseline(CUTE)
+    assert lab.why(CUTE).reasons[0].message == "was compiled with driver 580.95.05"
+    put(lab.shelf.ops / CUTE / "meta.json", "{  }")  # FlashInfer compiled it again
+    assert lab.why(CUTE).baseline == "none"
+
+
+def test_seconds_are_those_of_the_log(lab: Lab) -> None:
+    """As FlashInfer 0.7.4 wrote them with a real nvcc: a library that was up to date is logged again."""
+    built = (lab.shelf.ops / "page/page.so").stat().st_mtime
+    line = '{{"toolchain": "nvcc", "name": "{}", "seconds": {}, "pid": 69, "time": {}}}\n'
+    lines = [
+        line.format("page", 99.5, built - 500), line.format("page", 41.309, built + 0.1), "{", "[]", "\xff",
+        line.format("page", 0.015, built + 60), line.format("rope", '"x"', built),
+    ]  # fmt: skip
+    put(lab.root / "jit-builds.jsonl", "".join(lines))
+    assert {name: module.seconds for name, module in lab.list().items()} == {"page": 41.309, "rope": 0.0}

@@ -20,9 +20,14 @@ def test_each_cache_sets_variables_that_no_other_sets(name: str) -> None:
 
 
 def test_flashinfer_looks_below_its_base() -> None:
-    assert FLASHINFER.environment("/data/.cache/flashinfer") == {"FLASHINFER_WORKSPACE_BASE": "/data"}
-    assert FLASHINFER.environment("/.cache/flashinfer") == {"FLASHINFER_WORKSPACE_BASE": "/"}
-    assert FLASHINFER.environment("/elsewhere") == {}, "FlashInfer always looks in .cache/flashinfer below its base"
+    assert FLASHINFER.environment("/data/.cache/flashinfer") == {
+        "FLASHINFER_WORKSPACE_BASE": "/data",
+        "FLASHINFER_JIT_BUILD_LOG": "/data/.cache/flashinfer/jit-builds.jsonl",
+    }
+    assert FLASHINFER.environment("/.cache/flashinfer")["FLASHINFER_WORKSPACE_BASE"] == "/"
+    assert list(FLASHINFER.environment("/elsewhere")) == ["FLASHINFER_JIT_BUILD_LOG"], (
+        "FlashInfer always looks in .cache/flashinfer below its base"
+    )
 
 
 def test_the_table_of_the_docs_is_current() -> None:
