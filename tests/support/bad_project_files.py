@@ -421,3 +421,35 @@ extra("copy from an image by its tag", "COPY --from=alpine /a /b", ("is not a pl
 extra("copy of a machine's file", "COPY /etc/passwd /x", ("'/etc/passwd' is not a path in the project", ""))
 extra("copy of what is not there", "COPY own /x", ("'own' does not exist in the project", "create it"))
 dev("compose that is rendered", "compose: ⟦compose/dev.yaml", ("is not a path in the project", ""))
+
+# --- decisions that only one key has ----------------------------------------------------------------------------------
+
+dev("a service that is called all", "services: {⟦all: {command: [x]}}", ("'all' is a reserved name", "choose another"))
+dev("no command", "services: {s: {command: ⟦[]}}", ("is empty", "[vllm, serve, MODEL]"))
+dev("a flag as the program", "services: {s: {command: [⟦--x, org/m]}}", ("is no program", "[vllm, serve, org/m]"))
+dev("flags alone", "services: {s: {command: [⟦--x]}}", ("is no program", "[vllm, serve, MODEL]"))
+dev("a model as the program", "services: {s: {command: [⟦org/m]}}", ("is no program", "[vllm, serve, org/m]"))
+service("a number of 31 digits", "args: {a: {b: ⟦" + "1" * 31 + "}}", ("not a number that JSON can carry", "quote it"))
+HUB = "caches: {huggingface: {path: /root/.cache/huggingface, host: ~/hub}}\n"
+dev("a model without its cache", "services: {s: {command: [x], ⟦model: {repo: a/m}}}", ("no cache `huggingface`", "add"))
+dev("another model", HUB + "services: {s: {command: [vllm, serve, x], model: {repo: ⟦a/m}}}",
+    ("the command loads x", "which loads this model"))
+dev("another model in args", HUB + "services: {s: {command: [vllm, serve], args: {model: x}, model: {repo: ⟦a/m}}}",
+    ("the command loads x", "which loads this model"))
+dev("two revisions", HUB + "services: {s: {command: [vllm, serve, a/m], args: {revision: v1}, "
+    "model: {repo: a/m, revision: ⟦v2}}}", ("args.revision is v1", "one of them only"))
+dev("a package that is kept and removed", "pip: {protect: [Num_Py], remove: [torch, ⟦num-py]}",
+    ("num-py is also in pip.protect", "remove it from one of the two"))
+two("a machine twice", "{nodes: [one, two]}", "{nodes: [one, ⟦one]}", ("one is there twice", "name each machine once"))
+two("a flag of envgen's own, with _", "size: 2}", "size: 2, ⟦node_rank: 2}", ("is set by `cluster`", "leave it out"))
+two("data parallel, with _", "size: 2}", "size: 2, ⟦data_parallel_size: 2}", ("not supported with `cluster`", "tensor"))
+for kind, where, hint in (
+    ("a source", "sources: {vllm: {origin: {git: ⟦'https://joe:pw123456@h/x', ref: main}, package: vllm, "
+     "distribution: vllm}}", "git's credential helper"),
+    ("env", "env: {runtime: {A: ⟦hf_0123456789abcdefghij}}", "write `secrets: [A]`"),
+    ("a service's env", "services: {s: {command: [x], env: {A: ⟦hf_0123456789abcdefghij}}}", "write `secrets: [A]`"),
+    ("a command", "services: {s: {command: [x, ⟦hf_0123456789abcdefghij]}}", "write `secrets: [VLLM_API_KEY]`"),
+    ("args", "services: {s: {command: [x], args: {a: ⟦hf_0123456789abcdefghij}}}", "write `secrets: [VLLM_API_KEY]`"),
+    ("a description", "description: ⟦hf_0123456789abcdefghij", "keep it out of this file"),
+):
+    dev(f"a secret in {kind}", where, ("", hint))

@@ -111,6 +111,37 @@ def test_another_pythonpath(make: Make, sets: list[str], facts: dict[str, Any], 
     assert "its PYTHONPATH is /evil, not the container's" in seen and cure == better
 
 
+@pytest.mark.parametrize(
+    ("entry", "facts", "more", "words"),
+    [
+        ("/app", {}, {}, "the script's own folder /app"),
+        ("/app", {"how": "-m", "folder": "/x"}, {}, "the entry /app of sys.path"),
+        ("/x", {"how": "-m", "folder": "/x"}, {}, "its folder /x, which `-m` puts first on sys.path"),
+        ("/x", {"how": "-c", "folder": "/x"}, {}, "the entry /x of sys.path"),
+        ("", {"how": "-c", "folder": "/x"}, {}, "its folder /x, which `-c` puts first on sys.path"),
+        (None, {}, {"finder": "Editable"}, "the import hook Editable"),
+        (None, {}, {}, "no entry of sys.path"),
+        (
+            "/x",
+            {"changes": [{"what": "first", "entry": "/y", "file": "/a", "line": 1}]},
+            {},
+            "the entry /x of sys.path",
+        ),
+        ("/x", {"changes": [{"what": "first", "entry": "/x", "file": "/a", "line": 1}]}, {}, "/a, line 1 puts /x on"),
+    ],
+)
+def test_what_decided(make: Make, entry: str | None, facts: dict[str, Any], more: dict[str, Any], words: str) -> None:
+    evil = cell("/evil/flashinfer/__init__.py", entry, **more)
+    assert f"; {words}" in only(make, process(cells=[evil], **facts))[0]
+
+
+@pytest.mark.parametrize(("number", "words"), [(3, "process 3 (x); "), (4, "process 3 (x) and 1 more; ")])
+def test_some_programs_are_named(make: Make, number: int, words: str) -> None:
+    evil = [cell("/evil/flashinfer/__init__.py", "/evil")]
+    several = [process(pid=pid + 1, title="x", cells=evil) for pid in range(number)]
+    assert words in only(make, *several)[0]
+
+
 def test_workers_that_hide_their_start(make: Make) -> None:
     """vLLM's set their title; what they have loaded is seen all the same."""
     file = f"{SITE}/vllm/__init__.py"

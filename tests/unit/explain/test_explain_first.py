@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from envgen.__main__ import main
 from envgen.app.bundle import archive
 from envgen.explain import Circumstances
+from envgen.explain.first import Tracker
 from envgen.explain.read import cause_of, read_lines, text_lines
 from envgen.serve.ended import log_text
 
@@ -127,3 +128,30 @@ def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pyte
     for name, why in (("none", "has no server.log"), ("cut", "can't be read"), ("text", "can't be read")):
         assert main(["explain", str(tmp_path / f"{name}.tar.gz")]) == 2
         assert why in capsys.readouterr().err
+
+
+def test_a_cause_is_proven_only_of_what_failed() -> None:
+    lines = (LOGS / "shm.log").read_text(encoding="utf-8").splitlines()
+    assert read_lines(lines).cause is None
+    proven = read_lines(lines, Circumstances(failed=True)).cause
+    assert proven is not None and proven.rule == "shared_memory"
+
+
+RAISE = ["Traceback (most recent call last):", '  File "x.py", line 1, in x', "ValueError: x"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "raised"),
+    [
+        (["vllm: error: unrecognized arguments: --x"], True),
+        (RAISE, True),
+        ([*RAISE, "and on it goes"], True),
+        (["INFO all is well", "ERROR but not this"], False),
+        ([f"WARNING {line}" for line in RAISE], False),
+    ],
+)
+def test_what_was_raised(lines: list[str], raised: bool) -> None:
+    tracker = Tracker()
+    for number, line in enumerate(lines):
+        tracker.feed(line, number)
+    assert tracker.raised is raised

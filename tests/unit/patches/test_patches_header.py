@@ -8,7 +8,7 @@ import pytest
 
 from envgen.errors import ProjectError, RefusedError, UsageError
 from envgen.patches import series as folder
-from envgen.patches.series import head_of, in_range, load_series, read_header
+from envgen.patches.series import add, head_of, in_range, load_series, read_header
 from envgen.profile.model import Origin
 from envgen.profile.values import Pin, version_of_ref
 
@@ -130,3 +130,34 @@ def test_a_diff_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match="changes no file"):
         folder.add(tmp_path, "patches/x", "bin", HEAD, b"Binary files a/x and b/x differ\n")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("listed", "there", "name", "after"),
+    [
+        (None, {}, "0001-mine.patch", "0001-mine.patch\n"),
+        ("", {}, "0001-mine.patch", "0001-mine.patch\n"),
+        ("0001-a.patch\n", {"0001-a.patch": "x"}, "0002-mine.patch", "0001-a.patch\n0002-mine.patch\n"),
+        ("0007-a.patch # why", {}, "0008-mine.patch", "0007-a.patch # why\n0008-mine.patch\n"),  # it is not there
+        ("# 0009-a.patch\n", {}, "0001-mine.patch", "# 0009-a.patch\n0001-mine.patch\n"),
+        ("", {"0004-left.patch": "x"}, "0005-mine.patch", "0005-mine.patch\n"),  # in no series
+        ("own.patch\n", {"own.patch": "x"}, "0001-mine.patch", "own.patch\n0001-mine.patch\n"),
+        ("", {"0004-same.patch": "From: me\n\n" + DIFF}, "patches/v/0004-same.patch already has this change", ""),
+    ],
+)
+def test_a_new_patch_has_the_next_number(
+    tmp_path: Path, listed: str | None, there: dict[str, str], name: str, after: str
+) -> None:
+    folder = tmp_path / "patches/v"
+    folder.mkdir(parents=True)
+    if listed is not None:
+        (folder / "series").write_text(listed)
+    for file, text in there.items():
+        (folder / file).write_text(text)
+    if not after:
+        with pytest.raises(RefusedError, match=name):
+            add(tmp_path, "patches/v", "mine", "Subject: x\n", DIFF.encode())
+        return
+    assert add(tmp_path, "patches/v", "mine", "Subject: x\n", DIFF.encode()) == f"patches/v/{name}"
+    assert (folder / "series").read_text() == after
+    assert (folder / name).read_text() == f"Subject: x\n\n{DIFF}"

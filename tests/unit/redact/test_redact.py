@@ -98,6 +98,54 @@ def test_people_and_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "malice" in redacted and "~/x" in redacted
 
 
+@pytest.mark.parametrize(
+    ("home", "hidden"),
+    [("/home/ann", True), ("/home/ann/", True), ("/srv/x/y", True), ("/root", False), ("/x", False), ("", False)],
+)
+def test_the_home_of_a_user_is_a_tilde(home: str, hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", home)
+    path = f"{home.rstrip('/')}/cache/x"
+    assert redact(path) == ("~/cache/x" if hidden else path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "expected"),
+    [
+        ("USER", "bo", "bo is here", "bo is here"),  # two letters are in every text
+        ("USER", "bob", "bob is here", "[user] is here"),
+        ("SUDO_USER", "eve", "eve_x eve.x", "eve_x [user].x"),
+        ("LOGNAME", "root", "root is here", "root is here"),
+    ],
+)
+def test_names_of_users(name: str, value: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("USER", "LOGNAME", "SUDO_USER"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
+    assert redact(text) == expected
+
+
+@pytest.mark.parametrize("line", ["eos_token: endoftext", "pad_token_id=5025600", "draft-token=abcdefgh"])
+def test_tokens_of_a_vocabulary_stay(line: str) -> None:
+    assert redact(line) == line and "redacted" in redact(f"{line} hub_token={line[-8:]}")
+
+
+@pytest.mark.parametrize(
+    ("environ", "names", "hidden"),
+    [
+        ({"A_TOKEN": "abcdef"}, (), "abcdef"),
+        ({"A_TOKEN": "abcde"}, (), ""),
+        ({"A_TOKEN": "/a/file"}, (), ""),  # the place of a secret is none
+        ({"PLAIN": "abcdef"}, (), ""),
+        ({"PLAIN": "abcdef"}, ("PLAIN", "UNSET"), "abcdef"),
+        ({"PLAIN": "/a/file"}, ("PLAIN",), "/a/file"),  # a profile says that it is one
+    ],
+)
+def test_what_is_never_printed(environ: dict[str, str], names: tuple[str, ...], hidden: str) -> None:
+    assert (hidden in hidden_values(environ, names)) is bool(hidden) and bool(hidden_values(environ, names)) is bool(
+        hidden
+    )
+
+
 def test_values_of_this_shell_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "plainword-77")
     assert "plainword-77" not in redact("it said plainword-77 twice: plainword-77")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
 import pytest
 import yaml
@@ -82,6 +83,8 @@ def composed(text: str) -> str:
     return quote.compose_text([], {"a": text})
 
 
+SHARED = {"a": "y" * quote.LONG}
+
 REFUSED = [
     (quote.docker_value, "a\nb", "line break"),
     (quote.docker_value, "a\rb", "line break"),
@@ -93,6 +96,9 @@ REFUSED = [
     (quote.shell_word, "a\0b", "NUL"),
     (composed, "a\0b", "NUL"),
     (composed, "\udfff", "surrogate"),
+    (lambda text: quote.compose_variable("X", text), "a\nb", "line break"),
+    (lambda text: quote.compose_variable("X", "", after=text), "a\nb", "line break"),
+    (lambda text: quote.compose_variable("X", "", after=text), "$a", "cannot carry"),
     (quote.comment, "\ud800", "surrogate"),
     (quote.mount_path, "a,b", "mount"),
     (quote.mount_path, "a b", "mount"),
@@ -150,6 +156,32 @@ def test_what_is_short_stands_on_one_line() -> None:
     for line in ("  short: [a, b]", f"  check: [CMD, {long}]", "  map: {k: v}", "  alias: {k: *one}"):
         assert line in written.splitlines()
     assert f"  list:\n    - {long}\n" in written
+
+
+@pytest.mark.parametrize(
+    ("node", "extra"),
+    [
+        (lambda word: [word], 2),
+        (lambda word: [word, "b"], 5),
+        (lambda word: {"k": word}, 5),
+        (lambda word: {"key": word, "l": "b"}, 13),
+        (lambda word: {"k": [word]}, 7),
+        (lambda word: [[word], SHARED], 10),
+        (lambda word: [word, "off"], 9),  # with its quotes
+    ],
+)
+def test_how_much_stands_on_one_line(node: Any, extra: int) -> None:
+    """``extra``: what its brackets, commas and other words add to one word."""
+    for length, is_one in ((quote.LONG - extra - 1, True), (quote.LONG - extra, False)):
+        written = quote.compose_text([], {"x-one": SHARED, "services": {"s": node("x" * length)}})
+        (line,) = (line for line in written.splitlines() if line.startswith("  s:"))
+        assert (line != "  s:") is is_one
+
+
+@pytest.mark.parametrize(("key", "is_one"), [("ports", True), ("environment", False)])
+def test_variables_stand_on_lines_of_their_own(key: str, is_one: bool) -> None:
+    written = quote.compose_text([], {"services": {"s": {key: {"A": "b"}}}})
+    assert (f"s: {{{key}: {{A: b}}}}" in written) is is_one
 
 
 def test_the_places_of_a_copy_are_json_where_docker_would_read_more_in_them() -> None:
