@@ -48,7 +48,8 @@ FIRST = {
 }
 RULES = {
     "architecture": "architecture", "model-missing": "model_path", "model-type": "model_type",
-    "module": "module_absent", "quantization": "quantization_name", "weights-shape": "weights_shape",
+    "module": "module_absent", "parser": "parser_unknown", "quantization": "quantization_name",
+    "weights-shape": "weights_shape",
     "other-cuda": "cuda_runtime", "shm": "shared_memory", "template": "chat_template",
     "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
 }  # fmt: skip
