@@ -88,9 +88,13 @@ def rows_of(
     known = {row.variant for row in rows}
     rows += [MatrixRow(name, str(DEFAULT)) for name in variants if name not in known]
     order = {name: number for number, name in enumerate(variants)}
-    return sorted(
-        rows, key=lambda row: (order.get(row.variant, len(order)), row.variant, row.test, row.day)
-    )
+
+    def place(row: MatrixRow) -> tuple[Any, ...]:
+        """A longer name of a test has larger numbers in it."""
+        number = order.get(row.variant, len(order))
+        return number, row.variant, len(row.test), row.test, row.day
+
+    return sorted(rows, key=place)
 
 
 def _image(run: RunRecord) -> str:

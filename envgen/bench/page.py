@@ -82,8 +82,8 @@ class TargetLine:
 def decode_bars(
     rows: Sequence[MatrixRow], targets: Sequence[TargetLine]
 ) -> tuple[list[BarRow], list[Mark]]:
-    """A bar for each measured row, and a line for each target, on one scale."""
-    measured = [row for row in rows if row.decode_tps]
+    """A bar for each measured row that targets are for, and a line for each, on one scale."""
+    measured = [row for row in rows if row.decode_tps and _is_alone(row.test)]
     values = [row.decode_tps or 0.0 for row in measured] + [target.decode for target in targets]
     scale = WIDTH / max(values, default=1.0)
     bars = []
@@ -94,6 +94,11 @@ def decode_bars(
         bars.append(BarRow(f"{row.variant} {row.test}", (bar,), note))
     lines = [Mark(f"{one.name} {one.decode:g}", one.decode * scale, 0, 3) for one in targets]
     return bars, lines
+
+
+def _is_alone(test: str) -> bool:
+    """Whether the test is of one request without context, as the targets that are drawn."""
+    return " @ " not in test and " c" not in test
 
 
 def stacked(parts_of: Mapping[str, Mapping[str, float]], unit: str) -> list[BarRow]:
@@ -113,13 +118,13 @@ def stacked(parts_of: Mapping[str, Mapping[str, float]], unit: str) -> list[BarR
 
 
 def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Chart:
-    """The decode speed of each bench, by its day."""
+    """The decode speed of each bench with one request and no context, by its day."""
     points: list[tuple[datetime, float, str]] = []
     for run in records:
         for cell in run.summary.get("cells", ()) if run.kind == "bench" else ():
-            value = _median(cell, "decode_tps")
-            if value is not None:
-                points.append((run.started, value, f"{run.title} {cell.get('test', '')}"))
+            value, test = _median(cell, "decode_tps"), str(cell.get("test", ""))
+            if value is not None and _is_alone(test):
+                points.append((run.started, value, f"{run.title} {test}"))
     points = points[-MOST * 5 :]
     titles = list(dict.fromkeys(title for _, _, title in points))
     first = min((when for when, _, _ in points), default=datetime.min)
@@ -133,7 +138,10 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
         marks.append(
             Mark(label, x, HEIGHT - value / most * (HEIGHT - 10), titles.index(title) % COLORS)
         )
-    lines = [Mark(one.name, 0, HEIGHT - one.decode / most * (HEIGHT - 10), 3) for one in targets]
+    lines = []
+    for place, one in enumerate(targets):  # their names stand side by side
+        y = HEIGHT - one.decode / most * (HEIGHT - 10)
+        lines.append(Mark(f"{one.name} {one.decode:g}", 4 + place % 4 * WIDTH / 4, y, 3))
     days = (f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}") if points else ("", "")
     names = tuple(titles[:COLORS])
     return Chart(
@@ -142,9 +150,16 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
 
 
 def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
-    """The figures of one bench over its concurrency or depth; None where it has one size."""
+    """The figures of one bench over its concurrency or depth, where the other one is its least;
+    None where it has one size.
+    """
+    other = "context_tokens" if axis == "concurrency" else "concurrency"
+    cells = run.summary.get("cells", ())
+    least = min((number(cell.get(other)) or 0.0 for cell in cells), default=0.0)
     points = []
-    for cell in run.summary.get("cells", ()):
+    for cell in cells:
+        if (number(cell.get(other)) or 0.0) > least:
+            continue
         name = "total_tps" if "total_tps" in cell else "decode_tps"
         value = _median(cell, name)
         size = number(cell.get(axis))

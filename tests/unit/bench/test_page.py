@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from envgen.__main__ import main
 from envgen.bench import matrix, page
+from envgen.bench.compare import MatrixCell
 from envgen.bench.record import RunRecord
 from envgen.cli.run import up
 
@@ -131,6 +132,29 @@ def test_the_policy_allows_the_pages_own_style_alone() -> None:
     assert "http" not in re.sub(r"<title>.*?</title>", "", html.replace("http-equiv", ""))
     assert "TODO" in html and "llama.cpp 57.85" in html and "Where a token" in html and "Starts by phase" in html
     assert 'class="target"' in html and "By concurrency" in html
+
+
+def test_a_chart_has_what_can_be_compared() -> None:
+    """Targets are of one request without context; over one axis, the other one stays."""
+    sizes = [(0, 1), (16384, 1), (4096, 1), (0, 8), (4096, 8)]
+    cells = [
+        {"test": str(MatrixCell(32, 2048, depth, many)), "context_tokens": depth, "concurrency": many,
+         "decode_tps": {"median": 50.0 - many}} for depth, many in sizes
+    ]  # fmt: skip
+    run = RunRecord(Path("x"), "a", "bench", DAY, {"profile": "prod"}, {}, "passed", {"cells": cells})
+    drawn = {
+        axis: {mark.label.partition(":")[0] for mark in chart.marks}
+        for axis in ("concurrency", "context_tokens") if (chart := page.by_size(run, axis, ""))
+    }  # fmt: skip
+    assert drawn == {
+        "concurrency": {"pp2048 tg32", "pp2048 tg32 c8"},
+        "context_tokens": {"pp2048 tg32", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d16384"},
+    }
+    targets = [page.TargetLine(name, 50.0, "") for name in "abc"]
+    time = page.over_time([run], targets)
+    assert len(time.marks) == 1 and len({line.x for line in time.lines}) == 3
+    rows = [matrix.MatrixRow("plain", str(cell["test"]), decode_tps=1.0, run="a") for cell in cells]
+    assert [row.label for row in page.decode_bars(rows, targets)[0]] == ["plain pp2048 tg32"]
 
 
 def test_a_project_without_results_has_a_page() -> None:
