@@ -192,10 +192,13 @@ class PackageSets:
             if item["needs_metadata"]
             for word in ("--only-binary", normal(item["own"]))
         ]
+        # A source that is overridden has its own line: what others ask of it does not count.
+        forced = [item["words"][0] for item in items if normal(item["own"]) in off]
+        insisted = os.path.join(self.folder, "together.forced")
+        self.write(insisted, forced)
+        options = ["--find-links", self.links, "--override", insisted, *binary]
         try:
-            return self.choose(
-                "together", words, never, present, ["--find-links", self.links, *binary]
-            ), ""
+            return self.choose("together", words, never, present, options), ""
         except Failed as failure:
             return {}, " ".join(str(failure).split())[:400]
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from projects import Project, docker
 from toy_index import RELEASES, toy_project, write_index
+
+from envgen.app.upgrade import journal
 
 pytestmark = pytest.mark.engine
 
@@ -153,6 +157,7 @@ def test_who_pins_it_and_what_the_owner_insists_on(toy: Toy) -> None:
         toy.envgen("up", "serve", "--build", "--recreate", "--yes")
         left = toy.envgen("upgrade", "speed==2.0", *KEEP, code=1)
         assert "-50 %" in left.out and toy.runs() == "1.0"
+        assert left.json["changes"] == [{"name": "toyspeed", "before": "1.0", "after": "2.0"}]
     finally:
         toy.put(before)
 
@@ -311,3 +316,23 @@ def test_killed_while_it_is_kept_and_on_the_way_back(toy: Toy) -> None:
     killed(toy, "starting the candidate", 1, signal.SIGKILL, "upgrade", "--back")
     toy.envgen("upgrade", "--back")
     assert (toy.state(), toy.image(), toy.runs()) == (before, image, "1.0")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("room", [60, 150, 170, 220, 400])
+def test_a_disk_that_is_full_while_it_is_kept(tmp_path: Path, room: int) -> None:
+    """A real one, which is full at the journal, at the first, second and third file, or not at all."""
+    new = {"compose/prod.yaml": "n" * 4000, "envgen.lock": "n" * 40000, "envgen.yaml": "n" * 90000}
+    old = dict.fromkeys(new, "old")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}k", "small", tmp_path], check=True)
+    try:
+        (tmp_path / "compose").mkdir()
+        for name, text in old.items():
+            (tmp_path / name).write_text(text)
+        with contextlib.suppress(OSError):
+            journal.write_together(tmp_path, "prod", new)
+        with contextlib.suppress(OSError):  # what the next command does first
+            journal.finish(tmp_path / "envgen.yaml")
+        assert {name: (tmp_path / name).read_text() for name in old} in (old, new)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -79,7 +79,9 @@ class Handler(BaseHTTPRequestHandler):
 
 def make_arg_parser(parser):
     parser.add_argument("--port", type=int)
-    for name in ("distributed-executor-backend", "nnodes", "master-port", "node-rank", "master-addr"):
+    parser.add_argument("words", nargs="*")
+    for name in ("tensor-parallel-size", "distributed-executor-backend", "nnodes", "master-port", "node-rank",
+                 "master-addr", "served-model-name"):
         parser.add_argument("--" + name)
     parser.add_argument("--headless", action="store_true")
     FLAGS
@@ -105,6 +107,7 @@ VLLM = {
     "vllm/entrypoints/openai/cli_args.py": "from vllm.parser import make_arg_parser",
     "vllm/entrypoints/openai/api_server.py": "import toyserver\ntoyserver.main()\n",
 }
+SCRIPT = "[console_scripts]\nvllm = toyserver:main\n"
 FLAGS = 'parser.add_argument("--greeting")'
 BENCH = """
 import argparse, json, urllib.request
@@ -157,7 +160,7 @@ def wheel(folder: Path, name: str, version: str, requires: list[str], text: str)
     parser = text[text.find("def make_arg_parser") : text.find("def main")]
     held = {
         f"{module}.py": text,
-        **({**VLLM, "vllm/parser.py": parser} if name == "toyserver" else {}),
+        **({**VLLM, "vllm/parser.py": parser, f"{info}/entry_points.txt": SCRIPT} if name == "toyserver" else {}),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}{changes}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }

@@ -76,8 +76,8 @@ class Draft:
         if outcome.problems:
             raise LockError(problems=locks.problems_of(loaded, outcome.problems))
         for note in outcome.notes:
-            progress(f"note: {note}")
             self._require_agreement(chosen, note)
+            progress(f"note: {note}")
         self.sizes = outcome.sizes
         of = journal.state_of(loaded.project)
         return made.with_(candidate=Candidate(self.text, outcome.lock, of=of))
@@ -269,11 +269,15 @@ def differing(made: Session) -> list[InputChange]:
     project = made.loaded(local=False).project
     before = made.with_(candidate=None).profile(local=False)
     after = project.profiles[before.name]
-    old = locked(before, load(project.root) or Lock())
-    moved = changes(facts_of(old), facts_of(locked(after, made.tried.lock)))
-    named = [replace(one, name=_package(one.name)) for one in moved]
-    unique = dict.fromkeys(one for one in named if not one.name.endswith(" sha256"))
-    return sorted(unique, key=lambda one: (not _FIRST.match(one.name), one.name))
+    old = _by_package(before, load(project.root) or Lock())
+    moved = changes(old, _by_package(after, made.tried.lock))
+    return sorted(moved, key=lambda one: (not _FIRST.match(one.name), one.name))
+
+
+def _by_package(profile: Profile, lock: Lock) -> dict[str, str]:
+    """What a lock has for a profile; of a package in several steps, what the last one installs."""
+    facts = facts_of(locked(profile, lock))
+    return {_package(key): value for key, value in facts.items() if not key.endswith(" sha256")}
 
 
 def _package(name: str) -> str:

@@ -6,8 +6,10 @@ The answers are those of the release's own parser, configuration and selectors.
 from __future__ import annotations
 
 import base64
+import contextlib
 import glob
 import io
+import itertools
 import math
 import os
 import sys
@@ -69,9 +71,17 @@ def answer(request: Doc) -> Doc:
 
 
 def lay_over(code: str, folder: str) -> None:
-    """Import another release's Python (an archive) in place of what is installed."""
+    """Import another release's Python (an archive) in place of what is installed, whose compiled
+    modules it gets.
+    """
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(code))) as archive:
         archive.extractall(folder)
+    for package, here in itertools.product(os.listdir(folder), filter(None, sys.path)):
+        for path in glob.glob(os.path.join(here, package, "**", "*.so"), recursive=True):
+            link = os.path.join(folder, os.path.relpath(path, here))
+            os.makedirs(os.path.dirname(link), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.symlink(path, link)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
