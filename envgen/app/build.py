@@ -33,11 +33,9 @@ def request_of(deployment: Deployment, *, no_cache: bool = False) -> BuildReques
     """The request for buildx, its files written. RefusedError if a file that the profile names does
     not exist.
     """
-    profile, own, folder = (
-        deployment.profile,
-        deployment.require_own_files(),
-        deployment.workspace.folder,
-    )
+    profile = deployment.profile
+    own = deployment.require_own_files()
+    folder = deployment.workspace.folder
     jobs = profile.build.max_jobs.count
     secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
     for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
@@ -112,7 +110,8 @@ def try_patches(deployment: Deployment) -> None:
     """Try each series on the source that will be built. BuildError if a patch does not fit."""
     for line in deployment.left_out:
         progress(f"note: {line}")
-    started, runs = time.monotonic(), list[DryRun]()
+    started = time.monotonic()
+    runs = list[DryRun]()
     for source in (source for source in deployment.patched_sources if source.mounted is None):
         series = deployment.series[source.name]
         try:
@@ -136,7 +135,8 @@ def require_lock(deployment: Deployment) -> None:
 
     A development build prints what differs.
     """
-    profile, lock = deployment.profile, deployment.lock
+    profile = deployment.profile
+    lock = deployment.lock
     problems = lock_problems(deployment)
     foreign = lock is not None and bool(lock.python) and deployment.platform not in lock.python
     if problems and (foreign or profile.mode is Mode.PRODUCTION):
@@ -150,7 +150,8 @@ def require_lock(deployment: Deployment) -> None:
 
 def _unlocked(deployment: Deployment, problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """What the lock lacks, and the commands that lock it and build."""
-    profile, build = deployment.profile, deployment.profile.hint("build")
+    profile = deployment.profile
+    build = deployment.profile.hint("build")
     commands = [profile.lock_command]
     if deployment.base_moved:  # without it, a lock keeps the base that it has
         commands = [f"{profile.lock_command} --upgrade base"]
@@ -164,7 +165,8 @@ def _unlocked(deployment: Deployment, problems: Sequence[Problem]) -> tuple[Prob
 
 def lock_problems(deployment: Deployment) -> list[Problem]:
     """What a build would need and the lock file lacks."""
-    profile, lock = deployment.profile, deployment.lock
+    profile = deployment.profile
+    lock = deployment.lock
     if lock is None:
         return [Problem("no envgen.lock")]
     problems = [Problem(str(item)) for item in stale(profile, lock, deployment.platform)]
@@ -196,7 +198,8 @@ def _run(
     """Run buildx and log all of its output. Returns its result, the cause of a failure, and the
     log's path.
     """
-    root, now = deployment.root, datetime.now()
+    root = deployment.root
+    now = datetime.now()
     # Two builds may start in one second.
     path = state_dir(root, "logs") / f"build-{deployment.profile.name}-{now:%Y%m%dT%H%M%S.%f}.log"
     with files.create(path, within=root) as log:

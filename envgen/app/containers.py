@@ -22,11 +22,13 @@ def also_running(session: Session, deployment: Deployment) -> list[str]:
     """A line on each container of this folder that runs under another name: that of another profile,
     or one that the project had before.
     """
-    own, lines = deployment.profile.compose_name, list[str]()
+    own = deployment.profile.compose_name
+    lines = list[str]()
     profiles = session.loaded().project.profiles.values()
     commands = {one.compose_name: f"envgen ps --profile {one.name}" for one in profiles}
     for row in deployment.engine.listed():
-        name, folder = row.labels.get(COMPOSE_PROJECT, own), folder_of(row)
+        name = row.labels.get(COMPOSE_PROJECT, own)
+        folder = folder_of(row)
         if name != own and folder and same(folder, deployment.root):
             former = f"this project's name before: docker compose -p {name} down"
             lines.append(f"{row.name} ({commands.get(name, former)})")

@@ -186,8 +186,9 @@ def note(
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """What differs of the facts that both have, the most suspicious first."""
     both = before.keys() & now.keys() - {"free memory"}
+    others = sorted(both.difference(SUSPECTS))
     changed = []
-    for name in (*SUSPECTS, *sorted(both.difference(SUSPECTS))):
+    for name in (*SUSPECTS, *others):
         if name in both and before[name] != now[name]:
             changed.append(Change(name, before[name], now[name]))
     return changed

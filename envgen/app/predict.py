@@ -130,11 +130,9 @@ def release_in_engine(service: LiveService, *, fresh: bool = False) -> AskedRele
     """The running container of the service, else a temporary container of the image. ``fresh``:
     always the latter.
     """
-    deployment, profile, python = (
-        service.deployment,
-        service.profile,
-        run.shell_python(service.profile),
-    )
+    deployment = service.deployment
+    profile = service.profile
+    python = run.shell_python(service.profile)
     running = [] if fresh else deployment.containers((service.name,), all=False)
     for container in running:
         if container.state == "running":
@@ -201,7 +199,8 @@ def ask_release(
     ``replaced``: a running server would be; then its arguments are asked about for a CPU, too.
     ``code``: of other releases, that the image does not have yet.
     """
-    profile, name = service.profile, service.name
+    profile = service.profile
+    name = service.name
     if name not in servers(profile):
         return []
     if profile.mounted_sources and service.engine.volume(overlay_volume(profile)) is None:
@@ -245,7 +244,8 @@ def _compile_notes(service: LiveService, module: Compiling | None) -> list[str]:
             one.name == module.module and one.state == "fresh" for one in cache.inventory().modules
         ):
             return []
-    info, needed = service.engine.info(), service.described.needs_memory
+    info = service.engine.info()
+    needed = service.described.needs_memory
     free = meminfo().get("MemAvailable", info.memory) if info.local else info.memory
     line = module.line(info.cpus, free - (needed.bytes if needed else 0))
     less = compiles_less(service.profile, service.name)
@@ -254,7 +254,8 @@ def _compile_notes(service: LiveService, module: Compiling | None) -> list[str]:
 
 def _memory_notes(service: LiveService, prediction: Prediction) -> list[str]:
     """What the release would take, and whether this machine has it."""
-    memory, gpu = prediction.memory, prediction.gpu
+    memory = prediction.memory
+    gpu = prediction.gpu
     if memory is None:
         return []
     notes = [f"memory: {'; '.join(memory.lines())}"]
@@ -304,7 +305,8 @@ def examine(deployment: Deployment, context: Context) -> list[Finding]:
     """What `doctor --deep` reports of each server: each refusal and each contradiction is a
     finding.
     """
-    profile, reported = context.profile, list[Finding]()
+    profile = context.profile
+    reported = list[Finding]()
     if profile.gpu is GpuMode.NONE:
         return []
     names = servers(profile)
@@ -321,7 +323,8 @@ def examine(deployment: Deployment, context: Context) -> list[Finding]:
 
 def findings(prediction: Prediction, context: Context) -> list[Finding]:
     """A prediction as findings of doctor."""
-    judged, name = prediction.judgement, prediction.service
+    judged = prediction.judgement
+    name = prediction.service
     reported = [
         error(
             f"{name}: this vLLM refuses its settings ({one.step})",

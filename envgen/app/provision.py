@@ -102,7 +102,9 @@ def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -
 
     Services with `cluster` are left out: their image and weights are copied from the first machine.
     """
-    profile, downloads, replaces = deployment.profile, list[Download](), list[str]()
+    profile = deployment.profile
+    downloads = list[Download]()
+    replaces = list[str]()
     image = next((problem.message for problem in deployment.image_problems), "")
     for name in names or profile.services:
         service = LiveService(deployment, name)

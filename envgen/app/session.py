@@ -98,9 +98,10 @@ class Session:
         """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
         profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
         hide(hidden_values(os.environ, profile.secrets))
-        if self.candidate and self.candidate.tag:
-            name = ImageRef.parse(profile.image_name + self.candidate.tag)
-            profile = replace(profile, image=name)
+        tag = self.candidate.tag if self.candidate else ""
+        if tag:
+            image = ImageRef.parse(profile.image_name + tag)
+            profile = replace(profile, image=image)
         return replace(profile, options=self._options)
 
     def profiles(self, *, local: bool = True) -> list[Profile]:
@@ -147,7 +148,8 @@ class Session:
         """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are
         read from `.env`.
         """
-        profile, root = self.profile(), self.loaded().project.root
+        profile = self.profile()
+        root = self.loaded().project.root
         lacking = [name for name in profile.secrets if name not in os.environ]
         if lacking and self._dotenv is None:
             self._dotenv = {}
@@ -170,7 +172,8 @@ def with_running_variant(
 
     ``engine`` connects to its engine. ``stopped``: include stopped containers.
     """
-    profile, root = session.profile(), session.loaded().project.root
+    profile = session.profile()
+    root = session.loaded().project.root
     try:
         asked = engine()
         containers = asked.containers(profile.compose_name, service, all=stopped)

@@ -67,7 +67,8 @@ class Checked:
         """Start it, and wait until it is ready. ``agree`` is asked before a running container is
         replaced.
         """
-        service, running = self.service, self.running
+        service = self.service
+        running = self.running
         profile = service.profile
         chosen = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
         gpu = service.deployment.gpu.value
@@ -77,7 +78,8 @@ class Checked:
         changes = service.own_changes() if self.starts(options) else []
         if changes:
             progress(f"  note: {profile.compose} changes {', '.join(changes)}")
-        root, is_trial = service.deployment.root, service.deployment.own_lock is not None
+        root = service.deployment.root
+        is_trial = service.deployment.own_lock is not None
         broken_off = not is_trial and journal.abandoned(root, profile.name)
         if broken_off:
             progress("  a trial of an upgrade was broken off, and ends here: nothing was changed")
@@ -149,7 +151,8 @@ def prepare_caches(service: LiveService) -> None:
 
 def stale_by_driver(service: LiveService) -> list[str]:
     """A note on kernels that another driver than that of the last start makes stale."""
-    profile, root = service.profile, service.deployment.root
+    profile = service.profile
+    root = service.deployment.root
     noted = history.starts(root, profile.name, service.name)
     if not noted or CACHE not in profile.caches or not service.deployment.is_local:
         return []
@@ -176,7 +179,8 @@ def what_next(service: LiveService) -> str:
 
 def check(service: LiveService) -> Checked:
     """Check everything that a start on this engine needs. PreflightError with every problem."""
-    deployment, project = service.deployment, service.profile.compose_name
+    deployment = service.deployment
+    project = service.profile.compose_name
     try:
         engine = deployment.engine
         rows = engine.listed(all=True)
@@ -191,7 +195,8 @@ def check(service: LiveService) -> Checked:
     service = service.on(deployment)
     deployment.rendered_files().require_name(there)
     notes = preflight.check(service, rows, mine, partial(weights.preflight, service))
-    running, differing = next(iter(mine), None), tuple[str, ...]()
+    running = next(iter(mine), None)
+    differing = tuple[str, ...]()
     if running:
         service, differing = compared(service, running)
     notes += preflight.notes(service, running=bool(running))

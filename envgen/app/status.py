@@ -22,8 +22,10 @@ PATIENCE = 2.5  # seconds for each other machine
 
 def look(session: Session) -> dict[str, Any]:
     """The state of the session's profile as JSON. What does not answer in time is left out."""
-    project, profile = session.loaded().project, session.profile()
-    trouble, reachable = None, True
+    project = session.loaded().project
+    profile = session.profile()
+    trouble = None
+    reachable = True
     state: dict[str, Any] = {
         "profile": profile.name,
         "others": [name for name in project.profiles if name != profile.name],
@@ -85,7 +87,8 @@ def drift(session: Session, deployment: Deployment) -> list[str]:
         known = vars(deployment).get("rendered") if same else None
         if known is not None and (session.file or deployment.lock is not deployment.locked):
             known = None
-        name, lock = deployment.profile.name, deployment.lock_file
+        name = deployment.profile.name
+        lock = deployment.lock_file
         files = render_project(project, only=name, lock=lock, known=known)
     except EnvgenError:
         return []  # `render --check` reports it

@@ -218,14 +218,16 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     head = ("variant", "started", "answers", *labels, *named, "cause")
     lines: list[tuple[str, ...]] = [head]
     for row in rows:
-        marked = row["verdict"] + ("" if row["verdict"] in GOOD or not row["verdict"] else " !")
-        figures = (
-            f"{row['figures'][label]:,.1f}" if label in row["figures"] else "-" for label in labels
-        )
+        verdict = row["verdict"] or "-"
+        if verdict not in (*GOOD, "-"):
+            verdict += " !"
         started = "-" if row["seconds"] is None else duration(row["seconds"])
-        apart = {_target(gap): f"{gap['percent']:+.0f} %" for gap in row.get("targets", ())}
-        beside = (apart.get(name, "-") for name in named)
-        lines.append((row["variant"], started, marked or "-", *figures, *beside, row["cause"]))
+        cells = dict.fromkeys((*labels, *named), "-")
+        for label, figure in row["figures"].items():
+            cells[label] = f"{figure:,.1f}"
+        for gap in row.get("targets", ()):
+            cells[_target(gap)] = f"{gap['percent']:+.0f} %"
+        lines.append((row["variant"], started, verdict, *cells.values(), row["cause"]))
     return lines
 
 

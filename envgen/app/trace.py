@@ -136,7 +136,8 @@ def _summed(trial: Trial, run: Run, phase: str) -> Mapping[str, Any]:
 
     summary = ask({"folder": FOLDER, "decode": phase == "decode"})
     if file := summary.pop("file", ""):
-        content, part = b"", b"more"
+        content = b""
+        part = b"more"
         while part and len(content) < LARGEST:
             answer = ask({"file": file, "offset": len(content)})
             part = base64.b64decode(answer["part"])

@@ -75,7 +75,8 @@ class FigureRange:
 
     def __str__(self) -> str:
         spread = "" if self.variation is None else f", CV {self.variation:.1f} %"
-        least, most = min(self.values), max(self.values)
+        least = min(self.values)
+        most = max(self.values)
         return f"{self.median:,.2f} ({least:,.2f} to {most:,.2f}{spread}, {len(self.values)})"
 
 

@@ -42,8 +42,10 @@ def of_gpus(lines: Iterable[str]) -> dict[str, float]:
     """Watts and the highest memory in MiB of all GPUs together while they worked, and the percent
     of the seconds for each reason for which clocks fell. Empty where nothing tells it.
     """
-    watts, memory = defaultdict[str, list[float]](list), dict[str, float]()
-    reasons, working = Counter[str](), 0
+    watts = defaultdict[str, list[float]](list)
+    memory = dict[str, float]()
+    reasons = Counter[str]()
+    working = 0
     for line in lines:
         index, *values = [word.strip() for word in line.split(",")]
         try:
@@ -69,7 +71,8 @@ def of_gpus(lines: Iterable[str]) -> dict[str, float]:
 def lines_of(figures: Mapping[str, float], rate: float | None) -> Iterator[str]:
     """The figures as a person reads them. ``rate``: tokens a second."""
     if "step_tokens" in figures:
-        accepted, step = figures["accepted_percent"], figures["step_tokens"]
+        accepted = figures["accepted_percent"]
+        step = figures["step_tokens"]
         yield f"drafts: {accepted:.1f} % of their tokens accepted, {step:.2f} tokens a step"
     if watts := figures.get("watts"):
         each = f", {rate / watts:.2f} tokens/s a watt" if rate else ""

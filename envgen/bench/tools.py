@@ -145,7 +145,8 @@ class BenchTool:
             if done["code"]:
                 raise ValueError(f"it ended with exit code {done['code']}")
             measured = self._measured(cell, read_json(done["result"]), done)
-            drafted, drawn = meter.of_drafts(*done["drafts"]), meter.of_gpus(done["meter"])
+            drafted = meter.of_drafts(*done["drafts"])
+            drawn = meter.of_gpus(done["meter"])
             return replace(measured, beside={**drafted, **drawn})
         except MISSHAPEN as error:
             what = (

@@ -65,13 +65,15 @@ def rows_of(
     wall = float(summary.get("wall_us") or 0)
     kinds: dict[str, list[KernelRow]] = {}
     for kernel in summary.get("kernels", ()):
-        row = _row(str(kernel["name"]), int(kernel["calls"]), float(kernel["us"]), wall)
+        calls = int(kernel["calls"])
+        row = _row(str(kernel["name"]), calls, float(kernel["us"]), wall)
         kinds.setdefault(kind_of(row.name), []).append(row)
     summed = []
     for kind, rows in kinds.items():
+        rows.sort(key=lambda row: -row.sum_us)
         calls = sum(row.calls for row in rows)
-        total = _row(kind, calls, sum(row.sum_us for row in rows), wall)
-        summed.append((total, sorted(rows, key=lambda row: -row.sum_us)[:named]))
+        spent = sum(row.sum_us for row in rows)
+        summed.append((_row(kind, calls, spent, wall), rows[:named]))
     yield from sorted(summed, key=lambda pair: -pair[0].sum_us)
     if wall:
         gaps = max(0.0, wall - float(summary.get("busy_us") or 0))
@@ -92,8 +94,10 @@ def lines_of(
     head: tuple[str, ...] = ("kernel", "share", "calls", "mean, us", "sum, us")
     lines = [(*head, "before") if other else head]
     for row, kernels in rows_of(summary):
-        lines.append(_cells(row, "", against.pop(row.name, None), other is not None))
-        lines += [_cells(kernel, "  ", None, other is not None) for kernel in kernels]
+        before = against.pop(row.name, None)
+        lines.append(_cells(row, "", before, other is not None))
+        for kernel in kernels:
+            lines.append(_cells(kernel, "  ", None, other is not None))
     for name, row in against.items():
         lines.append((name, "-", "-", "-", "-", f"{row.share:.1f} %"))
     return lines

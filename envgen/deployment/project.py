@@ -64,7 +64,9 @@ class Deployment(BuiltImage):
 
     def _compose(self, services: Sequence[str], *, own: bool = True) -> Compose:
         """The rendered Compose files for this engine, with this machine's paths and user."""
-        profile, root, folder = self.profile, self.root, self.workspace.folder
+        profile = self.profile
+        root = self.root
+        folder = self.workspace.folder
         files: list[Path | None] = [folder / profile.compose_file]
         files.append(engine_file(profile, folder, self.gpu))
         if own:
@@ -186,7 +188,8 @@ class Deployment(BuiltImage):
 
     def require_name(self, there: Sequence[Container] | None = None) -> None:
         """RefusedError with the machine and both folders if the name belongs to another one."""
-        other, name = self.other_folder(there), self.profile.compose_name
+        other = self.other_folder(there)
+        name = self.profile.compose_name
         if other is not None:
             raise RefusedError(
                 self.named(f"{name} belongs to {other}; this is {self.root}"),
@@ -247,7 +250,8 @@ def engine_file(profile: Profile, folder: Path, gpu: GpuMode) -> Path | None:
         return None
     services = list[str]()
     for name, service in profile.services.items():
-        wanted, given = gpu_devices(service, written_mode(profile)), gpu_devices(service, gpu)
+        wanted = gpu_devices(service, written_mode(profile))
+        given = gpu_devices(service, gpu)
         if wanted != given:
             devices = f"!override {json.dumps(given)}" if given else "!reset []"
             reservations = f"{{reservations: {{devices: {devices}}}}}"

@@ -149,13 +149,15 @@ def holders(root: Path = Path("/")) -> list[Program]:
     known = {one.pid for one in programs}
     others = list[Program]()
     for folder in (root / "proc").glob("[0-9]*"):
-        words = _read(folder / "statm").split()
-        if len(words) > 2 and int(folder.name) not in known:
-            size = (int(words[1]) - int(words[2])) * pages  # without files that it maps
-            name = visible(_read(folder / "comm").strip())
-            others.append(Program(int(folder.name), name, size))
+        pid = int(folder.name)
+        match _read(folder / "statm").split():
+            case [_, resident, mapped, *_] if pid not in known:
+                size = (int(resident) - int(mapped)) * pages  # without files that it maps
+                name = visible(_read(folder / "comm").strip())
+                if size >= GIB // 2:
+                    others.append(Program(pid, name, size))
     others.sort(key=lambda one: -one.bytes)
-    return [*programs, *(one for one in others[:LARGEST] if one.bytes >= GIB // 2)]
+    return [*programs, *others[:LARGEST]]
 
 
 def _read(path: Path) -> str:

@@ -15,7 +15,8 @@ ROOT = "0:0"
 
 def caller() -> tuple[int, int]:
     """Uid and gid of the user who runs envgen; under sudo, of the user who called sudo."""
-    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    uid = os.environ.get("SUDO_UID", "")
+    gid = os.environ.get("SUDO_GID", "")
     if os.getuid() == 0 and uid.isdecimal() and gid.isdecimal():
         return int(uid), int(gid)
     return os.getuid(), os.getgid()

@@ -296,13 +296,15 @@ class _Text:
 
     def phase(self, number: int) -> Phase | None:
         """The phase whose sign stands last up to the line with this index."""
-        last, found = -1, None
+        last = -1
+        found = None
         for phase in phases():
             for sign in phase.signs:
                 numbers = self._numbers[sign]
                 index = bisect_right(numbers, number)
                 if index and numbers[index - 1] >= last:
-                    last, found = numbers[index - 1], phase
+                    last = numbers[index - 1]
+                    found = phase
         return found
 
     def search(

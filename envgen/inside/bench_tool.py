@@ -75,7 +75,8 @@ def run(request: Doc) -> Doc:
         env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))
         env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.monotonic()
-        meter, drafts = os.path.join(folder, "meter"), [counters(request["metrics"])]
+        meter = os.path.join(folder, "meter")
+        drafts = [counters(request["metrics"])]
         with metered(meter):
             code = watch(words, env, names, float(request["silence"]))
         drafts.append(counters(request["metrics"]))

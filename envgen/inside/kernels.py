@@ -80,7 +80,8 @@ def read(path: str) -> List[Doc]:
     if len(text) > LARGEST:
         raise ValueError("the trace %s has more than %d bytes" % (path, LARGEST))
     # Names of kernels are not always right UTF-8 or JSON.
-    events = json.loads(text.decode("utf-8", "replace"), strict=False).get("traceEvents", [])
+    document = json.loads(text.decode("utf-8", "replace"), strict=False)
+    events = document.get("traceEvents", [])
     return [one for one in events if one.get("ph") == "X" and "dur" in one]
 
 
@@ -131,7 +132,8 @@ def own_time(events: List[Doc]) -> List[Doc]:
     for rows in threads.values():
         open_: List[Doc] = []
         for one in sorted(rows, key=lambda row: (float(row["ts"]), -float(row["dur"]))):
-            start, length = float(one["ts"]), float(one["dur"])
+            start = float(one["ts"])
+            length = float(one["dur"])
             while open_ and start >= float(open_[-1]["ts"]) + open_[-1]["span"]:
                 open_.pop()
             if open_:
@@ -144,7 +146,8 @@ def own_time(events: List[Doc]) -> List[Doc]:
 
 def covered(spans: List[Interval]) -> float:
     """Microseconds in which at least one of the spans lies."""
-    total, end = 0.0, float("-inf")
+    total = 0.0
+    end = float("-inf")
     for start, stop in sorted(spans):
         if stop > end:
             total += stop - max(start, end)

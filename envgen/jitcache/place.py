@@ -48,7 +48,9 @@ def find_place(deployment: Deployment) -> AgentHost | None:
     EngineError without a container and an image; NotFoundError if the profile has no FlashInfer
     cache.
     """
-    engine, profile, own = deployment.engine, deployment.profile, cache_mount(deployment)
+    engine = deployment.engine
+    profile = deployment.profile
+    own = cache_mount(deployment)
     containers = engine.containers(project=profile.compose_name, all=True)
     for container in sorted(containers, key=lambda c: (c.service, c.name)):
         root = root_in(container.env, profile)

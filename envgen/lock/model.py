@@ -254,7 +254,8 @@ def _shaped(document: Any) -> dict[str, Any]:
     python = {}
     for profile, platforms in document.get("python", {}).items():
         python[profile] = {name: _resolved(one) for name, one in platforms.items()}
-    return {**document, "images": images, "git": git, "python": python}
+    shaped = {"images": images, "git": git, "python": python}
+    return {**document, **shaped}
 
 
 def _resolved(entry: Any) -> dict[str, Any]:

@@ -127,7 +127,9 @@ class PatchedSource:
         or the tag of the release, in a checkout on this machine or from the git server. Only what
         is read is downloaded.
         """
-        origin, version, folder = self.source.origin, self.version, self.mounted
+        origin = self.source.origin
+        version = self.version
+        folder = self.mounted
         if folder is not None:
             work = WorkTree(folder)
             return GitTree(
@@ -158,7 +160,8 @@ class PatchedSource:
         if not url:
             hint = "the build applies its patches; to test them before: git apply --check, in a checkout of the release"
             raise UsageError(f"the git repository of {self.name} is not known", hint=hint)
-        is_commit, tagged = _COMMIT.fullmatch(wanted) is not None, version_of_ref(wanted)
+        is_commit = _COMMIT.fullmatch(wanted) is not None
+        tagged = version_of_ref(wanted)
         # A branch is fetched every time: it may have moved.
         mirror, commit = Mirror.fetched(
             url, wanted, moves=not (is_commit or tagged), timeout=SECONDS
@@ -172,7 +175,8 @@ class PatchedSource:
 
     def wheel(self) -> WheelTree:
         """Its released wheel. EnvgenError without one."""
-        house, pip = self.profile.build.wheelhouse, self.profile.pip
+        house = self.profile.build.wheelhouse
+        pip = self.profile.pip
         folder = None
         if house is not None:
             folder = (self.root / Path(house.path).expanduser()).resolve()

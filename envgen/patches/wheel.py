@@ -128,7 +128,8 @@ def released(
     def fetch(wanted: Collection[str]) -> dict[str, bytes]:
         if at_hand:
             return read(sorted(wanted)) if wanted else {}
-        found, rest = {}, []
+        found = {}
+        rest = []
         for member in sorted(wanted):
             path = cache / hashlib.sha256(member.encode()).hexdigest()
             content = _kept(path)
@@ -160,7 +161,8 @@ def _kept(path: Path) -> bytes | None:
         data = files.read(path, limit=LARGEST + 32)
     except OSError:
         return None
-    digest, content = data[:32], data[32:]
+    digest = data[:32]
+    content = data[32:]
     return content if hashlib.sha256(content).digest() == digest else None
 
 
@@ -267,7 +269,9 @@ class _Remote(io.RawIOBase):
     def __init__(self, address: str) -> None:
         import requests
 
-        self._address, self._at, self._left = address, 0, FETCHED
+        self._address = address
+        self._at = 0
+        self._left = FETCHED
         self._session = requests.Session()
         whole = self._get(0, 0).headers.get("Content-Range", "").rpartition("/")[2]
         if not re.fullmatch(r"[0-9]{1,12}", whole):

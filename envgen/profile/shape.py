@@ -210,11 +210,16 @@ _SCALARS = {"str": str, "int": int, "bool": bool}
 def fields_of(cls: Any) -> dict[str, Field]:
     """The keys of a record class that a file may set, by name; empty for a class that has none."""
     fields = {}
+    module = sys.modules[cls.__module__]
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-        if key := field.metadata.get(_KEY):
-            shape = _shape(str(field.type).removesuffix(" | None"), sys.modules[cls.__module__])
-            default = field.default if field.default_factory is MISSING else field.default_factory()
-            fields[field.name] = Field(field.name, shape, key, default)
+        key = field.metadata.get(_KEY)
+        if not key:
+            continue
+        shape = _shape(str(field.type).removesuffix(" | None"), module)
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        fields[field.name] = Field(field.name, shape, key, default)
     return fields
 
 

@@ -147,7 +147,8 @@ class _Container:
         name = _NAMES.get(name, name)
         if name == "mount":
             parts = (part.partition("=") for part in value.split(","))
-            name, value = "volumes", _short({key: word for key, _, word in parts})
+            name = "volumes"
+            value = _short({key: word for key, _, word in parts})
         gpus = _GPUS.fullmatch(value) if name in ("gpus", "device", "devices") else None
         limit = re.fullmatch(r"([a-z]+)=\D*?(-?\d+)(?:\D+?\2)?\D*", value)
         mount = re.fullmatch(r"([.~][^:]*|[\w.-]+):(/[^:]*)(:[a-zA-Z,]+)?", value)

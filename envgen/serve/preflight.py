@@ -64,7 +64,9 @@ def check(
     ``weights``: what keeps it from loading its model; asked only if the image exists and it does
     not run. Nothing is started, pulled or written.
     """
-    deployment, profile, name = service.deployment, service.profile, service.name
+    deployment = service.deployment
+    profile = service.profile
+    name = service.name
     for container in mine:
         if container.state == "paused":
             hint = f"docker unpause {container.name}"
@@ -79,7 +81,8 @@ def check(
         raise PreflightError(name, (*makeable, *problems), only_lacking=not problems)
     notes = list[str]()
     if deployment.is_local and not mine:
-        needed, unified = service.described.needs_memory, profile.gpu is not GpuMode.NONE
+        needed = service.described.needs_memory
+        unified = profile.gpu is not GpuMode.NONE
         notes += memory.notes(name, needed, service.memory_floor, unified=unified)
         if profile.shares_memory:
             notes += memory.not_returned()
@@ -93,7 +96,8 @@ def notes(service: LiveService, *, running: bool) -> Iterator[str]:
     """Notes that hold on one machine and on several: patches, ports that are open to the network,
     secrets.
     """
-    deployment, profile = service.deployment, service.profile
+    deployment = service.deployment
+    profile = service.profile
     if profile.mounted_sources:
         from envgen.patches.checkout import lacking  # git, and all that applies patches
 
@@ -133,7 +137,8 @@ def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
 
     ``running``: the service already has its memory.
     """
-    deployment, own = service.deployment, service.profile.compose
+    deployment = service.deployment
+    own = service.profile.compose
     problems = list[Problem]()
     if own is not None:
         document = (deployment.document.get("services") or {}).get(service.name) or {}
@@ -204,14 +209,16 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
 def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
     """What is wrong with checkouts; with ``among``, only with those folders."""
     for name, source in deployment.profile.mounted_sources.items():
-        assert source.origin.checkout is not None
-        folder = _place(deployment.root, source.origin.checkout.path)
+        checkout = source.origin.checkout
+        assert checkout is not None
+        folder = _place(deployment.root, checkout.path)
         if among is None or str(folder) in among:
             yield from _checkout(deployment, name, source, folder)
 
 
 def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -> Iterator[Problem]:
-    profile, where = deployment.profile, f"sources.{name}"
+    profile = deployment.profile
+    where = f"sources.{name}"
     hint = _elsewhere(profile, name)
     if not folder.is_dir():
         clone = "" if folder.exists() else _clone(deployment, source, folder)
@@ -246,7 +253,8 @@ def _has_package(folder: Path, package: str) -> bool:
 
 def ports(service: LiveService, mine: Sequence[Container], holder: Holder) -> Iterator[Problem]:
     """Ports of the service that something other than its own containers ``mine`` uses."""
-    effective, profile = service.effective, service.profile
+    effective = service.effective
+    profile = service.profile
     if effective.network is not None and mine:  # then the listener is the service itself
         return
     own = {port.host for container in mine for port in container.ports}

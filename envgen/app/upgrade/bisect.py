@@ -75,10 +75,14 @@ def side_of(session: Session, name: str) -> Side:
 
 def _versions(lock: Lock, profile: str) -> dict[str, str]:
     """Unit -> what a lock says of it."""
-    units = {f"image {key}": one.digest for key, one in lock.images.items()}
-    units |= {f"git {key}": one.commit for key, one in lock.git.items()}
+    units = dict[str, str]()
+    for name, image in lock.images.items():
+        units[f"image {name}"] = image.digest
+    for name, commit in lock.git.items():
+        units[f"git {name}"] = commit.commit
     for python in lock.python.get(profile, {}).values():
-        units |= {pin.name: pin.version for pins in python.sets.values() for pin in pins}
+        for pins in python.sets.values():
+            units |= {pin.name: pin.version for pin in pins}
     return units
 
 
@@ -172,10 +176,12 @@ class Bisection:
         good, bad = (side.lock.python.get(self.profile, {}) for side in self.sides)
         mixed = {}
         for platform in good.keys() & bad.keys():
+            kept = good[platform].sets
+            moved = bad[platform].sets
             sets = {}
-            for step in {**good[platform].sets, **bad[platform].sets}:
-                pins = [pin for pin in good[platform].sets.get(step, ()) if pin.name not in units]
-                pins += [pin for pin in bad[platform].sets.get(step, ()) if pin.name in units]
+            for step in {**kept, **moved}:
+                pins = [pin for pin in kept.get(step, ()) if pin.name not in units]
+                pins += [pin for pin in moved.get(step, ()) if pin.name in units]
                 sets[step] = tuple(pins)
             mixed[platform] = replace(good[platform], asks="", sets=sets)
         return mixed

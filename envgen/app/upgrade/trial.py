@@ -66,7 +66,8 @@ class UpgradeTrial:
         """Try it, and keep it if it is good and ``keep`` agrees; else what ran before runs again.
         Returns whether it was kept.
         """
-        root, profile = self.deployment.root, self.deployment.profile.name
+        root = self.deployment.root
+        profile = self.deployment.profile.name
         with terminable(), journal.alone(root, profile):
             before = self._before()
             self._require_ready(list(before.services))
@@ -99,7 +100,8 @@ class UpgradeTrial:
             self.resumed = True
             rows = {key: row for key, row in earlier.rows.items() if row.keys() >= _READ}
             return replace(earlier, command=self.command, of=self.candidate.tried.of, rows=rows)
-        services, rows = services_of(deployment), {}
+        services = services_of(deployment)
+        rows = {}
         if NOTHING in services.values() and self.measures:
             progress("nothing runs, so the candidate is compared with nothing")
         elif NOTHING in services.values():
@@ -129,7 +131,8 @@ class UpgradeTrial:
                 progress(line)
 
     def _stage(self, name: str, before: Pending) -> Stage:
-        stage, variant = Stage(self.session, name), before.services[name]
+        stage = Stage(self.session, name)
+        variant = before.services[name]
         stage.before = None if variant == NOTHING else self.session.with_(variant=variant)
         if not self.resumed:  # else the candidate may run
             stage.now = stage.before
@@ -247,7 +250,8 @@ def lent_name(session: Session, made: Session, service: str) -> Iterator[None]:
 def require_way_out(session: Session) -> None:
     """RefusedError if what runs is not what the project says: it could not be started again."""
     deployment = adopted(session)
-    running, image = deployment.containers(all=False), deployment.image
+    running = deployment.containers(all=False)
+    image = deployment.image
     problems = list(deployment.image_problems)
     if image and not journal.pending(deployment.root, deployment.profile.name):
         others = [one.name for one in running if one.image_id != image.id]
@@ -262,7 +266,8 @@ def require_way_out(session: Session) -> None:
 def last_starts(session: Session) -> dict[str, str]:
     """Service -> the seconds that its last start took, if they are known."""
     deployment = session.deployment()
-    root, project = deployment.root, deployment.profile.compose_name
+    root = deployment.root
+    project = deployment.profile.compose_name
     known = {name: journal.last_start(root, project, name) for name in deployment.profile.services}
     return {name: seconds for name, seconds in known.items() if seconds}
 
@@ -316,7 +321,8 @@ def keep_files(session: Session, made: Session) -> None:
     the project has changed meanwhile.
     """
     project = made.loaded(local=False).project
-    root, tried = project.root, made.tried
+    root = project.root
+    tried = made.tried
     if journal.state_of(project) != tried.of:
         message = f"{project.file.name} or {LOCK_FILE} has changed since the trial began"
         raise RefusedError(message, hint="the same command again tries what they say now")
@@ -408,7 +414,8 @@ def resumed(session: Session, command: str) -> Session | None:
     """The candidate of a trial of the same command that was broken off; None if there is none, or
     the project has changed since.
     """
-    project, profile = session.loaded(local=False).project, session.profile().name
+    project = session.loaded(local=False).project
+    profile = session.profile().name
     earlier = journal.pending(project.root, profile)
     if not earlier or (earlier.command, earlier.of) != (command, journal.state_of(project)):
         return None

@@ -51,18 +51,11 @@ def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
     agree = (lambda _question: True) if yes else ask
     reference = reference_of(asked, against, agree, quick=quick) if against else None
     verdict, summary, path = answered(asked, reference, quick=quick)
-    code = (
-        ExitCode.OK
-        if verdict in GOOD
-        else ExitCode.SERVICE
-        if verdict == BROKEN
-        else ExitCode.FINDINGS
-    )
-    beside = (
-        f" against {reference.title} ({reference.id})"
-        if reference
-        else ", compared with itself alone"
-    )
+    codes = {**dict.fromkeys(GOOD, ExitCode.OK), BROKEN: ExitCode.SERVICE}
+    code = codes.get(verdict, ExitCode.FINDINGS)
+    beside = ", compared with itself alone"
+    if reference:
+        beside = f" against {reference.title} ({reference.id})"
     lines = (*shown(summary), visible(f"{verdict}{beside}; the record is {path}"))
     return answer({"outcome": verdict, "record": str(path), **summary}, lines, code)
 

@@ -118,8 +118,10 @@ def _targets(both: Sequence[RunRecord]) -> list[Sequence[str]]:
         for row in record.summary.get("targets", ()):
             name = f"{row['wanted']:g} {row['target']} ({row['figure']}), {row['test']}"
             gaps.setdefault(name, {})[side] = f"{row['percent']:+.0f} %"
-    rows = [(name, *(sides.get(side, "-") for side in SIDES)) for name, sides in gaps.items()]
-    return [("", *SIDES), *rows]
+    lines: list[Sequence[str]] = [("", *SIDES)]
+    for name, sides in gaps.items():
+        lines.append((name, *(sides.get(side, "-") for side in SIDES)))
+    return lines
 
 
 def _header(record: RunRecord) -> dict[str, str]:

@@ -98,10 +98,13 @@ def _load(trial: Trial, run: Run, parts: Parts, minutes: int) -> tuple[str, list
     service = trial.service
     assert service is not None  # there is no --url
     progress(f"load: {REQUESTS} requests, {AT_ONCE} at once")
-    before, ends = service.vitals(), time.monotonic() + 60 * minutes
+    before = service.vitals()
+    ends = time.monotonic() + 60 * minutes
     tool, cells = run_tool(trial, run, LOAD)
+    again = replace(LOAD, tool=tool)
     while time.monotonic() < ends:
-        cells += run_tool(trial, run, replace(LOAD, tool=tool))[1]
+        _, more = run_tool(trial, run, again)
+        cells += more
     failed = sum(cell.failed for cell in cells)
     faults = [cell.fault for cell in cells if cell.failed]
     whole = replace(cells[0], failed=failed, fault="".join(faults[:1]))

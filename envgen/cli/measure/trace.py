@@ -37,17 +37,21 @@ def command(asked: Asked, pp: int, tg: int, against: str | None, yes: bool) -> i
     """
     agree = (lambda _question: True) if yes else ask
     (outcome, summary), path, earlier = trace(asked, pp, tg, against, agree)
-    lines = (*shown(summary, earlier), f"{outcome}; the record is {path}")
+    lines = [*shown(summary, earlier)]
+    lines.append(f"{outcome}; the record is {path}")
+    document = {"outcome": outcome, "record": str(path), **summary}
     code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
-    return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)
+    return answer(document, lines, code)
 
 
 def shown(summary: Mapping[str, Any], earlier: RunRecord | None = None) -> Iterator[str]:
     """The tables of a trace."""
     before = earlier.summary.get("phases", {}) if earlier else {}
-    for phase, found in summary["phases"].items():
-        wall = float(found.get("wall_us") or 0)
-        unit = "the GPU" if found.get("device") == "gpu" else "the CPU: operators, not kernels"
+    for phase, times in summary["phases"].items():
+        wall = float(times.get("wall_us") or 0)
+        on_gpu = times.get("device") == "gpu"
+        unit = "the GPU" if on_gpu else "the CPU: operators, not kernels"
         yield f"{phase}: {wall / 1000:,.1f} ms on {unit}"
-        lines = lines_of(found, before.get(phase))
-        yield from map(visible, table(lines, right=range(1, len(lines[0])), indent="  "))
+        lines = lines_of(times, before.get(phase))
+        figures = range(1, len(lines[0]))
+        yield from map(visible, table(lines, right=figures, indent="  "))

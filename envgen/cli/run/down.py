@@ -45,7 +45,8 @@ def command(
     if also and not (volumes or dry_run or ask("Remove compiled kernels and other volumes, too?")):
         raise RefusedError("nothing was removed", hint="envgen down, or envgen down --volumes")
     volumes |= also
-    profile, machines = session.profile(), machines_of(session.deployment(), names)
+    profile = session.profile()
+    machines = machines_of(session.deployment(), names)
     work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
     done, left = on_all(machines, work)
     containers = [

@@ -32,7 +32,8 @@ def command(session: Session, everything: bool) -> int:
     Example:
       envgen ps --profile prod --json
     """
-    profile, machines = session.profile(), machines_of(session.deployment())
+    profile = session.profile()
+    machines = machines_of(session.deployment())
     rows = []
     for deployment in machines.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
@@ -72,7 +73,8 @@ def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
     """
     lines = []
     for row in rows:
-        end, service = row["ended"], row["service"]
+        end = row["ended"]
+        service = row["service"]
         if end and not end["asked"]:
             lines += ["", f"{'FAIL' if end['failed'] else 'note'}  {end['text']}"]
             lines += [f"      cause: {end['why']}"] if end["why"] else []

@@ -80,7 +80,8 @@ def up(
 
 def _name_comparison(checked: Checked) -> None:
     """Print the command that compares the answers of a variant with those of what ran before."""
-    service, running = checked.service, checked.running
+    service = checked.service
+    running = checked.running
     profile = service.profile
     before = running.labels.get(VARIANT_LABEL, "") if running else ""
     if profile.variant and before != profile.variant and service.described.is_vllm:
@@ -169,7 +170,8 @@ def reachable(service: Service, container: Container) -> list[int]:
 
 def started_document(service: LiveService, started: Started, *, waited: bool) -> dict[str, Any]:
     """The result of a start as JSON."""
-    container, awaited = started.container, started.awaited
+    container = started.container
+    awaited = started.awaited
     return {
         "already_running": started.already,
         "chats": {
@@ -200,7 +202,8 @@ def started_document(service: LiveService, started: Started, *, waited: bool) ->
 
 def print_started(service: LiveService, started: Started, *, waited: bool = True) -> None:
     """Print the result of a start."""
-    container, answer = started.container, started.awaited.answer
+    container = started.container
+    answer = started.awaited.answer
     if not waited:
         click.echo(f"{service.name} was started as {container.name}; not waited for")
         return
@@ -221,7 +224,8 @@ def print_started(service: LiveService, started: Started, *, waited: bool = True
 
 
 def _details(service: LiveService, started: Started) -> Iterator[str]:
-    awaited, answer = started.awaited, started.awaited.answer
+    awaited = started.awaited
+    answer = started.awaited.answer
     if answer.pooled:
         yield answer.pooled
     if answer.text:

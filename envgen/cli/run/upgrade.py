@@ -144,21 +144,24 @@ def _rows(trial: UpgradeTrial) -> Iterator[str]:
     for service, rows in trial.rows.items():
         yield service
         lines = sweep.lines_of(rows)
-        yield from map(visible, table(lines, right=range(3, len(lines[0]) - 1), indent="  "))
-        kernels = [set(row["kernels"]) for row in rows]
-        for line in sorted(kernels[-1] - kernels[0]) if len(kernels) > 1 else ():
+        figures = range(3, len(lines[0]) - 1)
+        yield from map(visible, table(lines, right=figures, indent="  "))
+        added = set(rows[-1]["kernels"]).difference(rows[0]["kernels"])
+        for line in sorted(added):
             yield visible(f"  another kernel: {line}")
 
 
 def _end(trial: UpgradeTrial, kept: bool) -> int:
-    profile = trial.session.profile()
-    started = all(rows[-1]["seconds"] is not None for rows in trial.rows.values())
-    lines = [] if kept else [*_rows(trial), *(f"left: {one}" for one in trial.reasons)]
+    document: dict[str, Any] = {"kept": kept, "rows": trial.rows, "reasons": trial.reasons}
     if kept:
-        lines = [f"kept; the way back: envgen upgrade --back {profile.chosen}"]
-    code = ExitCode.OK if kept else ExitCode.FINDINGS if started else ExitCode.SERVICE
-    changes = [asdict(one) for one in paper.differing(trial.candidate)] if not kept else []
-    document = {"kept": kept, "rows": trial.rows, "reasons": trial.reasons, "changes": changes}
+        profile = trial.session.profile()
+        line = f"kept; the way back: envgen upgrade --back {profile.chosen}"
+        return answer({**document, "changes": []}, [line])
+    document["changes"] = [asdict(one) for one in paper.differing(trial.candidate)]
+    lines = [*_rows(trial)]
+    lines += [f"left: {reason}" for reason in trial.reasons]
+    started = all(rows[-1]["seconds"] is not None for rows in trial.rows.values())
+    code = ExitCode.FINDINGS if started else ExitCode.SERVICE
     return answer(document, first_of(lines, 40), code)
 
 

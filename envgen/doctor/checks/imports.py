@@ -121,9 +121,10 @@ def wrongs(source: Source, probe: Probe) -> list[WrongImport]:
         for case, target, entry in cases_of(cell, source, probe):
             is_own = not entry or entry not in probe.python.path
             key = (case, target, is_own, cell.finder)
-            first = WrongImport(case, target, entry, cell.finder, ())
-            wrong = groups.get(key, first)
-            groups[key] = replace(wrong, cells=(*wrong.cells, cell))
+            wrong = WrongImport(case, target, entry, cell.finder, ())
+            wrong = groups.get(key, wrong)
+            cells = (*wrong.cells, cell)
+            groups[key] = replace(wrong, cells=cells)
     order = list(Case)
     return sorted(groups.values(), key=lambda wrong: order.index(wrong.case))
 

@@ -48,7 +48,8 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     shown = shelf.shown + "/" + name
     try:
         with tree.opened(name, shelf.fd) as fd:
-            total, names = tree.measure(fd, tree.Measure()), os.listdir(fd)
+            total = tree.measure(fd, tree.Measure())
+            names = os.listdir(fd)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -61,10 +62,13 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
         module.kind = "ninja"
     elif "meta.json" in names or name.endswith("_cute_dsl"):
         module.kind = "cute_dsl"
-    module.bytes, module.files, module.objects = total.bytes, total.files, total.objects
+    module.bytes = total.bytes
+    module.files = total.files
+    module.objects = total.objects
     module.unread = len(total.unread)
     linked = [when for library, _, when in total.libraries if library == name + ".so"]
-    module.built, module.modified = bool(linked), linked[0] if linked else total.newest
+    module.built = bool(linked)
+    module.modified = linked[0] if linked else total.newest
     module.locked, lock = lock_of(shelf, name + ".lock", problems)
     module.lock = lock or ()
     return module
@@ -169,7 +173,8 @@ def _made(shelf: Shelf, name: str) -> list[int]:
 
 def _note_driver(cache: Shelves, shelf: Shelf, name: str) -> str:
     """Record the driver of a module of CuTe DSL, once; returns the reason for none."""
-    driver, made = driver_of(), _made(shelf, name)
+    driver = driver_of()
+    made = _made(shelf, name)
     booted = re.search(r"^btime (\d+)", read_text("/proc/stat", 1 << 20), re.M)
     record = read_record(cache, shelf, name)
     if record is not None and record["library"] == made:
@@ -197,7 +202,8 @@ def seconds_of_builds(cache: Shelves) -> dict[str, list[tuple[float, float]]]:
     for line in lines:
         try:
             build = json.loads(line)
-            when, seconds = float(build["time"]), float(build["seconds"])
+            when = float(build["time"])
+            seconds = float(build["seconds"])
             found.setdefault(str(build["name"]).partition("/")[0], []).append((when, seconds))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
@@ -260,7 +266,9 @@ class Judge:
 
     def judge(self, shelf: Shelf, module: Module) -> None:
         """Find the state of one module, and all reasons for it."""
-        is_debug, masking, foreign = False, "", self.foreign(shelf)
+        is_debug = False
+        masking = ""
+        foreign = self.foreign(shelf)
         if module.kind == "cute_dsl":
             self._driver(shelf, module)
         # A library that was up to date is logged again, with next to no time.
@@ -364,7 +372,9 @@ class Judge:
         """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only
         read if thorough.
         """
-        changed, gone, touched = [], [], []
+        changed = []
+        gone = []
+        touched = []
         for path, entry in record["files"].items():
             stamp = self.files.stamp(path)
             if stamp is None:
@@ -389,7 +399,8 @@ class Judge:
                 _differences(record["flags"], recipe),
             )
         for name in ENV_FLAGS:
-            then, now = record["env"].get(name, ""), self.environ.get(name, "")
+            then = record["env"].get(name, "")
+            now = self.environ.get(name, "")
             if then and then != now:
                 module.add(
                     "other flags",
@@ -451,12 +462,16 @@ class Judge:
 
     def _driver(self, shelf: Shelf, module: Module) -> None:
         """A driver for which CuTe DSL picks another backend than the one that compiled the module."""
-        record, made = read_record(self.cache, shelf, module.name), _made(shelf, module.name)
+        record = read_record(self.cache, shelf, module.name)
+        made = _made(shelf, module.name)
         if record is None or record["library"] != made:
             return
         module.baseline = "recorded"
-        then, now, installed = str(record["env"].get(DRIVER)), driver_of(), backends()
-        before, picked = backend_for(then, installed), backend_for(now or then, installed)
+        then = str(record["env"].get(DRIVER))
+        now = driver_of()
+        installed = backends()
+        before = backend_for(then, installed)
+        picked = backend_for(now or then, installed)
         message = "was compiled with driver " + then
         if len(installed) > 1 and before != picked:
             message += " and CuTe DSL's " + before + "; with driver " + now + " it picks " + picked
@@ -498,10 +513,8 @@ class Judge:
                 )
 
     def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
-        then, now = (
-            recipe.cuda_home,
-            self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or "",
-        )
+        then = recipe.cuda_home
+        now = self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
         if not then or not now or then == now:
             return
         if os.path.realpath(then) == os.path.realpath(now):
@@ -564,7 +577,8 @@ class Judge:
         Some generators have fixed archs, whatever the list is, and name them: fp4_quantization_121
         is sm_121a in a folder 121f, fused_moe_90 is sm_90a in any. Such a module is right.
         """
-        codes, folders = recipe.archs(), recipe.shelf.arch.split("_")
+        codes = recipe.archs()
+        folders = recipe.shelf.arch.split("_")
         if (
             not codes
             or not recipe.shelf.arch
@@ -597,11 +611,9 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``list``: the modules that match the request's patterns (none: all), with state and
     evidence.
     ``thorough``: read all their inputs, and list the files of each reason."""
-    root, thorough, patterns = (
-        root_of(request),
-        bool(request.get("thorough")),
-        request.get("patterns") or [],
-    )
+    root = root_of(request)
+    thorough = bool(request.get("thorough"))
+    patterns = request.get("patterns") or []
     answer: dict[str, Any] = {
         "root": root,
         "exists": True,
@@ -650,7 +662,8 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     changed after it was
     linked."""
     patterns = request.get("patterns") or []
-    reader, files = RecipeReader(), tree.FileFacts()
+    reader = RecipeReader()
+    files = tree.FileFacts()
     records = []
     with asked(request) as cache:
         made_by = {path: files.digest(path) for path in generators(package_of().root)}
@@ -677,7 +690,8 @@ def _record(
     made_by: dict[str, str],
 ) -> tuple[str, list[str]]:
     """Record one module; returns ("", []), or the reason for none and the files that changed."""
-    shelf, name = recipe.shelf, recipe.name
+    shelf = recipe.shelf
+    name = recipe.name
     changed = _changed_since(recipe, files, request)
     if lock_of(shelf, name + ".lock", cache.problems)[0]:
         return "it is being built", changed

@@ -26,7 +26,8 @@ def runs(code: str, device: str) -> bool:
     """Whether a GPU of ``device`` runs machine code for ``code``. CUDA's rule: ``a`` only on that
     GPU, else on all
     later ones of its major version."""
-    made, gpu = parse_arch(code), parse_arch(device)
+    made = parse_arch(code)
+    gpu = parse_arch(device)
     if made is None or gpu is None or made[0] != gpu[0]:
         return False
     return made[1] == gpu[1] if made[2] == "a" else made[1] <= gpu[1]

@@ -65,10 +65,15 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
                 hashes.setdefault(name, digest[len("sha256=") :])
     shared: List[Doc] = []
     for path, hashes in sorted(owners.items()):
-        if len(set(hashes.values())) > 1 and os.path.isfile(path) and len(shared) < SHARED_LIMIT:
-            digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode().rstrip("=")
-            winner = next((name for name, one in hashes.items() if one.rstrip("=") == digest), "")
-            shared.append({"path": path, "owners": sorted(hashes), "winner": winner})
+        is_shared = len(set(hashes.values())) > 1 and os.path.isfile(path)
+        if not is_shared or len(shared) >= SHARED_LIMIT:
+            continue
+        digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode()
+        winner = ""
+        for name, recorded in hashes.items():
+            if recorded.rstrip("=") == digest.rstrip("="):
+                winner = winner or name
+        shared.append({"path": path, "owners": sorted(hashes), "winner": winner})
     return shared
 
 
