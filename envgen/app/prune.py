@@ -7,10 +7,13 @@ name has containers of another folder.
 from __future__ import annotations
 
 import os
+import re
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from envgen import files
@@ -19,10 +22,13 @@ from envgen.app.session import Candidate
 from envgen.app.upgrade import journal
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
+from envgen.engine.owner import FOLDER, same
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, RefusedError
 from envgen.lock.servers import seconds
+from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Project
+from envgen.render.environment import overlay_volume
 from envgen.text import reason_of, short_id
 
 STATE = ".envgen"  # the project's folder of files.state_dir
@@ -30,13 +36,14 @@ LOGS_KEPT = 20
 CRASHES_KEPT = 5
 RECORDS_KEPT = 40  # two files for each image
 UNUSED = 30 * 86400.0  # seconds that the way back is kept for
+BROKEN_OFF = 7 * 86400.0  # seconds after which nobody goes on with a download
 
 
 @dataclass(frozen=True)
 class Item:
     """A leftover. ``remove`` returns why it could not be removed, or "" or None."""
 
-    kind: str  # container, image, log, crash or record
+    kind: str  # container, image, volume, trial, download, log, crash or record
     name: str
     bytes: int
     why: str
@@ -52,7 +59,16 @@ def find(engine: Engine, project: Project) -> Iterator[Item]:
         yield Item("container", container.name, 0, container.reason, removal)
     ids = {container.id for container in left}
     containers = [container for container in engine.containers(all=True) if container.id not in ids]
-    yield from _images(engine, project, containers, foreign)
+    sizes = Sizes(engine)
+    ways = dict[str, bool]()
+    for name, profile in project.profiles.items():
+        before = engine.image(profile.image_name + BEFORE)
+        ways[name] = before is not None and _age(before.tagged) < UNUSED
+    yield from _images(engine, project, containers, foreign, sizes)
+    yield from _volumes(engine, project, containers, {*foreign, *filter(ways.get, ways)}, sizes)
+    yield from _trials(project)
+    if engine.info().local:
+        yield from _downloads(project)
     yield from _old(project.root, "log", "logs", LOGS_KEPT)
     yield from _old(project.root, "crash", "crash", CRASHES_KEPT)
     yield from _old(project.root, "record", "history", RECORDS_KEPT)
@@ -86,7 +102,11 @@ def remove(items: Sequence[Item]) -> list[str]:
 
 
 def _images(
-    engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Path]
+    engine: Engine,
+    project: Project,
+    containers: Sequence[Container],
+    foreign: Mapping[str, Path],
+    sizes: Sizes,
 ) -> Iterator[Item]:
     """Images of earlier builds and of upgrades that were not kept, which no container uses. The
     image before stays for a month, because it is the way back.
@@ -94,24 +114,125 @@ def _images(
     used = {container.image_id for container in containers}
     names = [profile.image_name for profile in project.profiles.values()]
     before, candidates = ({name + end for name in names} for end in (BEFORE, Candidate.tag))
-    alone = dict[str, int]()
     for image in engine.images(f"dev.envgen.project={project.name}"):
         profile = image.labels.get("dev.envgen.profile", "")
-        unused = time.time() - seconds(image.tagged)
+        unused = _age(image.tagged)
         tags = set(image.repo_tags)
         is_way_back = bool(tags & before) and unused < UNUSED
         is_tried = bool(tags & candidates) and journal.pending(project.root, profile) is not None
+        is_tried = is_tried and not _is_forgotten(project.root, profile)
         if image.id in used or profile in foreign or tags - before - candidates:
             continue
         if is_way_back or is_tried:
             continue
         why = f"an earlier build of profile {profile}"
-        alone = alone or engine.disk()[0]
-        bytes_ = alone.get(image.id, image.size)
+        bytes_ = sizes.of(image.id, image.size)
         yield Item("image", short_id(image.id), bytes_, why, partial(engine.remove_image, image.id))
 
 
+def _age(when: str) -> float:
+    """Seconds since a time of the engine; 0 where it has none."""
+    return time.time() - seconds(when) if when else 0.0
+
+
+class Sizes:
+    """What removing an image or a volume alone frees. Asked once, and only where something is
+    found: the engine measures its volumes for it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @cached_property
+    def known(self) -> Mapping[str, int]:
+        """Bytes by ID of an image, or name of a volume."""
+        return self.engine.disk()[0]
+
+    def of(self, name: str, otherwise: int = 0) -> int:
+        """The bytes of one."""
+        return self.known.get(name, otherwise)
+
+
+_KEYED = re.compile(r"-(?:cache-\w+|env)-[0-9a-f]{12}")  # what follows the Compose project's name
+
+
+def _volumes(
+    engine: Engine,
+    project: Project,
+    containers: Sequence[Container],
+    kept: Collection[str],
+    sizes: Sizes,
+) -> Iterator[Item]:
+    """Caches and overlays of earlier releases, a month old, that this folder made and no container
+    has. ``kept``: profiles whose way back would miss theirs, or that another folder has.
+    """
+    used = {mount.source for container in containers for mount in container.mounts}
+    for name, profile in project.profiles.items():
+        old = [] if name in kept else _old_volumes(engine, profile.compose_name, project.root)
+        if not old:
+            continue
+        deployment = Deployment(profile, project.root).with_cached(engine=engine)
+        with suppress(
+            EnvgenError
+        ):  # such as a lock that can't be read: what is in use is not known
+            current = {mount.source for mount in deployment.caches.values()}
+            for volume in sorted({*old} - used - current - {overlay_volume(profile)}):
+                why, removal = (
+                    f"an earlier build of profile {name}",
+                    partial(engine.remove_volume, volume),
+                )
+                yield Item("volume", volume, sizes.of(volume), why, removal)
+
+
+def _old_volumes(engine: Engine, head: str, root: Path) -> list[str]:
+    """The volumes of a Compose project with a key in their names that this folder made long ago."""
+    old = list[str]()
+    for volume, made in engine.volumes(project=head).items():
+        is_keyed = volume.startswith(head) and _KEYED.fullmatch(volume[len(head) :])
+        if is_keyed and _age(made) > UNUSED:
+            folder = engine.volume_labels(volume).get(FOLDER)
+            old += [volume] if folder and same(Path(folder), root) else []
+    return old
+
+
 # In the project
+
+
+def _is_forgotten(root: Path, profile: str) -> bool:
+    """Whether a trial was broken off a month ago."""
+    with suppress(OSError):
+        began = (journal.folder_of(root, profile) / journal.TRIAL).stat().st_mtime
+        return time.time() - began > UNUSED and journal.abandoned(root, profile)
+    return False
+
+
+def _trials(project: Project) -> Iterator[Item]:
+    """Trials of an upgrade that were broken off."""
+    for name in project.profiles:
+        if _is_forgotten(project.root, name):
+            removal = partial(journal.forget, project.root, name)
+            shown = f"{STATE}/{journal.FOLDER}/{name}"
+            yield Item("trial", shown, 0, "an upgrade was broken off a month ago", removal)
+
+
+def _downloads(project: Project) -> Iterator[Item]:
+    """Parts of downloads of the project's models that nothing has written to for a week."""
+    found = dict[Path, Item]()
+    for profile in project.profiles.values():
+        cache = profile.caches.get(HUGGINGFACE.name)
+        if cache is None or cache.host is None:
+            continue
+        hub = (project.root / Path(cache.host.path).expanduser()).resolve() / "hub"
+        for model in [model for one in profile.services.values() for model in one.models]:
+            blobs = hub / f"models--{model.repo.replace('/', '--')}" / "blobs"
+            for path in blobs.glob("*.incomplete"):
+                with suppress(OSError):
+                    status = path.lstat()
+                    if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > BROKEN_OFF:
+                        why = f"a download of {model.repo} that was broken off"
+                        removal = partial(path.unlink, missing_ok=True)
+                        found[path] = Item("download", str(path), status.st_size, why, removal)
+    yield from found.values()
 
 
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from envgen.app import lock
+from envgen.app import lock, prune
 from envgen.app.cluster.machines import nodes_of, reach
 from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
@@ -41,6 +42,7 @@ def look(session: Session) -> dict[str, Any]:
         "notices": {},
         "trial": None,
         "back": None,
+        "leftovers": None,
     }
     first = deployment = session.deployment()
     try:
@@ -49,6 +51,9 @@ def look(session: Session) -> dict[str, Any]:
         if not reached:
             raise with_plugin(next(iter(lost.values())), "compose")
         first = next(iter(reached.values()))  # the head, if there are several
+        if not first.node:
+            with suppress(EnvgenError):
+                state["leftovers"] = sum(item.bytes for item in prune.find(first.engine, project))
         state["image"], state["left_out"] = _image(first), first.left_out
         state["trial"], state["back"] = upgrade_state(first)
         state["also"] = also_running(session, first)

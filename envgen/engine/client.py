@@ -206,14 +206,15 @@ class Engine:
                 name, driver or None, dict(options or {}) or None, dict(labels)
             )
 
-    def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
-        """The sorted names of volumes: those with ``text`` in the name, or those of a Compose
-        project.
+    def volumes(self, text: str = "", *, project: str = "") -> dict[str, str]:
+        """The sorted names of volumes, and when each was created: those with ``text`` in the name,
+        or those of a Compose project.
         """
         label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
         with self._wrap_errors("volumes"):
-            document = self._api.volumes(filters=label or {"name": text})
-            return tuple(sorted(str(volume["Name"]) for volume in document["Volumes"] or ()))
+            rows = self._api.volumes(filters=label or {"name": text})["Volumes"] or ()
+            made = {str(row["Name"]): str(row.get("CreatedAt") or "") for row in rows}
+        return dict(sorted(made.items()))
 
     def images(self, label: str) -> tuple[values.Image, ...]:
         """Images that carry ``label`` (KEY or KEY=VALUE), oldest first."""
@@ -226,14 +227,17 @@ class Engine:
         return tuple(sorted(images, key=lambda image: image.created))
 
     def disk(self) -> tuple[dict[str, int], int]:
-        """The bytes that each image shares with no other, by ID, and those of the build cache that
-        nothing uses.
+        """The bytes that each image shares with no other, by ID, those of each volume, by name, and
+        those of the build cache that nothing uses.
         """
         with self._wrap_errors("disk usage"):
             used = self._api.df()
         alone = dict[str, int]()
         for image in used["Images"] or ():
             alone[str(image["Id"])] = image["Size"] - image["SharedSize"]
+        for volume in used.get("Volumes") or ():
+            size = (volume.get("UsageData") or {}).get("Size", -1)
+            alone[str(volume["Name"])] = max(0, int(size))
         cached = 0
         for record in used.get("BuildCache") or ():
             if not (record["InUse"] or record["Shared"]):

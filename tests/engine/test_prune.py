@@ -7,10 +7,16 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local import until
 from projects import BASE, Project, docker
+
+from envgen.app import prune
+from envgen.deployment import Deployment
+from envgen.engine.client import Engine
+from envgen.profile.load import load_project
 
 pytestmark = pytest.mark.engine
 
@@ -82,3 +88,43 @@ def test_the_promised_bytes_are_those_that_no_other_image_has(project: Project, 
     found = project.envgen("prune", "--dry-run", "--json").json
     assert found["items"][0]["kind"] == "image" and 3_000_000 <= found["bytes"] < 4_000_000
     assert "`docker builder prune` would free" in project.envgen("prune", "--dry-run").err
+
+
+def test_volumes_of_earlier_builds_go_and_what_is_in_use_or_the_way_back_needs_stays(
+    project: Project, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    """Docker dates its volumes itself, so the month is over at once."""
+    monkeypatch.setattr(prune, "UNUSED", -1.0)
+    loaded = load_project(file=project.root / "envgen.yaml").project
+    head, key = f"{project.name}-dev-cache-flashinfer-", "0123456789a"
+    owner = ("--label", f"com.docker.compose.project={project.name}-dev")
+    labels = (*owner, "--label", f"dev.envgen.folder={project.root}")
+    volumes = [head + key + end for end in "bcd"]
+    for volume in volumes:
+        docker("volume", "create", *labels, volume)
+    docker("volume", "create", *owner, head + key + "e")  # nothing says whose
+    (now,) = [one for name, one in _caches(loaded, engine).items() if name == "flashinfer"]
+    docker("volume", "create", *labels, now)
+    docker("run", "--rm", "-v", f"{volumes[0]}:/c", BASE, "sh", "-c", "head -c 3000000 /dev/urandom > /c/x")
+    holder = docker("create", "-v", f"{volumes[2]}:/c", BASE, "true").strip()
+    back = f"{project.name}:dev-before"
+    docker("tag", BASE, back)
+    try:
+        monkeypatch.setattr(prune, "UNUSED", 60.0)  # the image was tagged just now: there is a way back
+        assert not [one for one in prune.find(engine, loaded) if one.kind == "volume"]
+        docker("rmi", back)
+        monkeypatch.setattr(prune, "UNUSED", -1.0)
+        items = [one for one in prune.find(engine, loaded) if one.kind == "volume"]
+        assert [one.name for one in items] == volumes[:2]
+        assert 3_000_000 <= items[0].bytes < 4_000_000 and items[1].bytes == 0
+        assert not any(prune.remove(items))
+        left = docker("volume", "ls", "-q", "--filter", f"name={project.name}").split()
+        assert sorted(left) == sorted([volumes[2], head + key + "e", now])
+    finally:
+        docker("rm", "-f", holder, check=False)
+        docker("rmi", back, check=False)
+
+
+def _caches(loaded: Any, engine: Engine) -> dict[str, str]:
+    deployment = Deployment(loaded.profiles["dev"], loaded.root).with_cached(engine=engine)
+    return {name: mount.source for name, mount in deployment.caches.items()}

@@ -13,8 +13,9 @@ from envgen.cli.common import answer, reporting
 from envgen.cli.run.ps import code_of, endings, listing
 from envgen.errors import ExitCode
 from envgen.profile.model import Profile
-from envgen.text import first_of, short_id, table
+from envgen.text import first_of, short_id, size, table
 
+LEFT = 1 << 30  # bytes of leftovers from which on they are worth a line
 CHANGES = 12  # at most this many changes since the build are shown; --json has all
 
 
@@ -53,6 +54,8 @@ def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
     if state["back"]:
         back = f"envgen upgrade --back {profile.chosen}"
         yield f"way back    to image {short_id(state['back'])}: {back}"
+    if (state["leftovers"] or 0) >= LEFT:
+        yield f"disk        {size(state['leftovers'])} that nothing needs: envgen prune --dry-run"
     if state["drift"]:
         yield f"files       out of date: {', '.join(state['drift'])}; update with: {profile.render_command}"
     for message in state["lost"].values():

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from envgen.app import prune
+from envgen.app.upgrade import journal
+from envgen.engine.owner import FOLDER
+from envgen.profile.load import load_project
 
 
 def put(path: Path, age: float = 0) -> Path:
@@ -50,3 +59,104 @@ def test_what_can_not_be_removed_is_listed() -> None:
 
     items = [prune.Item("log", "a", 1, "old", refuse), prune.Item("log", "b", 1, "old", lambda: "")]
     assert prune.remove(items) == ["Operation not permitted", ""]
+
+
+MONTH = 31 * 86400.0
+TEXT = """\
+version: 1
+name: lab
+profiles:
+  prod:
+    mode: production
+    gpu: none
+    base: {image: "base:1"}
+    caches:
+      flashinfer: {path: /root/.cache/flashinfer}
+      huggingface: {path: /root/.cache/huggingface, host: weights}
+    services: {serve: {command: [sleep, infinity], model: {repo: acme/tiny}}}
+"""
+
+
+def days_ago(days: float) -> str:
+    return (datetime.now(timezone.utc) - timedelta(days=days)).isoformat()
+
+
+class Engine:
+    """What a recorded engine has of a project."""
+
+    def __init__(self, root: Path, before: float | None = None) -> None:
+        self.root, self.before = root, before
+        self.made: dict[str, str] = {}
+        self.removed: list[str] = []
+        self.elsewhere: set[str] = set()
+
+    def image(self, name: str) -> Any:
+        is_there = name.endswith("-before") and self.before is not None
+        return SimpleNamespace(tagged=days_ago(self.before or 0)) if is_there else None
+
+    def images(self, _label: str) -> list[Any]:
+        return []
+
+    def leftovers(self) -> list[Any]:
+        return []
+
+    def containers(self, *_: object, **__: object) -> list[Any]:
+        mount = SimpleNamespace(source="lab-prod-cache-flashinfer-111111111111")
+        return [SimpleNamespace(id="c", image_id="i", mounts=[mount], labels={})]
+
+    def info(self) -> Any:
+        return SimpleNamespace(local=True)
+
+    def volumes(self, _text: str = "", *, project: str = "") -> dict[str, str]:
+        return {name: made for name, made in self.made.items() if name.startswith(project)}
+
+    def volume_labels(self, name: str) -> dict[str, str]:
+        return {FOLDER: "/elsewhere" if name in self.elsewhere else str(self.root)}
+
+    def disk(self) -> tuple[dict[str, int], int]:
+        return dict.fromkeys(self.made, 5 << 30), 0
+
+    def remove_volume(self, name: str) -> None:
+        self.removed.append(name)
+
+
+def found(root: Path, engine: Engine) -> dict[str, str]:
+    (root / "envgen.yaml").write_text(TEXT)
+    items = list(prune.find(engine, load_project(root / "envgen.yaml").project))  # type: ignore[arg-type]
+    assert not any(prune.remove(items))
+    return {item.name: item.kind for item in items}
+
+
+@pytest.mark.parametrize(("before", "gone"), [(None, True), (3.0, False), (40.0, True)])
+def test_kernels_of_earlier_releases_go_unless_a_way_back_needs_them(
+    tmp_path: Path, before: float | None, gone: bool
+) -> None:
+    engine, head = Engine(tmp_path, before), "lab-prod-cache-flashinfer-"
+    engine.made = {
+        head + "222222222222": days_ago(40), "lab-prod-env-333333333333": days_ago(40),
+        head + "444444444444": days_ago(3),  # young
+        head + "111111111111": days_ago(40),  # a container has it
+        head + "555555555555": days_ago(40),  # another folder made it
+        "lab-prod-cache-mine": days_ago(40), "lab-prod-data": days_ago(40),  # in no namespace; not envgen's
+        "lab-prod2-cache-flashinfer-666666666666": days_ago(40),
+    }  # fmt: skip
+    engine.elsewhere = {head + "555555555555"}
+    expected = {head + "222222222222": "volume", "lab-prod-env-333333333333": "volume"} if gone else {}
+    assert found(tmp_path, engine) == expected
+    assert engine.removed == list(expected)
+
+
+def test_an_upgrade_that_was_broken_off_and_parts_of_downloads(tmp_path: Path) -> None:
+    blobs = tmp_path / "weights/hub/models--acme--tiny/blobs"
+    old, young = put(blobs / "aa.incomplete", MONTH), put(blobs / "bb.incomplete", 60)
+    whole, other = put(blobs / "cc", MONTH), put(blobs.parents[1] / "models--b--c/blobs/d.incomplete", MONTH)
+    trial = journal.folder_of(tmp_path, "prod") / journal.TRIAL
+    put(trial).write_text(json.dumps({"command": "envgen upgrade vllm", "of": "x", "services": {}}))
+    shown = ".envgen/candidate/prod"
+    assert found(tmp_path, Engine(tmp_path)) == {str(old): "download"}
+    assert trial.exists() and young.exists() and whole.exists() and other.exists() and not old.exists()
+    os.utime(trial, (time.time() - MONTH,) * 2)
+    with journal.alone(tmp_path, "prod"):  # somebody goes on with it
+        assert found(tmp_path, Engine(tmp_path)) == {}
+    assert found(tmp_path, Engine(tmp_path)) == {shown: "trial"}
+    assert not trial.exists()

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from test_cli_services import container
 
 from envgen import cli
+from envgen.app import prune
 from envgen.engine import endpoint
 from envgen.engine.owner import WORKING_DIR
 from envgen.engine.values import Container, ContainerRow, Image, image_of
@@ -48,7 +49,16 @@ class StubEngine:
             "sha256:0123456789abcdef", {"dev.envgen.render": "x"}, "2026-01-02T03:04:05Z", 1, "amd64", (name,), {}
         )
 
-    def containers(self, _project: str, *, all: bool) -> tuple[Container, ...]:
+    def leftovers(self) -> tuple[()]:
+        return ()
+
+    def images(self, _label: str) -> tuple[()]:
+        return ()
+
+    def volumes(self, *_: object, **__: object) -> dict[str, str]:
+        return {}
+
+    def containers(self, _project: str = "", *, all: bool) -> tuple[Container, ...]:
         return (container("web"), container("web", one_off=True))
 
     def listed(self) -> tuple[ContainerRow, ...]:
@@ -92,6 +102,14 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text in screen
 
 
+@pytest.mark.parametrize(("size", "shown"), [((1 << 30) - 1, False), (3 << 30, True)])
+def test_leftovers_have_a_line_from_a_gibibyte_on(monkeypatch: pytest.MonkeyPatch, size: int, shown: bool) -> None:
+    items = [prune.Item("volume", "old", size, "old", lambda: None)]
+    monkeypatch.setattr(prune, "find", lambda *_: iter(items))
+    screen = ask(monkeypatch, StubEngine())
+    assert ("disk        3GiB that nothing needs: envgen prune --dry-run" in screen) is shown
+
+
 def test_what_made_the_image_older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names and values, as far as the image says what it was built from; an image of an older envgen says nothing."""
     assert json.loads(ask(monkeypatch, StubEngine(), "--json"))["image"]["changed"] == []
@@ -116,7 +134,7 @@ def test_an_image_that_is_gone_below_a_running_variant(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine, "image", lambda _name: None)
     assert "unit:dev is not built" in ask(monkeypatch, engine)
     running = replace(container("web"), labels={"dev.envgen.render": digest, "dev.envgen.variant": "small"})
-    monkeypatch.setattr(engine, "containers", lambda _project, *, all: (running,))
+    monkeypatch.setattr(engine, "containers", lambda _project="", *, all: (running,))
     screen = ask(monkeypatch, engine)
     assert "unit:dev was removed, but containers still run it" in screen and "web (small)" in screen
 
