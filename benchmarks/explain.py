@@ -4,7 +4,8 @@ data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be
 `measure.jsonl`, which is only measured here and never read for a rule. They were cut once, by a fixed
 seed, before any rule was written for them; what the rules cited already, and what was given to learn
 from, went to the first half. `lines.jsonl` has further failures, whose deciding line is
-shown without any rule (tests/unit/explain).
+shown without any rule (tests/unit/explain). `verdicts.csv` has how failures were judged that were new
+to the rules (docs/seen.md).
 
 An entry has the address of its thread, an excerpt of the error's own lines (some shortened,
 personal details replaced), cause and fix as the thread has them, and how an answer is judged:

@@ -7,6 +7,7 @@ The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This 
 ``except``   a line with one of these texts does not match
 ``beside``   the rule holds only if another line of the log matches one of these patterns, too
 ``facts``    NAME: an expression with one group, which is searched in the whole log
+``request``  of one request: the server goes on, and if it ends, it does not end of this
 ``general``  said only where no other failure explains the log: it may be the consequence of one
 ``weak``     a notice, unless something else shows that the program failed
 ``mild``     of a failure that is logged below an error (INFO, WARNING)
@@ -97,11 +98,11 @@ FILES = (
     "gpu.yaml",
     "jit.yaml",
     "cluster.yaml",
-    "requests.yaml",
     "serve.yaml",
     "host.yaml",
     "build.yaml",
     "kinds.yaml",
+    "requests.yaml",
     "notices.yaml",
 )
 KINDS = ("build", "serve")
@@ -130,6 +131,7 @@ class Rule:
     mild: bool = False
     only: str = ""
     phases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # `in`
+    request: bool = False
 
     def texts(self, phase: str) -> tuple[str, str]:
         """Cause and cure, for a failure in this phase ("": unknown)."""
@@ -186,11 +188,12 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
         never,
         beside,
         facts,
-        node.get("general", False),
+        node.get("general", False) or node.get("request", False),
         node.get("weak", False),
         node.get("mild", False),
         node.get("only", ""),
         node.get("in", {}),
+        node.get("request", False),
     )
 
 
@@ -485,6 +488,8 @@ def likeliest(
     """
     by_rule = {failure.rule: failure for failure in matched if failure.failure}
     for rule in rules_for(kind):
+        if rule.request:
+            continue
         # Whatever else the log says: it was killed for its memory.
         if (
             known.oom_killed

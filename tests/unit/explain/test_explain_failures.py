@@ -143,3 +143,12 @@ def test_the_end_of_a_build_gets_no_fix_of_a_server(log: str) -> None:
 def test_a_parser_keeps_its_first_letter() -> None:
     (found,) = read_lines(["KeyError: invalid tool call parser: hermes2 (chose from { granite })"]).explanations
     assert "`hermes2`" in found.cause
+
+
+def test_a_server_does_not_end_of_one_request() -> None:
+    request = '{"error":{"message":"Expecting value: line 1","type":"BadRequestError","param":null,"code":400}}'
+    died = Circumstances(failed=True, exit_code=1)
+    assert [one.rule for one in read_lines([request]).explanations] == ["request_json"]
+    assert read_lines([request], died, kind="serve").cause is None
+    lines = [request, "torch.OutOfMemoryError: CUDA out of memory."]
+    assert [one.rule for one in read_lines(lines, died, kind="serve").explanations] == ["cuda_memory"]

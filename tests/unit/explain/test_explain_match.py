@@ -169,7 +169,7 @@ def test_a_rule_says_only_what_the_log_or_the_image_has(rule: Rule) -> None:
 
 NODES = [node for name in FILES for node in yaml.safe_load((FOLDER / name).read_text("utf-8"))]
 KEYS = {"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "quoted", "example",
-        "except", "beside", "facts", "general", "weak", "mild", "only", "in"}  # fmt: skip
+        "except", "beside", "facts", "general", "weak", "mild", "only", "in", "request"}  # fmt: skip
 
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: str(node["rule"]))
