@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app.measure import Asked, Trial, measure, results_folder, service_of
-from envgen.app.stage import Stage, sessions_of
+from envgen.app.measure import Measurement, MeasureOptions, measure, results_folder, service_of
+from envgen.app.stage import VariantSwitch, sessions_of
 from envgen.bench import answers, record
 from envgen.bench.checks import Outcome
 from envgen.bench.compare import differing
@@ -25,7 +25,7 @@ Agree = Callable[[str], bool]
 GOOD = (answers.SAME, answers.CLOSE)
 
 
-def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False) -> Outcome:
+def ask(trial: Measurement, run: Run, reference: RunRecord | None, quick: bool = False) -> Outcome:
     """Ask the questions and record the answers. Returns the verdict, and a summary with its rows."""
     earlier = answers.read(reference) if reference else {}
     asked = questions(quick)
@@ -54,7 +54,7 @@ def ask(trial: Trial, run: Run, reference: RunRecord | None, quick: bool = False
 
 
 def answered(
-    asked: Asked, reference: RunRecord | None = None, *, quick: bool = False
+    asked: MeasureOptions, reference: RunRecord | None = None, *, quick: bool = False
 ) -> tuple[str, dict[str, Any], Path]:
     """Ask a running server. Returns the verdict, the summary, and the record's path."""
     parameters: dict[str, Any] = {
@@ -67,7 +67,9 @@ def answered(
     return verdict, summary, path
 
 
-def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) -> RunRecord:
+def reference_of(
+    asked: MeasureOptions, name: str, agree: Agree, *, quick: bool = False
+) -> RunRecord:
     """The answers to compare with: a record's, those of the server at a URL, or those of a variant
     or profile, which is
     started for it after ``agree``, in place of what runs."""
@@ -80,7 +82,7 @@ def reference_of(asked: Asked, name: str, agree: Agree, *, quick: bool = False) 
     running = service_of(asked)
     assert running is not None  # without --url
     service = running.name
-    stage = Stage(asked.session, service)
+    stage = VariantSwitch(asked.session, service)
     if not agree(
         f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"
     ):

@@ -15,7 +15,7 @@ from envgen.doctor import report
 from envgen.doctor.checks import BOX
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.deep import examine
-from envgen.doctor.model import Context, Finding, Severity, Subject, Where
+from envgen.doctor.model import Context, Finding, Section, Severity, Subject
 from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
 from envgen.engine import box
@@ -50,7 +50,7 @@ def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
         one = replace(subject, deployment=deployment)
         diagnoses.append(Diagnosis(one, _diagnose(one, deep)))
     first = diagnoses[0]
-    whole = report.with_more(first.report, Where.NODES, _machines(subject))
+    whole = report.with_more(first.report, Section.NODES, _machines(subject))
     return [replace(first, report=whole), *diagnoses[1:]]
 
 
@@ -94,7 +94,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         what = "deep checks: imports take seconds, a kernel up to minutes"
         progress(f"  {deployment.named(what)}")
         answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        judged = report.with_more(judged, Where.INSIDE, answers)
+        judged = report.with_more(judged, Section.INSIDE, answers)
     return judged
 
 

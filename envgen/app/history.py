@@ -25,7 +25,7 @@ from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
 from envgen.redact import redact_secrets
 from envgen.render.locking import LABEL as LOCK_LABEL
-from envgen.serve.start import Started
+from envgen.serve.start import StartResult
 from envgen.text import visible
 
 FORMAT = 1
@@ -119,7 +119,7 @@ def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> 
     return {name: value for name, value in facts.items() if value}
 
 
-def remember(service: LiveService, started: Started) -> list[str]:
+def remember(service: LiveService, started: StartResult) -> list[str]:
     """Note a start that became ready. Lines for the user where it was slower than usual."""
     facts = facts_of(service)
     with contextlib.suppress(EnvgenError):

@@ -21,11 +21,11 @@ from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
 from envgen.serve import memory, preflight
-from envgen.serve.start import RESTART, WAIT, Start, Started
+from envgen.serve.start import RESTART, WAIT, Start, StartResult
 from envgen.text import progress
 
 
-def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveService, Started]:
+def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveService, StartResult]:
     """`docker compose restart` for the container that a service has, running or not; wait until it
     answers.
 

@@ -37,7 +37,7 @@ SETTLED = 2.0  # seconds for the engine to notice that a container ended
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasureOptions:
     """The options of the commands that measure."""
 
     session: Session
@@ -49,12 +49,12 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Measurement:
     """A server that is measured. ``service``: None with --url. ``environment``: as the record has
     it.
     """
 
-    asked: Asked
+    asked: MeasureOptions
     service: RunningService | None
     target: BenchTarget
     environment: Mapping[str, Any]
@@ -91,7 +91,7 @@ class Trial:
         )
 
 
-def service_of(asked: Asked) -> RunningService | None:
+def service_of(asked: MeasureOptions) -> RunningService | None:
     """The profile's running service; None with --url. UsageError, NotFoundError."""
     if asked.url is not None:
         if asked.service:
@@ -106,11 +106,11 @@ def service_of(asked: Asked) -> RunningService | None:
     return RunningService(head, name, LiveService(head, name).running())
 
 
-Work = Callable[[Trial, Run], Outcome]
+Work = Callable[[Measurement, Run], Outcome]
 
 
 def measure(
-    asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work
+    asked: MeasureOptions, kind: str, parameters: Mapping[str, Any], work: Work
 ) -> tuple[Outcome, Path]:
     """Find the server, do the ``work`` and record it. Returns the outcome and the record's path.
 
@@ -139,7 +139,7 @@ def measure(
     ):
         try:
             with moving(kind):
-                outcome, summary = work(Trial(asked, service, target, environment), run)
+                outcome, summary = work(Measurement(asked, service, target, environment), run)
         except KeyboardInterrupt:
             kept = f"; the results so far are in {run.path}" if run.samples else ""
             progress(f"\ninterrupted{kept}; the server keeps running")
@@ -168,7 +168,7 @@ def measure(
 
 
 def run_tool(
-    trial: Trial, run: Run, plan: Matrix, tokenizer: str | None = None
+    trial: Measurement, run: Run, plan: Matrix, tokenizer: str | None = None
 ) -> tuple[str, list[CellResult]]:
     """Run the plan, recording each cell before the next one begins. Returns the tool's name and its
     results.
@@ -193,7 +193,7 @@ def run_tool(
 def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) -> Work:
     """What `measure` does for `envgen bench`. ``least``: as --at-least has it."""
 
-    def work(trial: Trial, run: Run) -> Outcome:
+    def work(trial: Measurement, run: Run) -> Outcome:
         targets = targets_of(trial.service) if trial.service else {}
         limit = at_least(least, targets) if least else None
         tool, cells = run_tool(trial, run, plan, tokenizer)
@@ -233,7 +233,7 @@ def results_folder(file: Path | None = None) -> Path:
         return Path.cwd() / "results"
 
 
-def _key(asked: Asked, service: RunningService | None) -> str:
+def _key(asked: MeasureOptions, service: RunningService | None) -> str:
     shell = service.deployment.shell if service else os.environ
     if asked.key_variable is None:
         return service.api_key if service else ""

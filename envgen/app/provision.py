@@ -63,7 +63,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Lacking:
+class MissingInputs:
     """What services of a deployment lack. ``image``: what is wrong with it; "" if nothing is.
     ``replaces``: those that run, and would be replaced by containers of another image.
     """
@@ -96,7 +96,7 @@ class Lacking:
             yield f"  weights   {download}"
 
 
-def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -> Lacking:
+def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -> MissingInputs:
     """What the services ``names`` (default: all) of the profile lack. Asks the engine and the hub.
     ``build``: the image is built in any case; BuildKit decides what of it.
 
@@ -119,7 +119,7 @@ def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -
     if build:
         image = image or "is built again where an input changed"
     first = deployment.image is None
-    return Lacking(deployment, lock, image, tuple(downloads), tuple(replaces), first)
+    return MissingInputs(deployment, lock, image, tuple(downloads), tuple(replaces), first)
 
 
 def _downloads(service: LiveService) -> Iterator[Download]:
@@ -213,7 +213,7 @@ class Provision:
     """
 
     session: Session
-    lacking: Lacking
+    lacking: MissingInputs
     shown: Callable[[builds.BuildOutcome], None]
     fetching: Fetching = field(default_factory=Fetching)
     helper: str = ""  # an image that downloads weights while the profile's own is built

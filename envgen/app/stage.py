@@ -33,7 +33,7 @@ def sessions_of(session: Session, name: str) -> Session | None:
     )
 
 
-class Stage:
+class VariantSwitch:
     """Where the forms of a service are shown. At the end what ran before starts again, but not
     after Ctrl-C.
     """
@@ -76,7 +76,7 @@ class Stage:
             raise EngineError(left[0])
         self.now = None
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> VariantSwitch:
         return self
 
     def __exit__(

@@ -23,7 +23,7 @@ from envgen.jitcache.service import JitCache
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.prepare import prepare
-from envgen.serve.start import CREATE, INSTALL, KEEP, PREPARE, WAIT, Start, Started, Step
+from envgen.serve.start import CREATE, INSTALL, KEEP, PREPARE, WAIT, Start, StartResult, Step
 from envgen.text import first_of, progress, visible
 
 Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
@@ -63,7 +63,7 @@ class Checked:
         """Whether a container may be made anew."""
         return not self.running or bool(self.differing) or options.recreate
 
-    def start(self, agree: Agree, options: StartOptions) -> Started:
+    def start(self, agree: Agree, options: StartOptions) -> StartResult:
         """Start it, and wait until it is ready. ``agree`` is asked before a running container is
         replaced.
         """
@@ -114,7 +114,7 @@ class Checked:
             steps.insert(0, PREPARE)
         return [*steps, WAIT] if options.wait else steps
 
-    def launch(self, options: StartOptions) -> Started:
+    def launch(self, options: StartOptions) -> StartResult:
         """Take the steps."""
         service = self.service
         start = Start(

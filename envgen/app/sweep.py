@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.answers import GOOD, answered
-from envgen.app.measure import Asked, bench, measure, results_folder
+from envgen.app.measure import MeasureOptions, bench, measure, results_folder
 from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
-from envgen.app.stage import PLAIN, Stage, sessions_of
+from envgen.app.stage import PLAIN, VariantSwitch, sessions_of
 from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.record import RunRecord, plain
@@ -84,7 +84,7 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
 
 
 def sweep(
-    asked: Asked,
+    asked: MeasureOptions,
     service: str,
     forms: Mapping[str, Session],
     matrix: Matrix | None,
@@ -116,7 +116,7 @@ def sweep(
     rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
     if rows:
         progress(f"continuing {earlier.id if earlier else ''}: {', '.join(rows)} done")
-    stage = Stage(session, service)
+    stage = VariantSwitch(session, service)
     if earlier:  # what runs now, if anything, is what the interrupted one left
         stage.before = sessions_of(session, str(earlier.environment["before"]))
     before = (stage.before.variant or PLAIN) if stage.before else ""
@@ -161,7 +161,7 @@ def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
 
 
 def measured_row(
-    asked: Asked,
+    asked: MeasureOptions,
     name: str,
     show: Callable[[], float],
     reference: RunRecord | None,

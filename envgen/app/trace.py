@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app.measure import Asked, Trial, measure, results_folder, service_of
-from envgen.app.stage import Stage
+from envgen.app.measure import Measurement, MeasureOptions, measure, results_folder, service_of
+from envgen.app.stage import VariantSwitch
 from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.client import COMPLETIONS, Refused, ServerGone, tokens
@@ -35,7 +35,7 @@ CONFIG = {
 
 
 def trace(
-    asked: Asked,
+    asked: MeasureOptions,
     prompt: int,
     output: int,
     against: str | None,
@@ -67,7 +67,7 @@ def trace(
     form = asked.session.with_(sets=(*asked.session.sets, setting))
     parameters = {"prompt": prompt, "output": output}
     shown = replace(asked, session=form, service=service)
-    with Stage(asked.session, service) as stage:
+    with VariantSwitch(asked.session, service) as stage:
         stage.show(form)
         outcome, path = measure(
             shown, "trace", parameters, lambda trial, run: _work(trial, run, prompt, output)
@@ -75,7 +75,7 @@ def trace(
     return outcome, path, earlier
 
 
-def _work(trial: Trial, run: Run, prompt: int, output: int) -> Outcome:
+def _work(trial: Measurement, run: Run, prompt: int, output: int) -> Outcome:
     """Profile each phase alone. What is compiled at its first use is used before."""
     _complete(trial, prompt, output)
     summary: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _work(trial: Trial, run: Run, prompt: int, output: int) -> Outcome:
     return PASSED if is_whole else FAILED, {"phases": summary}
 
 
-def _complete(trial: Trial, prompt: int, output: int) -> None:
+def _complete(trial: Measurement, prompt: int, output: int) -> None:
     body = {
         "prompt": tokens(prompt),
         "max_tokens": output,
@@ -105,7 +105,7 @@ def _complete(trial: Trial, prompt: int, output: int) -> None:
         raise ServiceError(f"the request to trace {refused}") from None
 
 
-def _post(trial: Trial, path: str) -> None:
+def _post(trial: Measurement, path: str) -> None:
     target = trial.target
     try:
         status, content = answered(
@@ -120,7 +120,7 @@ def _post(trial: Trial, path: str) -> None:
         )
 
 
-def _summed(trial: Trial, run: Run, phase: str) -> Mapping[str, Any]:
+def _summed(trial: Measurement, run: Run, phase: str) -> Mapping[str, Any]:
     """The profiler's traces of a phase, summed in the container. The trace itself lies beside the
     record, for Perfetto.
     """

@@ -18,7 +18,7 @@ from envgen.profile.model import Profile
 from envgen.serve import memory
 from envgen.serve.differences import NotReplaced
 from envgen.serve.preflight import PreflightError
-from envgen.serve.start import Started
+from envgen.serve.start import StartResult
 
 
 def main_service(profile: Profile) -> str:
@@ -115,7 +115,7 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
 
 def start_one(
     service: LiveService, options: StartOptions, *, predict: bool = False
-) -> tuple[Checked, Started]:
+) -> tuple[Checked, StartResult]:
     """Start a service as its deployment says, also in place of what runs, and wait until it is
     ready. PreflightError or ServiceError where it can't be.
     """
@@ -127,7 +127,7 @@ def start_one(
 
 def start_all(
     checked: Sequence[Checked], agree: Agree, options: StartOptions
-) -> Iterator[tuple[Checked, Started]]:
+) -> Iterator[tuple[Checked, StartResult]]:
     """Start one service after the other; yield each when it is ready. If one fails, the others
     still start.
 

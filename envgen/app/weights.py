@@ -110,7 +110,7 @@ def _look(service: LiveService, model: ModelRef, deep: bool) -> Weights:
 
 
 @dataclass(frozen=True)
-class Pulled:
+class DownloadResult:
     """A download that has ended. ``problem``: why it failed, of the ``kind`` that has a hint;
     ``missing``: bytes.
     """
@@ -129,7 +129,7 @@ def fetch(
     *,
     image: str = "",
     say: Say = lambda line, _share: progress(line),
-) -> Pulled:
+) -> DownloadResult:
     """Download missing files of a model; HF_TOKEN and HF_ENDPOINT come from this shell.
 
     ``image``: one with Python and pip, which installs huggingface_hub first; "": the profile's own,
@@ -145,7 +145,7 @@ def fetch(
         "install": _hub_requirement(deployment) if image else "",
     }
     fetched = _read(
-        Pulled, _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image)
+        DownloadResult, _ask(deployment, request, FETCH, on_line=_Progress(model, say), image=image)
     )
     if fetched.problem:
         raise _refused(model, fetched, token=bool(deployment.shell.get(TOKEN)))
@@ -220,7 +220,7 @@ def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
     return problems
 
 
-def _refused(model: ModelRef, fetched: Pulled, *, token: bool) -> LockError:
+def _refused(model: ModelRef, fetched: DownloadResult, *, token: bool) -> LockError:
     kind = fetched.kind
     message = fetched.problem
     message = (

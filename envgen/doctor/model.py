@@ -44,7 +44,7 @@ class Severity(NamedLevel):
     ERROR = 3  # the container does not do what the profile says
 
 
-class Where(NamedLevel):
+class Section(NamedLevel):
     """What a check needs, in the order in which the report shows it."""
 
     HOST = 0
@@ -78,7 +78,7 @@ class Finding:
     remedy: Remedy | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     check: str = ""  # set by the runner, as are the next two
-    where: Where = Where.HOST
+    where: Section = Section.HOST
     node: str = ""
 
     @property
@@ -178,7 +178,7 @@ class Check:
     """
 
     id: str
-    where: Where
+    where: Section
     judge: Judge
     needs: str = ""
 
@@ -199,7 +199,7 @@ class Check:
         return findings if findings or judged is None else [judged]
 
 
-def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
+def check(id: str, where: Section, needs: str = "") -> Callable[[Judge], Check]:
     """Decorator: make a check of a judge."""
     return lambda judge: Check(id, where, judge, needs)
 

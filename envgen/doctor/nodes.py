@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Severity, Where
+from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Section, Severity
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
@@ -55,7 +55,7 @@ def finding(
         Remedy(fix, is_line) if fix else None,
         {"case": case, "nodes": list(who)},
         "nodes.fit",
-        Where.NODES,
+        Section.NODES,
     )
 
 

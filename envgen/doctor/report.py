@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import Check, Context, Finding, Severity, Where, error
+from envgen.doctor.model import Check, Context, Finding, Section, Severity, error
 from envgen.doctor.remedies import envgen
 from envgen.text import Styled, counted, paint, visible
 
@@ -42,7 +42,7 @@ def run_one(check: Check, context: Context) -> list[Finding]:
     return [replace(finding, check=check.id, where=check.where) for finding in findings]
 
 
-def with_more(report: Report, where: Where, findings: Iterable[Finding]) -> Report:
+def with_more(report: Report, where: Section, findings: Iterable[Finding]) -> Report:
     """``report`` with ``findings`` added at ``where``."""
     every = [*report.findings, *(replace(finding, where=where) for finding in findings)]
     return replace(report, findings=tuple(sorted(every, key=lambda finding: finding.where)))
@@ -55,12 +55,12 @@ def joined(reports: Mapping[str, Report]) -> Report:
     first = next(iter(reports.values()))
     several = len(reports) > 1
     every = [
-        replace(finding, node=node if several and finding.where is not Where.NODES else "")
+        replace(finding, node=node if several and finding.where is not Section.NODES else "")
         for node, report in reports.items()
         for finding in report.findings
     ]
     return replace(
-        first, findings=tuple(sorted(every, key=lambda finding: finding.where is Where.NODES))
+        first, findings=tuple(sorted(every, key=lambda finding: finding.where is Section.NODES))
     )
 
 
@@ -69,15 +69,15 @@ def examine(
 ) -> Report:
     """Run the checks. ``extra``: findings about the host from the collection."""
     findings = [*extra, *(finding for check in checks for finding in run_one(check, context))]
-    return with_more(Report(context, tuple(findings)), Where.HOST, ())
+    return with_more(Report(context, tuple(findings)), Section.HOST, ())
 
 
 HEADINGS = {
-    Where.HOST: "Host",
-    Where.IMAGE: "Image",
-    Where.CONTAINER: "Container",
-    Where.INSIDE: "Inside the container",
-    Where.NODES: "The machines of the cluster",
+    Section.HOST: "Host",
+    Section.IMAGE: "Image",
+    Section.CONTAINER: "Container",
+    Section.INSIDE: "Inside the container",
+    Section.NODES: "The machines of the cluster",
 }
 MARKS = {  # mark, colour
     Severity.OK: ("ok", "32"),

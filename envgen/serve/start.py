@@ -24,7 +24,7 @@ from envgen.serve import preflight
 from envgen.serve.ended import StartFailure, in_profile, log_text
 from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
-from envgen.serve.wait import Awaited, Waiter
+from envgen.serve.wait import ReadyResult, Waiter
 from envgen.text import Verbosity, progress
 
 Say = Callable[[str], None]
@@ -33,7 +33,7 @@ INSTALLING = 6 * 3600  # seconds; a source may be compiled
 
 
 @dataclass(frozen=True)
-class Started:
+class StartResult:
     """A running service. ``awaited``: how it became ready; the default without waiting.
 
     ``notices``: what its log admits, although it is ready.
@@ -43,7 +43,7 @@ class Started:
     seconds: float
     url: str
     already: bool
-    awaited: Awaited = field(default_factory=lambda: Awaited(Readiness(True)))
+    awaited: ReadyResult = field(default_factory=lambda: ReadyResult(Readiness(True)))
     notices: tuple[Explanation, ...] = ()
 
 
@@ -78,11 +78,11 @@ class Start:
     container: Container | None = None
     before: tuple[str, ...] | None = None  # the IDs of the containers that it had
     already: bool = False  # the container ran before
-    awaited: Awaited = field(default_factory=lambda: Awaited(Readiness(True)))
+    awaited: ReadyResult = field(default_factory=lambda: ReadyResult(Readiness(True)))
     began: float = field(default_factory=time.monotonic)
     _alone: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def run(self, steps: Sequence[Step]) -> Started:
+    def run(self, steps: Sequence[Step]) -> StartResult:
         """Take the steps. On Ctrl-C, a container that exists keeps starting."""
         taken = list[Step]()
         try:
@@ -130,7 +130,7 @@ class Start:
         """End ``alone``."""
         self._alone.close()
 
-    def result(self) -> Started:
+    def result(self) -> StartResult:
         """The service as it is now that it is ready."""
         assert self.container is not None
         container = self.awaited.container or self.container
@@ -141,7 +141,7 @@ class Start:
         admitted: tuple[Explanation, ...] = ()
         with contextlib.suppress(EngineError):
             admitted = notices(self.service.engine, container)
-        return Started(container, seconds, self.service.url, self.already, awaited, admitted)
+        return StartResult(container, seconds, self.service.url, self.already, awaited, admitted)
 
     def _unless_replaced(self, failure: StartFailure) -> StartFailure:
         """``failure``, or that another container has taken the place of ours.
@@ -334,7 +334,7 @@ def _wait(start: Start) -> None:
     start.awaited = wait(start, start.container.id)
 
 
-def wait(start: Start, container_id: str) -> Awaited:
+def wait(start: Start, container_id: str) -> ReadyResult:
     """Wait until it is ready; StartFailure otherwise. The time-out starts after the installation
     of sources.
     """

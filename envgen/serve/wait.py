@@ -81,7 +81,7 @@ _MODELS = "/v1/models"
 
 
 @dataclass(frozen=True)
-class Awaited:
+class ReadyResult:
     """How a container became ready: its answer, the seconds of each phase, what the log showed."""
 
     answer: Readiness
@@ -142,7 +142,7 @@ class Waiter:
         self._old = False  # it ran before, and for long
         self._began = self._last_said = time.monotonic()
 
-    def wait(self, container_id: str, deadline: float, *, already: bool = False) -> Awaited:
+    def wait(self, container_id: str, deadline: float, *, already: bool = False) -> ReadyResult:
         """Wait until it is ready or ``deadline`` (monotonic seconds). StartFailure with the reason.
 
         ``already``: it was started before, so its phases are over.
@@ -162,7 +162,7 @@ class Waiter:
                     self._in_time(last, deadline)
         raise AssertionError("the events have no end")
 
-    def _take(self, event: Event, follower: Follower) -> Awaited | None:
+    def _take(self, event: Event, follower: Follower) -> ReadyResult | None:
         """What an event means. How it became ready, once it is."""
         container = event.container
         if event.kind is Kind.LOST and event.error and event.seconds > SICKNESS:
@@ -299,7 +299,7 @@ class Waiter:
             reason = f"its log matches ready.forbid.{name}: {log_text(found)[:200]!r}"
             raise self._failure(container, reason, says_all=True)
 
-    def _when_steady(self, answer: Readiness, container: Container) -> Awaited | None:
+    def _when_steady(self, answer: Readiness, container: Container) -> ReadyResult | None:
         """How it became ready, once its log has shown what it must, and its program runs on."""
         if container.state == "restarting" or container.restarts > self._answered_restarts:
             reason = f"its process exited after its answer{self._ended_with}"
@@ -314,7 +314,7 @@ class Waiter:
             shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
             took = self.progress.took()
             prompt = self._ready.prompt
-            return Awaited(answer, took, shown, self._restarts, prompt, container)
+            return ReadyResult(answer, took, shown, self._restarts, prompt, container)
         names = self._evidence.missing
         wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in names)
         reason = f"it answers, but its log never showed {wanted}"

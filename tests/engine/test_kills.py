@@ -39,7 +39,7 @@ done"""
 
 
 @dataclass
-class Trial:
+class Measurement:
     """Kills one verb again and again. ``ended``: how often it was done before it could be killed."""
 
     project: Project
@@ -88,11 +88,11 @@ def own_temporary_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     yield tmp_path
 
 
-def fill(trial: Trial) -> None:
+def fill(trial: Measurement) -> None:
     assert trial.envgen("exec", "web", "--", "sh", "-c", MODULES).code == 0
 
 
-def render(trial: Trial) -> None:
+def render(trial: Measurement) -> None:
     for path in trial.project.root.glob("Dockerfile"):
         path.unlink()
     trial.kill("render")
@@ -102,7 +102,7 @@ def render(trial: Trial) -> None:
     assert trial.envgen("render", "--check").code == 0
 
 
-def lock(trial: Trial) -> None:
+def lock(trial: Measurement) -> None:
     file = trial.project.root / "envgen.lock"
     trial.kill("lock")
     if file.exists():  # whole: it is read, and compared
@@ -111,7 +111,7 @@ def lock(trial: Trial) -> None:
     file.unlink()
 
 
-def clear(trial: Trial) -> None:
+def clear(trial: Measurement) -> None:
     fill(trial)
     trial.kill("cache", "clear", "page")
     left = trial.envgen("cache", "list").out
@@ -120,14 +120,14 @@ def clear(trial: Trial) -> None:
     assert "page" not in trial.envgen("cache", "list").out
 
 
-def build(trial: Trial) -> None:
+def build(trial: Measurement) -> None:
     trial.kill("build", "--no-cache")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.usefixtures("own_temporary_folders")
 def test_kills(project: Project, verb: str) -> None:
-    trial = Trial(project)
+    trial = Measurement(project)
     one = globals()[verb]
     for _ in range(max(KILLS // len(VERBS), 1) + 1):  # the first run is measured, not killed
         one(trial)

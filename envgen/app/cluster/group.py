@@ -24,8 +24,8 @@ from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.service import Ready
 from envgen.serve import start as serve_start
 from envgen.serve.ended import StartFailure
-from envgen.serve.start import CREATE, INSTALL, Start, Started
-from envgen.serve.wait import SICKNESS, Awaited
+from envgen.serve.start import CREATE, INSTALL, Start, StartResult
+from envgen.serve.wait import SICKNESS, ReadyResult
 from envgen.text import progress, reason_of
 
 
@@ -40,7 +40,7 @@ class Group:
         """The service's."""
         return self.ranks[0].name
 
-    def start(self, *, wait_for_it: bool, timeout: float | None) -> Started:
+    def start(self, *, wait_for_it: bool, timeout: float | None) -> StartResult:
         """Start the workers, then the head; watch all ranks until the head answers.
 
         ServiceError if any rank ends: then all are stopped, and the error names the first to end.
@@ -78,7 +78,7 @@ class Group:
         finally:
             watch.over.set()
 
-    def _awaited(self, watch: Watch, started: Started, timeout: float | None) -> Awaited:
+    def _awaited(self, watch: Watch, started: StartResult, timeout: float | None) -> ReadyResult:
         """How the head became ready. ServiceError if any rank ends before that."""
         head = watch.ranks[-1]
         start = self._start_of(self.ranks[0], watch)
@@ -117,7 +117,7 @@ class Group:
             watch.over.set()
         raise self._failed(watch, "has failed")
 
-    def _begin(self, rank: LiveService, watch: Watch) -> Started:
+    def _begin(self, rank: LiveService, watch: Watch) -> StartResult:
         """Start one rank, without waiting for it. If that fails, what was created on its machine is
         removed.
         """

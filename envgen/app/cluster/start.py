@@ -17,7 +17,7 @@ from envgen.errors import Problem
 from envgen.serve import preflight
 from envgen.serve.differences import differences, keep_moment
 from envgen.serve.preflight import PreflightError
-from envgen.serve.start import Started
+from envgen.serve.start import StartResult
 from envgen.text import progress
 
 
@@ -27,7 +27,7 @@ class CheckedCluster(Checked):
 
     ranks: tuple[LiveService, ...] = ()
 
-    def launch(self, options: StartOptions) -> Started:
+    def launch(self, options: StartOptions) -> StartResult:
         """Start all ranks, and wait. What runs with other settings is stopped on all machines
         first.
         """

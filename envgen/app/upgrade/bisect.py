@@ -15,9 +15,9 @@ from typing import Any
 from envgen import files
 from envgen.app import lock as locks
 from envgen.app.answers import GOOD
-from envgen.app.measure import Asked, results_folder
+from envgen.app.measure import MeasureOptions, results_folder
 from envgen.app.session import Candidate, Session
-from envgen.app.stage import Stage
+from envgen.app.stage import VariantSwitch
 from envgen.app.sweep import measured_row
 from envgen.app.upgrade import journal, paper
 from envgen.app.upgrade.journal import Pending
@@ -198,7 +198,7 @@ class Bisection:
             return None
         return Units(name for name, (_, after) in sides.items() if now.get(name, "") == after)
 
-    def is_bad(self, stage: Stage, units: Units) -> bool:
+    def is_bad(self, stage: VariantSwitch, units: Units) -> bool:
         """Whether the test fails with BAD's ``units``; tried once, whatever ends this command."""
         if units not in self.rows:
             made = self.mixed(units)
@@ -209,7 +209,7 @@ class Bisection:
         progress(f"{word}: {len(units)} of {len(self.differing)} changes")
         return self.rows[units]
 
-    def _fails(self, stage: Stage, made: Session, units: Units) -> bool:
+    def _fails(self, stage: VariantSwitch, made: Session, units: Units) -> bool:
         shown = made.with_(candidate=replace(made.tried, tag=""))
 
         def show() -> float:
@@ -235,7 +235,7 @@ class Bisection:
 
     def _row(self, shown: Session, show: Callable[[], float]) -> Row:
         """The measurements, against GOOD's answers."""
-        asked = Asked(shown, self.service)
+        asked = MeasureOptions(shown, self.service)
         reference = None
         if self.reference:
             folder = results_folder(self.session.file)
@@ -264,13 +264,13 @@ class Bisection:
     # --- what outlives a break
 
     @contextmanager
-    def _stage(self) -> Iterator[Stage]:
+    def _stage(self) -> Iterator[VariantSwitch]:
         """Inside, the sides are shown in place of what runs, which runs again afterwards."""
         project = self.session.loaded(local=False).project
         root = project.root
         over = True
         with journal.alone(root, self.profile):
-            stage = Stage(self.session, self.service)
+            stage = VariantSwitch(self.session, self.service)
             earlier = journal.pending(root, self.profile)
             variant = stage.before.variant if stage.before else NOTHING
             if earlier:

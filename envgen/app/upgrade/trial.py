@@ -11,10 +11,10 @@ from typing import Any
 from envgen.app import images
 from envgen.app.answers import GOOD
 from envgen.app.cluster.machines import all_machines, head_of
-from envgen.app.measure import Asked, results_folder, service_of
+from envgen.app.measure import MeasureOptions, results_folder, service_of
 from envgen.app.predict import ask_release
 from envgen.app.session import VARIANT_LABEL, Candidate, Session
-from envgen.app.stage import Stage
+from envgen.app.stage import VariantSwitch
 from envgen.app.sweep import blank_row, measured_row, medians
 from envgen.app.up import check_all, main_service
 from envgen.app.upgrade import journal, paper
@@ -130,8 +130,8 @@ class UpgradeTrial:
             for line in apart(old, one.notes):
                 progress(line)
 
-    def _stage(self, name: str, before: Pending) -> Stage:
-        stage = Stage(self.session, name)
+    def _stage(self, name: str, before: Pending) -> VariantSwitch:
+        stage = VariantSwitch(self.session, name)
         variant = before.services[name]
         stage.before = None if variant == NOTHING else self.session.with_(variant=variant)
         if not self.resumed:  # else the candidate may run
@@ -143,7 +143,7 @@ class UpgradeTrial:
         asks = service.ready is not None and bool(service.host_ports)
         return self.measures and asks and not takes_no_prompt(service.flag)
 
-    def _show(self, name: str, stage: Stage, before: Pending) -> None:
+    def _show(self, name: str, stage: VariantSwitch, before: Pending) -> None:
         """Start the candidate of one service, and judge it."""
         variant = before.services[name].replace(NOTHING, "")
         named = replace(self.candidate.tried, tag="")  # Compose compares the name, too
@@ -172,7 +172,7 @@ class UpgradeTrial:
         self, session: Session, name: str, show: Callable[[], float], old: Row | None = None
     ) -> Row:
         """The measurements of a service; of the same image with the same settings only once."""
-        asked = Asked(session, name)
+        asked = MeasureOptions(session, name)
         label = "candidate" if session.candidate else "now"
         matrix = MATRIX if old is None or old["figures"] else None
         folder = results_folder(self.session.file)
@@ -272,7 +272,7 @@ def last_starts(session: Session) -> dict[str, str]:
     return {name: seconds for name, seconds in known.items() if seconds}
 
 
-def known_row(asked: Asked, folder: Path) -> Row | None:
+def known_row(asked: MeasureOptions, folder: Path) -> Row | None:
     """What was measured before of the same image with the same settings."""
     service = service_of(asked)
     now = service.environment() if service else {}

@@ -12,7 +12,7 @@ from envgen.app import build as builds
 from envgen.app import provision
 from envgen.app.build import BuildOutcome
 from envgen.app.images import remember
-from envgen.app.provision import Lacking
+from envgen.app.provision import MissingInputs
 from envgen.app.session import Session
 from envgen.app.status import drift
 from envgen.cli.common import print_json, reporting, wants_json, warn_of_unused
@@ -54,7 +54,7 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     return ExitCode.OK
 
 
-def provide(session: Session, lacking: Lacking) -> None:
+def provide(session: Session, lacking: MissingInputs) -> None:
     """Make what services lack, as the first step of another command: prints to stderr."""
     provision.Provision(session, lacking, lambda outcome: show(outcome, to_stderr=True)).run()
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from envgen.app.answers import GOOD, answered, reference_of
-from envgen.app.measure import Asked
+from envgen.app.measure import MeasureOptions
 from envgen.bench.answers import BROKEN
 from envgen.cli.common import answer, ask
 from envgen.cli.measure.common import ANYWHERE, measuring
@@ -26,7 +26,7 @@ from envgen.text import table, visible
 )
 @click.option("--yes", "-y", is_flag=True, help="Stop the service for --against without asking.")
 @click.option("--quick", is_flag=True, help="Ask eight of the questions.")
-def command(asked: Asked, against: str | None, yes: bool, quick: bool) -> int:
+def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) -> int:
     """Ask the model server SERVICE (default: the only one) 32 fixed questions, and say whether its
     answers are right.
 

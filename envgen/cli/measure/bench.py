@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from envgen.app.measure import Asked, bench
+from envgen.app.measure import MeasureOptions, bench
 from envgen.cli.measure.common import ANYWHERE, MATRIX, TOOL, matrix_of, measuring, report
 
 
@@ -22,7 +22,7 @@ from envgen.cli.measure.common import ANYWHERE, MATRIX, TOOL, matrix_of, measuri
     metavar="TARGET",
     help="Exit with 1 below this target of the profile, such as 'llama.cpp -20%'.",
 )
-def command(asked: Asked, tokenizer: str | None, least: str | None, **given: Any) -> int:
+def command(asked: MeasureOptions, tokenizer: str | None, least: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.
 
     Measures every combination of --pp, --tg, --depth and --concurrency. After Ctrl-C, finished

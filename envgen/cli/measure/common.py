@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from envgen.app.measure import Asked, Work, measure
+from envgen.app.measure import MeasureOptions, Work, measure
 from envgen.app.session import Session
 from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS
@@ -33,10 +33,10 @@ def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def wrapper(session: Session, **given: Any) -> Any:
             ours = {
                 one.name: given.pop(one.name, None)
-                for one in fields(Asked)
+                for one in fields(MeasureOptions)
                 if one.name != "session"
             }
-            return function(asked=Asked(session, **ours), **given)
+            return function(asked=MeasureOptions(session, **ours), **given)
 
         for option in reversed((click.argument("service", required=False), *options, *ASKED)):
             wrapper = option(wrapper)
@@ -45,7 +45,7 @@ def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
+def report(asked: MeasureOptions, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
     """Measure and print the result. Returns the exit code."""
     (outcome, summary), path = measure(asked, kind, parameters, work)
     code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS

@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from envgen.app import answers
-from envgen.app.measure import Asked, Trial, cells_document, run_tool
+from envgen.app.measure import Measurement, MeasureOptions, cells_document, run_tool
 from envgen.bench import checks
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix
@@ -36,7 +36,7 @@ ALONE = replace(LOAD, concurrency=(1,), runs=5)
     "--stress", type=Count(1), metavar="MINUTES", help="Send the load of --full alone, for so long."
 )
 def command(
-    asked: Asked,
+    asked: MeasureOptions,
     full: bool,
     max_ttft: int | None,
     max_per_token: int | None,
@@ -71,7 +71,7 @@ def command(
     if not full and (max_ttft or max_per_token):
         raise UsageError("a limit needs --full")
 
-    def work(trial: Trial, run: Run) -> checks.Outcome:
+    def work(trial: Measurement, run: Run) -> checks.Outcome:
         criteria = checks.smoke(trial.target, trial.flags)
         if not full and not stress:
             return checks.outcome(criteria)
@@ -91,7 +91,7 @@ def command(
 Parts = dict[str, list[checks.Criterion]]
 
 
-def _load(trial: Trial, run: Run, parts: Parts, minutes: int) -> tuple[str, list[CellResult]]:
+def _load(trial: Measurement, run: Run, parts: Parts, minutes: int) -> tuple[str, list[CellResult]]:
     """Send the load, again until ``minutes`` are over, and see what it left behind. Returns the
     tool, and its first and last results.
     """
@@ -112,7 +112,7 @@ def _load(trial: Trial, run: Run, parts: Parts, minutes: int) -> tuple[str, list
     return tool, [cells[0], *cells[1:][-1:]]
 
 
-def _answers_and_log(trial: Trial, run: Run, parts: Parts) -> None:
+def _answers_and_log(trial: Measurement, run: Run, parts: Parts) -> None:
     """Ask each question alone and among others, then read the log of all of it."""
     service = trial.service
     assert service is not None  # there is no --url

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from envgen.app import predict, results, sweep
-from envgen.app.measure import Asked
-from envgen.app.stage import Stage
+from envgen.app.measure import MeasureOptions
+from envgen.app.stage import VariantSwitch
 from envgen.bench import matrix
 from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask
@@ -36,7 +36,7 @@ VARIANTS = click.option(
 @click.option("--dry-run", is_flag=True, help="Show the matrix as it is, and measure nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
 def command(
-    asked: Asked,
+    asked: MeasureOptions,
     variants: str | None,
     no_bench: bool,
     quick: bool,
@@ -83,7 +83,7 @@ def command(
             "name variants, or --missing", hint=f"envgen sweep {service} --variants plain,NAME"
         )
     forms = sweep.forms_of(session, service, names)
-    if running := Stage(session, service).before:
+    if running := VariantSwitch(session, service).before:
         runs = f"{service} runs ({running.profile().variant or 'plain'})"
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
             raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from envgen.app.measure import Asked
+from envgen.app.measure import MeasureOptions
 from envgen.app.trace import trace
 from envgen.bench.record import RunRecord
 from envgen.bench.trace import lines_of
@@ -23,7 +23,7 @@ from envgen.text import table, visible
 @click.option("--tg", type=Count(2), default=32, show_default=True, help="Tokens in the reply.")
 @click.option("--against", "-a", metavar="REF", help="Show it beside a record (`latest`).")
 @click.option("--yes", "-y", is_flag=True, help="Start the service again without asking.")
-def command(asked: Asked, pp: int, tg: int, against: str | None, yes: bool) -> int:
+def command(asked: MeasureOptions, pp: int, tg: int, against: str | None, yes: bool) -> int:
     """Show which kernels take the time of SERVICE, for prefill and decode apart.
 
     The service is started again with vLLM's own profiler (PyTorch's), and without it at the end.

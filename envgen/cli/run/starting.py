@@ -24,11 +24,11 @@ from envgen.profile.exposure import is_local, open_ports
 from envgen.profile.service import Service
 from envgen.serve.notices import in_words
 from envgen.serve.preflight import PreflightError
-from envgen.serve.start import Started
+from envgen.serve.start import StartResult
 from envgen.text import progress
 
 if TYPE_CHECKING:
-    from envgen.app.provision import Lacking
+    from envgen.app.provision import MissingInputs
 
 
 def up(
@@ -133,7 +133,7 @@ def _checked(
 
 
 def _agree(
-    lacking: Lacking,
+    lacking: MissingInputs,
     names: Sequence[str],
     options: StartOptions,
     refused: PreflightError | None,
@@ -168,7 +168,7 @@ def reachable(service: Service, container: Container) -> list[int]:
     return sorted({port.host for port in container.ports if not is_local(port.address)})
 
 
-def started_document(service: LiveService, started: Started, *, waited: bool) -> dict[str, Any]:
+def started_document(service: LiveService, started: StartResult, *, waited: bool) -> dict[str, Any]:
     """The result of a start as JSON."""
     container = started.container
     awaited = started.awaited
@@ -200,7 +200,7 @@ def started_document(service: LiveService, started: Started, *, waited: bool) ->
     }
 
 
-def print_started(service: LiveService, started: Started, *, waited: bool = True) -> None:
+def print_started(service: LiveService, started: StartResult, *, waited: bool = True) -> None:
     """Print the result of a start."""
     container = started.container
     answer = started.awaited.answer
@@ -223,7 +223,7 @@ def print_started(service: LiveService, started: Started, *, waited: bool = True
         click.echo(f"  {more}")
 
 
-def _details(service: LiveService, started: Started) -> Iterator[str]:
+def _details(service: LiveService, started: StartResult) -> Iterator[str]:
     awaited = started.awaited
     answer = started.awaited.answer
     if answer.pooled:

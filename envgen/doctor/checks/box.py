@@ -18,7 +18,7 @@ from envgen.doctor.model import (
     Finding,
     Findings,
     Remedy,
-    Where,
+    Section,
     check,
     error,
     info,
@@ -35,7 +35,7 @@ LATCHED_WATTS, LATCHED_MHZ, BUSY = (
 )  # a Spark that is stuck: 14 to 20 W and 800 MHz under load
 
 
-@check("host.kernel", Where.HOST, needs="box")
+@check("host.kernel", Section.HOST, needs="box")
 def kernel(_context: Context, box: Box) -> Finding | None:
     """The kernel keeps no memory back that a GPU or a network card needs."""
     match = re.match(r"(\d+)\.(\d+)", box.kernel)
@@ -52,7 +52,7 @@ def kernel(_context: Context, box: Box) -> Finding | None:
     return ok(f"kernel {box.kernel}")
 
 
-@check("host.clocks", Where.HOST, needs="box")
+@check("host.clocks", Section.HOST, needs="box")
 def clocks(_context: Context, box: Box) -> Findings:
     """The GPU is not slowed down."""
     for number, gpu in enumerate(box.gpus):
@@ -76,7 +76,7 @@ def clocks(_context: Context, box: Box) -> Findings:
     return ok("; ".join(_state(gpu) for gpu in box.gpus))
 
 
-@check("host.memory", Where.HOST, needs="box")
+@check("host.memory", Section.HOST, needs="box")
 def memory(_context: Context, box: Box) -> Finding | None:
     """Memory of ended servers is free again."""
     if not box.taken:
@@ -102,7 +102,7 @@ def _state(gpu: BoxGpu) -> str:
     )
 
 
-@check("host.blocks", Where.HOST, needs="box")
+@check("host.blocks", Section.HOST, needs="box")
 def blocks(context: Context, box: Box) -> Findings:
     """On unified memory, nothing swaps, and no program acts before the profile's own guard."""
     if not context.profile.shares_memory:

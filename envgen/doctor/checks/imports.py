@@ -12,7 +12,7 @@ from enum import Enum
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok
+from envgen.doctor.model import Context, Finding, Remedy, Section, check, error, info, ok
 from envgen.doctor.probed import Imported, Origins, Probe
 from envgen.doctor.programs import NAMES, Tried
 from envgen.profile.model import Source
@@ -383,7 +383,7 @@ def _import_cure(name: str, source: Source, file: str, tried: Tried, context: Co
     return remedies.install(context, name, source, force=True)
 
 
-@check("import.truth", Where.INSIDE, needs="probe")
+@check("import.truth", Section.INSIDE, needs="probe")
 def import_truth(context: Context, probe: Probe) -> list[Finding]:
     sources = context.profile.sources.items()
     return [

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Findings, Remedy, Where, check, error, ok, warning
+from envgen.doctor.model import Context, Findings, Remedy, Section, check, error, ok, warning
 from envgen.doctor.probed import FolderFacts, Probe
 from envgen.inside.jit.shapes import Module
 from envgen.profile.caches import HUGGINGFACE
@@ -15,7 +15,7 @@ from envgen.text import counted, first_of, shell_line
 REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mountinfo
 
 
-@check("python.start", Where.INSIDE)
+@check("python.start", Section.INSIDE)
 def probe_ran(context: Context) -> Findings:
     """The probe returned a complete document, and no import hook disturbed it."""
     probe = context.probe
@@ -64,7 +64,7 @@ def probe_ran(context: Context) -> Findings:
 # ------------------------------------------------------------------------------------------------
 
 
-@check("mounts.sources", Where.INSIDE, needs="probe")
+@check("mounts.sources", Section.INSIDE, needs="probe")
 def source_mounts(context: Context, probe: Probe) -> Findings:
     """Each mounted checkout is the folder of now, and the container's user may write to it."""
     folders = {folder.path: folder for folder in probe.folders if folder.mounted}
@@ -151,7 +151,7 @@ def _own(context: Context, folder: FolderFacts, place: str) -> Remedy:
     )
 
 
-@check("mounts.caches", Where.INSIDE, needs="probe")
+@check("mounts.caches", Section.INSIDE, needs="probe")
 def caches(context: Context, probe: Probe) -> Findings:
     """Each cache is mounted and writable."""
     folders = {folder.path: folder for folder in probe.folders}
@@ -179,7 +179,7 @@ def caches(context: Context, probe: Probe) -> Findings:
     )
 
 
-@check("caches.stale", Where.INSIDE, needs="modules")
+@check("caches.stale", Section.INSIDE, needs="modules")
 def modules(context: Context, listed: Sequence[Module]) -> Findings:
     """No compiled kernel is of other files than those that are there now."""
     for guess in (False, True):  # one edit of a header can be of all kernels

@@ -10,7 +10,7 @@ from envgen.doctor.model import (
     Finding,
     Findings,
     Remedy,
-    Where,
+    Section,
     check,
     error,
     info,
@@ -43,7 +43,7 @@ LOOPING = 3  # restarts that make a restart loop
 # ---------------------------------------------------------------------------------------------------------
 
 
-@check("host.docker", Where.HOST, needs="engine")
+@check("host.docker", Section.HOST, needs="engine")
 def docker(_context: Context, engine: EngineInfo) -> Finding:
     """The engine's product and version, and what it can't do."""
     words = [f"Docker {engine.version}", *(["rootless"] if engine.rootless else [])]
@@ -57,7 +57,7 @@ def docker(_context: Context, engine: EngineInfo) -> Finding:
     return ok(", ".join(words), endpoint=engine.endpoint)
 
 
-@check("host.gpu", Where.HOST, needs="engine")
+@check("host.gpu", Section.HOST, needs="engine")
 def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     """The engine can give containers a GPU; up.refused says if the profile must have one and it
     can't.
@@ -70,7 +70,7 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
 
 
-@check("host.exposure", Where.HOST)
+@check("host.exposure", Section.HOST)
 def exposure(context: Context) -> Findings:
     """Services are published on this machine only, or require an API key."""
     profile = context.effective or context.profile
@@ -93,7 +93,7 @@ def exposure(context: Context) -> Findings:
     return ok("services are published on this machine only") if published else None
 
 
-@check("compose.own", Where.HOST, needs="engine")
+@check("compose.own", Section.HOST, needs="engine")
 def own_compose(context: Context, _engine: EngineInfo) -> Findings:
     """What the profile's own Compose file changes of its services."""
     own = context.profile.compose
@@ -114,7 +114,7 @@ def own_compose(context: Context, _engine: EngineInfo) -> Findings:
     return ok(f"{own} changes no service of the profile") if own else None
 
 
-@check("up.refused", Where.HOST, needs="engine")
+@check("up.refused", Section.HOST, needs="engine")
 def refused(context: Context, _engine: EngineInfo) -> Findings:
     """`envgen up` of the service finds its checkouts, files, ports, memory and GPU."""
     if context.container is not None and context.container.state == "running":
@@ -131,7 +131,7 @@ def refused(context: Context, _engine: EngineInfo) -> Findings:
     return ok(f"{context.service} has its checkouts, files, ports and memory on this machine")
 
 
-@check("weights.whole", Where.HOST, needs="engine")
+@check("weights.whole", Section.HOST, needs="engine")
 def weights(context: Context, _engine: EngineInfo) -> Findings:
     """The weights of services are complete, and at the locked commit."""
     for service, problems in context.weights.items():
@@ -153,7 +153,7 @@ def weights(context: Context, _engine: EngineInfo) -> Findings:
 # --------------------------------------------------------------------------------------------------------
 
 
-@check("image.current", Where.IMAGE, needs="stale")
+@check("image.current", Section.IMAGE, needs="stale")
 def image(context: Context, stale: Sequence[Problem]) -> Findings:
     """The profile's image is on this engine, and is what would be built now, as `envgen up` asks
     it.
@@ -177,7 +177,7 @@ def image(context: Context, stale: Sequence[Problem]) -> Findings:
     )
 
 
-@check("patches.mounted", Where.HOST)
+@check("patches.mounted", Section.HOST)
 def unpatched(context: Context) -> Findings:
     """Mounted checkouts have the profile's patches."""
     for name, lacks in context.unpatched.items():
@@ -195,7 +195,7 @@ def unpatched(context: Context) -> Findings:
 # ----------------------------------------------------------------------------------------------------
 
 
-@check("container.running", Where.CONTAINER, needs="engine")
+@check("container.running", Section.CONTAINER, needs="engine")
 def running(context: Context, _engine: EngineInfo) -> Findings:
     """A container of the profile runs, without which imports can't be checked; no other service of
     it has failed.
@@ -255,7 +255,7 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
         yield info(str(end), seen)
 
 
-@check("container.settings", Where.CONTAINER, needs="differing")
+@check("container.settings", Section.CONTAINER, needs="differing")
 def settings(context: Context, differing: Sequence[str]) -> Finding:
     """The container has the image, variables, mounts and ports that `envgen up` would give it now."""
     if differing:
@@ -272,7 +272,7 @@ def settings(context: Context, differing: Sequence[str]) -> Finding:
     return ok("the container has the profile's image and settings")
 
 
-@check("container.restart", Where.CONTAINER, needs="container")
+@check("container.restart", Section.CONTAINER, needs="container")
 def restart_policy(context: Context, container: Container) -> Findings:
     """The container is in no restart loop, and Docker has started none of the servers again."""
     loops = container.restarts >= LOOPING
@@ -295,7 +295,7 @@ def restart_policy(context: Context, container: Container) -> Findings:
     return ok(f"restart policy: {container.restart_policy or 'no'}")
 
 
-@check("container.log", Where.CONTAINER, needs="engine")
+@check("container.log", Section.CONTAINER, needs="engine")
 def notices(context: Context, _engine: EngineInfo) -> list[Finding]:
     """What the logs of running servers admit: each with its fix, or that it is harmless."""
     return [

@@ -6,7 +6,7 @@ from packaging.utils import canonicalize_name, canonicalize_version
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
-from envgen.doctor.model import Context, Finding, Findings, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Findings, Section, check, error, info, ok, warning
 from envgen.doctor.probed import Distribution, Probe, Root
 from envgen.profile.model import Source
 from envgen.profile.values import Pin
@@ -37,7 +37,7 @@ def active_root(probe: Probe, package: str) -> Root | None:
     return None
 
 
-@check("import.scripts", Where.INSIDE, needs="probe")
+@check("import.scripts", Section.INSIDE, needs="probe")
 def console_scripts(context: Context, probe: Probe) -> Findings:
     """Each console script is installed, and starts the interpreter that `python3` starts."""
     scripts = {script.name: script for script in probe.scripts}
@@ -74,7 +74,7 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
 # --------------------------------------------------------------------------------------------------------
 
 
-@check("import.metadata", Where.INSIDE, needs="probe")
+@check("import.metadata", Section.INSIDE, needs="probe")
 def metadata(context: Context, probe: Probe) -> Findings:
     """importlib.metadata finds each source under its own name, installed from where it is mounted."""
     for name, source in context.profile.sources.items():
@@ -128,7 +128,7 @@ def _is(pin: Pin, distribution: Distribution) -> bool:
 # ------------------------------------------------------------------------------------------
 
 
-@check("flashinfer.data", Where.INSIDE, needs="probe")
+@check("flashinfer.data", Section.INSIDE, needs="probe")
 def flashinfer_data(context: Context, probe: Probe) -> Findings:
     """FlashInfer has the sources that its JIT compiles (data/csrc and others), and the version that
     names its cache.
@@ -166,7 +166,7 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
     return None
 
 
-@check("flashinfer.prebuilt", Where.INSIDE, needs="probe")
+@check("flashinfer.prebuilt", Section.INSIDE, needs="probe")
 def prebuilt(context: Context, probe: Probe) -> Finding | None:
     """No prebuilt kernels: they take precedence over the JIT, so edits of a mounted checkout would
     never compile.
@@ -193,7 +193,7 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
     return ok("no prebuilt kernels mask your edits")
 
 
-@check("patches.claimed", Where.INSIDE, needs="probe")
+@check("patches.claimed", Section.INSIDE, needs="probe")
 def claimed(context: Context, probe: Probe) -> Finding | None:
     """The files that patches of the image changed are as the patches left them, and Python imports
     them.
@@ -223,7 +223,7 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
     return ok(f"patches in the imported code: {shown}") if names else None
 
 
-@check("packages.shared", Where.INSIDE, needs="probe")
+@check("packages.shared", Section.INSIDE, needs="probe")
 def shared(context: Context, probe: Probe) -> Findings:
     """A module that several packages bring is of the one in `pip.prefer`."""
     preferred = {canonicalize_name(name) for name in context.profile.pip.prefer}
@@ -249,7 +249,7 @@ def shared(context: Context, probe: Probe) -> Findings:
     return None
 
 
-@check("packages.binaries", Where.INSIDE, needs="probe")
+@check("packages.binaries", Section.INSIDE, needs="probe")
 def binaries(_context: Context, probe: Probe) -> Findings:
     """The compiled modules of a checkout with `binaries` are a wheel's: its sources of them are
     that release's.

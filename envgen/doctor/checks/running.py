@@ -17,7 +17,7 @@ from envgen.doctor.model import (
     Finding,
     Findings,
     Remedy,
-    Where,
+    Section,
     check,
     error,
     info,
@@ -242,7 +242,7 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
     return None
 
 
-@check("import.running", Where.INSIDE)
+@check("import.running", Section.INSIDE)
 def import_running(context: Context) -> Findings:
     """Each Python program that runs has the files that a new one would import, and is not older
     than they are.

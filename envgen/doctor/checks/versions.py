@@ -13,7 +13,7 @@ from envgen.doctor.model import (
     Finding,
     Findings,
     Remedy,
-    Where,
+    Section,
     check,
     error,
     info,
@@ -57,7 +57,7 @@ def _fresh(context: Context, differ: tuple[Promised, ...]) -> Remedy:
     return remedies.anew(context)
 
 
-@check("packages.locked", Where.INSIDE, needs="probe")
+@check("packages.locked", Section.INSIDE, needs="probe")
 def locked(context: Context, probe: Probe) -> Findings:
     """Locked packages, and torch and others of the base image, have the versions of the build."""
     count = probe.locked.count
@@ -82,7 +82,7 @@ def locked(context: Context, probe: Probe) -> Findings:
     return ok(there) if count or of_base else None
 
 
-@check("cuda.versions", Where.INSIDE, needs="probe")
+@check("cuda.versions", Section.INSIDE, needs="probe")
 def cuda_versions(context: Context, probe: Probe) -> Finding | None:
     """cuDNN is new enough for the profile's architectures. An old nvcc lacks them: cuda.compilers."""
     cuda = probe.cuda
@@ -99,7 +99,7 @@ def cuda_versions(context: Context, probe: Probe) -> Finding | None:
     return ok(", ".join(there)) if there else None
 
 
-@check("cuda.compilers", Where.INSIDE, needs="probe")
+@check("cuda.compilers", Section.INSIDE, needs="probe")
 def compilers(context: Context, probe: Probe) -> Findings:
     """nvcc, ptxas and Triton's ptxas support the profile's architectures."""
     tools = probe.cuda.tools
@@ -155,7 +155,7 @@ def _other_compiler(tool: CompilerFacts, context: Context) -> Remedy:
     return remedies.line(f"env: {{triton: {{{variable}: {own}}}}}")
 
 
-@check("gpu.arch", Where.INSIDE, needs="probe")
+@check("gpu.arch", Section.INSIDE, needs="probe")
 def gpu_arch(context: Context, probe: Probe) -> Findings:
     """The profile's architectures run on the container's GPUs."""
     listed = context.profile.cuda.arch_list
@@ -175,7 +175,7 @@ def gpu_arch(context: Context, probe: Probe) -> Findings:
     return ok(f"{listed} runs on {', '.join(names)}") if names else None
 
 
-@check("cuda.driver", Where.INSIDE, needs="probe")
+@check("cuda.driver", Section.INSIDE, needs="probe")
 def driver(_context: Context, probe: Probe) -> Finding | None:
     """The driver loads the PTX of the container's nvcc, itself or with NVIDIA's compatibility
     library.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app.measure import Asked
+from envgen.app.measure import MeasureOptions
 from envgen.app.session import Session
 from envgen.app.sweep import forms_of, lines_of, measured_row, reference_among, unfinished
 from envgen.bench import record
@@ -85,7 +85,7 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
     def show() -> float:
         raise PreflightError("serve", (Problem("the image differs from the profile"), Problem("port 8000 is taken")))
 
-    asked = Asked(Session(), "serve", None, None, None, 1)
+    asked = MeasureOptions(Session(), "serve", None, None, None, 1)
     kept = measured_row(asked, "long", show, None, None, True)
     assert kept["cause"] == "the image differs from the profile"
 

@@ -33,7 +33,7 @@ URLLIB3 = (
 def test_no_gpu_is_named_before_anything_is_offered(tmp_path: Path, gpu: str, wanted: str, said: bool) -> None:
     profile = SimpleNamespace(gpu=GpuMode(wanted))
     deployment: Any = SimpleNamespace(gpu=GpuMode(gpu), profile=profile, root=tmp_path)
-    lines = list(provision.Lacking(deployment, lock=True).lines())
+    lines = list(provision.MissingInputs(deployment, lock=True).lines())
     assert lines[0].startswith("  no GPU ") is said and lines[-1].startswith("  lock ")
 
 
@@ -52,14 +52,14 @@ def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("token", "hint"), [(True, "check the access of HF_TOKEN"), (False, "export HF_TOKEN=...")])
 def test_a_token_that_is_set_is_not_asked_for(token: bool, hint: str) -> None:
-    error = weights._refused(MODEL, weights.Pulled(kind="access", problem="401 Client Error"), token=token)
+    error = weights._refused(MODEL, weights.DownloadResult(kind="access", problem="401 Client Error"), token=token)
     assert error.problems[0].hint.startswith(hint)
 
 
 def test_an_error_of_the_network_is_its_reason_without_the_wrapping() -> None:
     assert network_reason(URLLIB3) == "Failed to resolve 'huggingface.co'"
     assert network_reason("something else") == "something else" and len(network_reason("x" * 999)) <= 200
-    error = weights._refused(MODEL, weights.Pulled(kind="network", problem=URLLIB3), token=False)
+    error = weights._refused(MODEL, weights.DownloadResult(kind="network", problem=URLLIB3), token=False)
     assert str(error).startswith("acme/tiny could not be downloaded: the hub was not reached: Failed to resolve")
 
 
@@ -88,7 +88,7 @@ def test_what_is_lacking_is_made_in_steps(
     done, removed = list[str](), list[str]()
     deployment: Any = SimpleNamespace(engine=SimpleNamespace(remove_image=removed.append))
     downloads = (provision.Download(MODEL, 1, 0),)
-    lacking = provision.Lacking(deployment, image="is not built", downloads=downloads)
+    lacking = provision.MissingInputs(deployment, image="is not built", downloads=downloads)
     made = provision.Provision(cast(Any, None), lacking, lambda _: None, helper="x:base")
 
     def step(name: str) -> Callable[[], None]:

@@ -85,13 +85,13 @@ def test_what_a_load_left_behind() -> None:
 
 
 def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(_trial: measure.Trial, run: Any) -> NoReturn:
+    def work(_trial: measure.Measurement, run: Any) -> NoReturn:
         run.sample({"ttft_ms": 1})
         raise ServiceError("the tool failed", hint="try another")
 
     monkeypatch.setattr(measure, "find", lambda url, **_: BenchTarget(url, "m"))
     monkeypatch.chdir(tmp_path)
-    asked = measure.Asked(Session(), None, "http://h", None, None, 1)
+    asked = measure.MeasureOptions(Session(), None, "http://h", None, None, 1)
     with pytest.raises(ServiceError) as caught:
         measure.measure(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  the results so far are in .*\n +hint: try another", str(caught.value))
@@ -101,7 +101,7 @@ def test_the_tool_for_another_server_runs_in_the_profiles_image(monkeypatch: pyt
     monkeypatch.setattr(measure, "find_tool", lambda tool: tool)
     deployment = SimpleNamespace(profile=SimpleNamespace(image_name="lab:prod"), engine=None)
     asked = SimpleNamespace(session=SimpleNamespace(deployment=lambda: deployment))
-    trial = measure.Trial(cast(measure.Asked, asked), None, BenchTarget("http://h", "m"), {})
+    trial = measure.Measurement(cast(measure.MeasureOptions, asked), None, BenchTarget("http://h", "m"), {})
     assert (trial.tool(Matrix(), "/m").url, trial.tool(Matrix(), "/m").where) == ("http://h", "image lab:prod")
     with pytest.raises(UsageError, match="its model's folder"):
         trial.tool(Matrix())
@@ -112,7 +112,7 @@ def test_the_key_of_the_profiles_servers_needs_no_option() -> None:
     profile = cast(Any, SimpleNamespace(secrets=("VLLM_API_KEY",)))
     deployment = Deployment(profile, Path(), dotenv={"VLLM_API_KEY": "its own", "OTHER": "named"})
     for variable, key in ((None, "its own"), ("OTHER", "named")):
-        asked = measure.Asked(Session(), None, None, None, variable, 1)
+        asked = measure.MeasureOptions(Session(), None, None, None, variable, 1)
         assert measure._key(asked, RunningService(deployment, "serve", cast(Any, None))) == key
 
 

@@ -14,7 +14,7 @@ from doctor_facts import CONTAINER, ENGINE, IMAGE, Make, recording
 from envgen.deployment import Deployment
 from envgen.doctor import collect, probed, remedies, report
 from envgen.doctor.collect import choose_container, gather
-from envgen.doctor.model import Check, Context, Finding, Remedy, Severity, Subject, Where, error, ok
+from envgen.doctor.model import Check, Context, Finding, Remedy, Section, Severity, Subject, error, ok
 from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Port
@@ -29,7 +29,7 @@ def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
     def broken(_context: Context) -> list[Finding]:
         raise KeyError("x")
 
-    found = report.examine(make(), checks=[Check("x.y", Where.HOST, broken)])
+    found = report.examine(make(), checks=[Check("x.y", Section.HOST, broken)])
     assert found.findings[0].title == "the check x.y failed: a defect of envgen"
     assert found.worst is Severity.ERROR
     (finding,) = report.as_data(found)["findings"]
@@ -49,7 +49,7 @@ def test_text_and_data(make: Make) -> None:
     def judge(_context: Context) -> list[Finding]:
         return [ok("fine"), error("bad \x1b[31m", "this", "that", Remedy("do: it", is_line=True))]
 
-    found = report.examine(make(), checks=[Check("x.y", Where.IMAGE, judge)])
+    found = report.examine(make(), checks=[Check("x.y", Section.IMAGE, judge)])
     assert report.as_text(found) == (
         "Image\n  ok    fine\n  FAIL  bad \\x1b[31m\n        seen:     this\n        expected: that\n"
         "        fix:      do: it   (in envgen.yaml, profile dev)\n\n1 error, 1 ok"
@@ -192,7 +192,7 @@ def test_which_container() -> None:
 
 
 def test_a_report_of_several_machines_names_them_and_ends_with_what_is_between_them(make: Make) -> None:
-    one = report.with_more(Report(make(), (ok("a"),)), Where.NODES, [ok("the same")])
+    one = report.with_more(Report(make(), (ok("a"),)), Section.NODES, [ok("the same")])
     two = Report(make(), (ok("b"),))
     several, alone = report.joined({"spark-1": one, "spark-2": two}), report.joined({"": two})
     rows = [(row["node"], row["title"]) for row in report.as_data(several)["findings"]]

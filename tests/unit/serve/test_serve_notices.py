@@ -18,7 +18,7 @@ from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.service import Service
 from envgen.profile.values import ImageRef
 from envgen.serve.notices import OVER, notices, of_all
-from envgen.serve.start import Started
+from envgen.serve.start import StartResult
 
 LOG = """\
 (EngineCore pid=88) WARNING 08-31 20:10:44 [kv_cache.py:151] Using KV cache scaling factor 1.0 for fp8_e4m3. If
@@ -76,7 +76,7 @@ def test_each_notice_has_a_fix_or_is_harmless() -> None:
 def test_up_tells_them(capsys: pytest.CaptureFixture[str]) -> None:
     services = {"serve": Service(("serve",))}
     profile = Profile("lab", "prod", Mode.PRODUCTION, Base(ImageRef.parse("none:1")), services=services)
-    started = Started(RUNNING, 1.0, "", False, notices=notices(Engine(), RUNNING))  # type: ignore[arg-type]
+    started = StartResult(RUNNING, 1.0, "", False, notices=notices(Engine(), RUNNING))  # type: ignore[arg-type]
     live = LiveService(Deployment(profile, Path()), "serve")
     print_started(live, started)
     said = capsys.readouterr().out

@@ -24,7 +24,7 @@ from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.service import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
 from envgen.serve.ended import StartFailure
-from envgen.serve.start import Started
+from envgen.serve.start import StartResult
 from envgen.serve.wait import Waiter
 
 RUNS = Container(
@@ -69,10 +69,10 @@ class Begun(Checked):
 
     fails: EnvgenError | None = None
 
-    def start(self, _agree: Any, _options: StartOptions) -> Started:
+    def start(self, _agree: Any, _options: StartOptions) -> StartResult:
         if self.fails:
             raise self.fails
-        return cast(Started, None)
+        return cast(StartResult, None)
 
 
 def begun(service: str, *, running: bool = False, fails: EnvgenError | None = None) -> Begun:
