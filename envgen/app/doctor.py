@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from envgen.app import predict, weights
 from envgen.app.cluster import nodes
 from envgen.app.cluster.machines import all_machines
+from envgen.app.history import since_it_worked
 from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
@@ -83,7 +84,10 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         running = container is not None and container.running and not context.is_temporary
         refused = or_none(lambda: _refused(service, running))
         lacking = or_none(lambda: weights.report(deployment))
-        context = replace(context, refused=refused or (), weights=lacking or {})
+        changes = or_none(lambda: since_it_worked(service))
+        context = replace(
+            context, refused=refused or (), weights=lacking or {}, changes=changes or ""
+        )
     there = _described(context)
     ended = or_none(lambda: last_ends(deployment.engine, there))
     logged = () if context.is_temporary else there

@@ -154,6 +154,7 @@ class Context:
         default_factory=dict
     )  # service -> what that file changes
     own_trouble: str = ""  # what Compose has against that file
+    changes: str = ""  # what changed since the service last started well; "": no such start
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_temporary: bool = False  # started by `--run`
 

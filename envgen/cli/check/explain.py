@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 
 from envgen.app import explain as failures
 from envgen.app.explain import Log, PastFailure
+from envgen.app.history import since_it_worked
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting
 from envgen.deployment.service import LiveService
@@ -64,6 +66,7 @@ def command(session: Session, what: str | None) -> int:
     explanations = _fitted(session, failure, log, report.explanations)
     failed = any(explanation.failure for explanation in explanations) or failure is not None
     reason = " ".join(str(log.about.get("reason") or "").split())
+    changes = _changes(session, failure, log)
     document = {
         "log": log.name,
         "lines": report.lines,
@@ -73,6 +76,7 @@ def command(session: Session, what: str | None) -> int:
         "clues": _clues(report),
         "failure": _as_data(failure),
         "reason": reason or None,
+        "changes": changes or None,
     }
     lines = []
     if failure:
@@ -83,6 +87,7 @@ def command(session: Session, what: str | None) -> int:
             )
         )
     lines += [f"      {shorten(reason, 400)}"] if reason else []
+    lines += [f"      {changes}"] if changes else []
     lines += _text(explanations, log.name, report)
     return answer(document, lines, ExitCode.FINDINGS if failed else ExitCode.OK)
 
@@ -134,6 +139,16 @@ def _fitted(
     return tuple(
         replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations
     )
+
+
+def _changes(session: Session, failure: PastFailure | None, log: Log) -> str:
+    """What changed since the service last started well: as its bundle says, or by now."""
+    noted = log.about.get("changes")
+    if noted or failure is None or not failure.service or not _has_project(session):
+        return visible(str(noted or ""))
+    with suppress(EnvgenError):
+        return since_it_worked(LiveService(session.deployment(), failure.service))
+    return ""
 
 
 def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> list[str]:

@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     outside.settings,
     outside.restart_policy,
     outside.notices,
+    outside.changed,
     # Inside
     machine.probe_ran,
     machine.source_mounts,

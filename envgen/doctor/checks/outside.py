@@ -295,6 +295,12 @@ def restart_policy(context: Context, container: Container) -> Findings:
     return ok(f"restart policy: {container.restart_policy or 'no'}")
 
 
+@check("container.changed", Section.CONTAINER)
+def changed(context: Context) -> Finding | None:
+    """What the machine and the image were when the service last started well."""
+    return info(context.changes) if context.changes else None
+
+
 @check("container.log", Section.CONTAINER, needs="engine")
 def notices(context: Context, _engine: EngineInfo) -> list[Finding]:
     """What the logs of running servers admit: each with its fix, or that it is harmless."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from envgen.app import explain
+from envgen.cli.check import explain as explain_command
 from envgen.deployment import Deployment
 from envgen.engine.values import SERVER, container_of
 from envgen.errors import EngineError
@@ -77,3 +80,15 @@ def test_without_an_engine_the_files_are_looked_at(tmp_path: Path) -> None:
 def test_a_build_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
     write(tmp_path / ".envgen/logs/build-cpu.log", "#5 [2/3] RUN x\ncancelled\n", 3000)
     assert explain.newest(tmp_path) is None
+
+
+def test_what_changed_since_it_worked_is_the_bundles_or_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = SimpleNamespace(profile=lambda: None, deployment=lambda: deployment(tmp_path))
+    monkeypatch.setattr(explain_command, "since_it_worked", lambda service: f"{service.name}: driver 580 → 590")
+    log = explain.Log("x", io.BytesIO())
+    ended = explain.PastFailure("service", 1.0, "", lambda: log, "serve")
+    build = replace(ended, service="")
+    assert explain_command._changes(session, ended, log) == "serve: driver 580 → 590"
+    assert explain_command._changes(session, build, log) == explain_command._changes(session, None, log) == ""
+    told = replace(log, about={"changes": "kernel 6.17 → 7.0\x1b"})
+    assert explain_command._changes(session, ended, told) == "kernel 6.17 → 7.0\\x1b"

@@ -203,7 +203,7 @@ def right(make: Make) -> Context:
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
+MUTE = {"container.changed", "host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
@@ -287,6 +287,8 @@ OUTSIDE: list[Row] = [
      "lab-dev-1 is in a restart loop", "started again 3 times", "envgen logs"),
     ("gpu.arch", given(H100, sets=("cuda.arch_list=12.1a",)), "other", "kernels are not built for this GPU",
      "compute capability 9.0; cuda.arch_list: 12.1a", "cuda: {arch_list: 9.0a}"),
+    ("container.changed", given(changes="since the start of 2026-11-12 10:00Z that worked: driver 580 → 590"), "info",
+     "since the start of 2026-11-12 10:00Z that worked: driver 580 → 590", "", ""),
     ("container.log", given(notices={"lab-dev-1": classify([UNKNOWN])}), "info",
      "lab-dev-1: a variable is set that this vLLM does not know", UNKNOWN, ""),
     ("container.settings", given(differing=("image: a is now b",)), "differ", "1 setting differs from the profile's",
