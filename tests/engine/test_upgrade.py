@@ -208,6 +208,8 @@ def test_nothing_runs(toy: Toy) -> None:
 def test_kept_and_back(toy: Toy) -> None:
     before, image = toy.state(), toy.image()
     kept = toy.envgen("upgrade", "toy==1.1", *KEEP).json
+    assert kept["pages"] == [(toy.root / "results" / "index.html").as_uri()]
+    assert "prod, serve: results" in (toy.root / "results" / "index.html").read_text(encoding="utf-8")
     old, new = kept["rows"]["serve"]
     assert kept["kept"] and new["verdict"] in ("same", "close")
     assert old["figures"].pop("memory GiB") > 0 and new["figures"].pop("memory GiB") > 0

@@ -11,6 +11,7 @@ import click
 
 from envgen.app import build as builds
 from envgen.app import sweep
+from envgen.app.results import write_page
 from envgen.app.session import Session
 from envgen.app.upgrade import paper
 from envgen.app.upgrade.trial import (
@@ -151,15 +152,25 @@ def _rows(trial: UpgradeTrial) -> Iterator[str]:
             yield visible(f"  another kernel: {line}")
 
 
+def _pages(trial: UpgradeTrial) -> Iterator[str]:
+    """The address of the page that shows what was measured beside earlier runs."""
+    for service, rows in trial.rows.items():
+        if any(row.get("bench") for row in rows):
+            yield write_page(trial.session, service, None)[0].absolute().as_uri()
+            return
+
+
 def _end(trial: UpgradeTrial, kept: bool) -> int:
+    pages = list(_pages(trial))
     document: dict[str, Any] = {"kept": kept, "rows": trial.rows, "reasons": trial.reasons}
+    document["pages"] = pages
     if kept:
         profile = trial.session.profile()
         line = f"kept; the way back: envgen upgrade --back {profile.chosen}"
-        return answer({**document, "changes": []}, [line])
+        return answer({**document, "changes": []}, [line, *pages])
     document["changes"] = [asdict(one) for one in paper.differing(trial.candidate)]
     lines = [*_rows(trial)]
-    lines += [f"left: {reason}" for reason in trial.reasons]
+    lines += [*(f"left: {reason}" for reason in trial.reasons), *pages]
     started = all(rows[-1]["seconds"] is not None for rows in trial.rows.values())
     code = ExitCode.FINDINGS if started else ExitCode.SERVICE
     return answer(document, first_of(lines, 40), code)
