@@ -323,11 +323,11 @@ def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
     """Each known value in each spelling -> its replacement, the longest first."""
     home = os.environ.get("HOME", "").rstrip("/")
     spelled = {home: "~"} if home not in ("", "/root") and home.count("/") >= 2 else {}
-    spelled |= _spelled([*secret_values(os.environ), *known])
+    spelled |= _encodings_of([*secret_values(os.environ), *known])
     return sorted(spelled.items(), key=lambda item: -len(item[0]))
 
 
-def _spelled(values: Iterable[str]) -> dict[str, str]:
+def _encodings_of(values: Iterable[str]) -> dict[str, str]:
     """Each of the ``values`` that is long enough, also as in a URL, in JSON and in base64 -> its
     replacement.
     """
@@ -349,7 +349,7 @@ def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict
     each spelling.
     """
     listed = [environ.get(name, "") for name in names]
-    return _spelled([*filter(is_secret_value, secret_values(environ)), *listed])
+    return _encodings_of([*filter(is_secret_value, secret_values(environ)), *listed])
 
 
 def _own_names() -> Iterator[tuple[re.Pattern[str], str]]:

@@ -13,7 +13,7 @@ from envgen.app.session import Candidate, Session
 from envgen.deployment import Deployment
 from envgen.engine.values import Image
 from envgen.errors import ProjectError
-from envgen.lock.model import Lock, read_lock, text_of
+from envgen.lock.model import Lock, lock_text, read_lock
 from envgen.profile import tree
 from envgen.render.outputs import RENDER_LABEL
 from envgen.text import progress, short_id
@@ -84,8 +84,8 @@ def remember(session: Session, deployment: Deployment) -> None:
     path = _kept(deployment, deployment.rendered.digest)
     file = session.loaded().project.file
     lock = deployment.lock_file or Lock()
-    files.write(path, tree.text_of(file, file.name).encode(), within=deployment.root)
-    files.write(path.with_suffix(".lock"), text_of(lock).encode(), within=deployment.root)
+    files.write(path, tree.file_text(file, file.name).encode(), within=deployment.root)
+    files.write(path.with_suffix(".lock"), lock_text(lock).encode(), within=deployment.root)
 
 
 def remembered(deployment: Deployment, image: Image | None) -> tuple[str, Lock] | None:
@@ -95,6 +95,6 @@ def remembered(deployment: Deployment, image: Image | None) -> tuple[str, Lock] 
     if not digest or not path.with_suffix(".lock").is_file() or not path.is_file():
         return None
     try:
-        return tree.text_of(path, path.name), read_lock(path.with_suffix(".lock"))
+        return tree.file_text(path, path.name), read_lock(path.with_suffix(".lock"))
     except ProjectError:  # damaged: there is no way back
         return None

@@ -20,7 +20,7 @@ from envgen.errors import EnvgenError, Place, Problem, ProjectError, UsageError
 from envgen.patches.series import in_range
 from envgen.patches.source import PatchedSource, mounted_at
 from envgen.profile.model import Profile, Project
-from envgen.profile.tree import text_of
+from envgen.profile.tree import file_text
 from envgen.render.locking import built_version, left_out, lock_of, series_of
 from envgen.text import progress
 
@@ -108,7 +108,7 @@ class NewPatch:
         it.
         """
         file = self.project.file
-        profiles = yaml.safe_load(text_of(file, file.name))["profiles"]
+        profiles = yaml.safe_load(file_text(file, file.name))["profiles"]
         chain = list[str]()
         name = self.wanted or self.target.profile.name
         while name:
@@ -157,7 +157,7 @@ class NewPatch:
         """
         file = self.project.file
         line = ("patches", self.target.source.patches or "")
-        text = text_of(file, file.name)
+        text = file_text(file, file.name)
         path = ("profiles", profile, "sources", self.target.name)
         after = with_line(text, path, line)
         expected = yaml.safe_load(text)

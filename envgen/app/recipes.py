@@ -12,10 +12,10 @@ from pathlib import Path
 from envgen import files
 from envgen.app.session import Session
 from envgen.errors import ProjectError, RefusedError, UsageError
-from envgen.profile.load import called, load_project
+from envgen.profile.load import load_project, profile_name_of
 from envgen.profile.model import Profile
 from envgen.profile.shape import NAME, as_profile_name, matches
-from envgen.profile.tree import near, text_of
+from envgen.profile.tree import file_text, suggestion
 from envgen.recipes.command import read_command
 from envgen.recipes.read import LARGEST, Recipe, read_recipe
 from envgen.recipes.shipped import shipped
@@ -32,13 +32,13 @@ def find(name: str, variant: str = "") -> Recipe:
             raise UsageError(
                 f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes"
             )
-        text = sys.stdin.read(LARGEST + 1) if name == "-" else text_of(file, name)
+        text = sys.stdin.read(LARGEST + 1) if name == "-" else file_text(file, name)
         recipe = read_command(text, name) or read_recipe(text, name, variant=variant)
         today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
     known = shipped()
     if name not in known:
-        hint = near(name, sorted(known)) or f"choose one of {', '.join(known)}, or a file"
+        hint = suggestion(name, sorted(known)) or f"choose one of {', '.join(known)}, or a file"
         raise UsageError(f"no recipe {name!r}", hint=hint)
     if variant:
         raise UsageError("the shipped recipes have no variants", hint="remove --model-variant")
@@ -67,7 +67,7 @@ class Added:
         """Write the file. RefusedError if it has changed since it was read, or is a link to
         elsewhere.
         """
-        if text_of(self.file, self.file.name) != self.before:
+        if file_text(self.file, self.file.name) != self.before:
             raise RefusedError(
                 f"{self.file.name} has changed meanwhile; nothing was written", hint="run it again"
             )
@@ -87,7 +87,7 @@ def add(
         raise UsageError(f"the recipe {recipe.name} names no image", hint="remove --image")
     loaded = session.loaded(local=False)
     project = loaded.project
-    parent = _parent(project.profiles, called(extends) or session.profile_name or "")
+    parent = _parent(project.profiles, profile_name_of(extends) or session.profile_name or "")
     service = next((one for one, found in parent.services.items() if found.ready is not None), "")
     if not service:
         raise RefusedError(
@@ -104,7 +104,7 @@ def add(
             f"profile {name} already exists", hint="choose another name: --name NAME"
         )
     path = project.file
-    before = text_of(path, path.name)
+    before = file_text(path, path.name)
     machines = list(parent.nodes)
     tree = loaded.trees[parent.name]
     left = left_of(recipe, parent, machines, image)

@@ -17,7 +17,7 @@ from envgen.errors import EngineError, Problem, RefusedError, UsageError
 from envgen.lock.model import Lock
 from envgen.profile import unused
 from envgen.profile.layers import OF_COMPOSE
-from envgen.profile.load import Loaded, called, load_project, select
+from envgen.profile.load import Loaded, load_project, profile_name_of, select
 from envgen.profile.model import Profile
 from envgen.profile.values import ImageRef
 from envgen.redact import hidden_values, secret_in
@@ -56,7 +56,7 @@ class Session:
     )  # once it was read
 
     def __post_init__(self) -> None:
-        self.profile_name = called(self.profile_name or "") or None
+        self.profile_name = profile_name_of(self.profile_name or "") or None
         if self.file is not None and self.file.is_dir():
             self.file /= "envgen.yaml"
 

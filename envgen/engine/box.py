@@ -78,7 +78,7 @@ class BoxGpu:
 
 
 @dataclass(frozen=True)
-class Program:
+class MemoryHolder:
     """A program that holds memory. ``bytes``: 0 where it is not known."""
 
     pid: int
@@ -101,7 +101,7 @@ class Box:
     killers: Mapping[str, int] = field(
         default_factory=dict
     )  # program -> bytes below which it acts; 0: unknown
-    programs: tuple[Program, ...] = ()  # that use a GPU to compute
+    programs: tuple[MemoryHolder, ...] = ()  # that use a GPU to compute
 
     @property
     def taken(self) -> int:
@@ -142,12 +142,12 @@ def settled(root: Path = Path("/")) -> Box:
     return box
 
 
-def holders(root: Path = Path("/")) -> list[Program]:
+def holders(root: Path = Path("/")) -> list[MemoryHolder]:
     """Who holds this machine's memory: the programs that use a GPU, and the largest others."""
     pages = os.sysconf("SC_PAGE_SIZE")
     programs = parse_programs(_ask("nvidia-smi", *_PROGRAMS))
     known = {one.pid for one in programs}
-    others = list[Program]()
+    others = list[MemoryHolder]()
     for folder in (root / "proc").glob("[0-9]*"):
         pid = int(folder.name)
         match _read(folder / "statm").split():
@@ -155,7 +155,7 @@ def holders(root: Path = Path("/")) -> list[Program]:
                 size = (int(resident) - int(mapped)) * pages  # without files that it maps
                 name = visible(_read(folder / "comm").strip())
                 if size >= GIB // 2:
-                    others.append(Program(pid, name, size))
+                    others.append(MemoryHolder(pid, name, size))
     others.sort(key=lambda one: -one.bytes)
     return [*programs, *others[:LARGEST]]
 
@@ -211,13 +211,13 @@ _PROGRAMS = (
 )
 
 
-def parse_programs(text: str) -> tuple[Program, ...]:
+def parse_programs(text: str) -> tuple[MemoryHolder, ...]:
     """The programs in nvidia-smi's table; memory that it does not know (some drivers on a GB10) is
     0.
     """
     rows = re.findall(r"^(\d+), ([^,]+), (.+)$", text, re.MULTILINE)
     return tuple(
-        Program(int(pid), visible(name.strip()), int(_number(used) or 0) << 20)
+        MemoryHolder(int(pid), visible(name.strip()), int(_number(used) or 0) << 20)
         for pid, used, name in rows
     )
 

@@ -140,7 +140,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Phase:
+class LogPhase:
     """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows; "": none."""
 
     phase: str
@@ -151,10 +151,10 @@ class Phase:
 
 
 @cache
-def phases() -> tuple[Phase, ...]:
+def phases() -> tuple[LogPhase, ...]:
     """All phases, outer ones first."""
     nodes = _load(FOLDER.parent / "phases.yaml")
-    return tuple(Phase(**node | {"signs": tuple(node["signs"])}) for node in nodes)
+    return tuple(LogPhase(**node | {"signs": tuple(node["signs"])}) for node in nodes)
 
 
 def _load(path: Path) -> Any:
@@ -280,7 +280,7 @@ class _Text:
         )
         self._outlived = outlived
         self._numbers = defaultdict[str, list[int]](list)
-        self._known = dict[int, _Line]()
+        self._known = dict[int, _ReadLine]()
         matcher, words = _matcher()
         seen = set[tuple[bool, str]]()
         for number, line in enumerate(self.lines):
@@ -288,7 +288,7 @@ class _Text:
             if not (has := matcher.Match(low.encode("utf-8", "replace"))):
                 continue
             _, level, text = read_line(line)
-            known = _Line(
+            known = _ReadLine(
                 len(line) - len(text), low[len(line) - len(text) :], level in MILD, is_source(text)
             )
             for index in has:
@@ -297,7 +297,7 @@ class _Text:
                 seen.add(key)
                 self._known[number] = known
 
-    def phase(self, number: int) -> Phase | None:
+    def phase(self, number: int) -> LogPhase | None:
         """The phase whose sign stands last up to the line with this index."""
         last = -1
         found = None
@@ -340,7 +340,7 @@ class _Text:
         return None
 
 
-class _Line(NamedTuple):
+class _ReadLine(NamedTuple):
     """``low``: a line's text, in lower case, which begins at ``begin``. ``mild``: logged below an error."""
 
     begin: int
@@ -459,7 +459,7 @@ def _explanation(
     )
 
 
-def _of_phase(phase: Phase, line: int, text: str) -> Explanation:
+def _of_phase(phase: LogPhase, line: int, text: str) -> Explanation:
     """What most often goes wrong in a phase: of an exception that no rule knows."""
     return Explanation(
         "unknown", phase.cause, text, line, phase.cure, phase.link, general=True, phase=phase.phase

@@ -36,7 +36,7 @@ NEEDED = "the container needs Python 3.8 or later under the name of the profile'
 Execute = Callable[[Sequence[str], bytes, float], ExecResult]
 
 
-def text_of(name: str) -> str:
+def program_text(name: str) -> str:
     """The text of one of our programs: ``probe/facts`` is ``envgen/inside/probe/facts.py``."""
     return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
@@ -64,7 +64,7 @@ class Program:
             if slash
             else [self.entry]
         )
-        return {module_of(name): text_of(name) for name in ("common", *beside)}
+        return {module_of(name): program_text(name) for name in ("common", *beside)}
 
 
 def shell_python(profile: Profile) -> str:
@@ -199,7 +199,7 @@ def ask(
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
         "starter": STARTER,  # the probe starts other interpreters
-        "frame": text_of("frame"),
+        "frame": program_text("frame"),
         "files": program.files(),
         "entry": module_of(program.entry),
         "request": dict(request),

@@ -12,7 +12,7 @@ from envgen.engine.owner import run_as
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError, NotFoundError
 from envgen.inside.jit.shapes import RecordedBaseline
-from envgen.inside.run import text_of
+from envgen.inside.run import program_text
 from envgen.inside.warm import MARK
 from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, temporary_host
 from envgen.jitcache.service import JitCache
@@ -85,7 +85,7 @@ class Warm:
         command = [
             self.python,
             "-c",
-            start + f"exec(compile({text_of('warm')!r}, 'envgen-warm', 'exec'))",
+            start + f"exec(compile({program_text('warm')!r}, 'envgen-warm', 'exec'))",
             *names,
         ]
         code = self.run_lines(

@@ -18,7 +18,7 @@ from envgen.errors import UsageError
 from envgen.lock.model import Lock, Pinned, ProfileLock, PythonLock, git_key, model_key
 from envgen.profile.model import Profile
 from envgen.profile.service import ModelRef, draft_of
-from envgen.profile.tree import near
+from envgen.profile.tree import suggestion
 from envgen.redact import without_login
 
 
@@ -358,5 +358,5 @@ def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tu
             known |= {pin.name for pins in python.sets.values() for pin in pins}
     for name in names:
         if name not in known and canonicalize_name(name) not in known:
-            raise UsageError(f"unknown input {name!r}", hint=near(name, sorted(known)))
+            raise UsageError(f"unknown input {name!r}", hint=suggestion(name, sorted(known)))
     return tuple(names)

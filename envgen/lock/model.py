@@ -180,7 +180,7 @@ format: {FORMAT}
 """
 
 
-def text_of(lock: Lock) -> str:
+def lock_text(lock: Lock) -> str:
     """The whole file: sorted, so that it diffs well."""
     filled = {key: _written(value) for key, value in vars(lock).items() if value}
     return HEAD + (yaml.safe_dump(filled, width=10_000) if filled else "")
@@ -222,7 +222,7 @@ def save(path: Path, lock: Lock) -> bool:
         _checked(lock)
     except ShapeError as error:
         raise LockError(f"an answer is not what a lock holds: {error}") from None
-    content = text_of(lock).encode()
+    content = lock_text(lock).encode()
     with contextlib.suppress(OSError):
         if files.read(path) == content:
             return False

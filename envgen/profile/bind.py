@@ -32,7 +32,7 @@ from envgen.profile.shape import (
     matches,
     meaning,
 )
-from envgen.profile.tree import YamlNode, join_path, near, overlay, written
+from envgen.profile.tree import YamlNode, join_path, overlay, suggestion, written
 from envgen.profile.values import plain_text
 from envgen.redact import redact_secrets
 
@@ -193,7 +193,7 @@ class Binding:
         is_plain = node.kind not in (nodes.MAP, nodes.LIST)
         if is_plain and node.text in known:
             return known[node.text]
-        hint = near(node.text, list(known))
+        hint = suggestion(node.text, list(known))
         if not hint.startswith("did you"):
             hint = ""
         if members is GpuMode and not is_plain:
@@ -255,7 +255,7 @@ class Binding:
             return False
         if _begun_by_override(inner, child):
             others = [other for other in node.items if other != name]
-            self.report("does not exist; overrides can't add it", place, near(name, others))
+            self.report("does not exist; overrides can't add it", place, suggestion(name, others))
             return False
         return child.kind != nodes.NULL
 

@@ -14,7 +14,7 @@ from envgen.profile import caches, check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, Path_
 from envgen.profile.bound import BoundProfile
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
-from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, near
+from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, suggestion
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
@@ -124,7 +124,7 @@ def _variants(report: BoundProfile) -> None:
             if service not in services and not section.is_broken(""):
                 message = f"this profile has no service {service!r} to change"
                 section.problem(
-                    ("services", service), message, near(service, services), at_key=True
+                    ("services", service), message, suggestion(service, services), at_key=True
                 )
 
 

@@ -15,7 +15,7 @@ from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile
 from envgen.profile.service import Service
-from envgen.profile.tree import PROJECT, ValueText, label_of, text_of
+from envgen.profile.tree import PROJECT, ValueText, file_text, label_of
 from envgen.profile.values import PortMapping, own_path
 from envgen.redact import secret_in
 
@@ -42,7 +42,7 @@ def own_file(profile: Profile, root: Path) -> Path | None:
             f"compose of profile {profile.name}: {path} is a link that leaves the project folder"
         )
         raise ProjectError([Problem(message, hint="copy it here")])
-    source = ValueText(label_of(path), PROJECT, text_of(path, label_of(path)))
+    source = ValueText(label_of(path), PROJECT, file_text(path, label_of(path)))
     problems = list[Problem]()
     for number, line in enumerate(source.text.split("\n"), 1):
         if kind := secret_in(line):

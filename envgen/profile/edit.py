@@ -26,11 +26,11 @@ def with_value(text: str, place: Place | None, key: str, value: str) -> str:
             continue
         if text[start.index] in "&*!|>":
             break
-        return text[: start.index] + _spelled(value, node.style) + text[end.index :]
+        return text[: start.index] + _yaml_scalar(value, node.style) + text[end.index :]
     raise ProjectError([Problem(f"{key} can't be changed here", place, f"write {value} by hand")])
 
 
-def _spelled(value: str, style: str | None) -> str:
+def _yaml_scalar(value: str, style: str | None) -> str:
     if style is None and _PLAIN.fullmatch(value):
         return value
     if style == "'" and "'" not in value:

@@ -13,7 +13,7 @@ from envgen.profile import tree as nodes
 from envgen.profile.model import LocalFile, Profile, ProjectFile
 from envgen.profile.service import Mount, Service
 from envgen.profile.shape import Field, Shape, fields_of
-from envgen.profile.tree import YamlNode, near, plain_kind
+from envgen.profile.tree import YamlNode, plain_kind, suggestion
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
 _SHELL = re.compile(r"[&|;<>`$*()]")
@@ -63,7 +63,7 @@ def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
     )
     if place:
         return place.format(name)
-    similar = near(name, list(fields))
+    similar = suggestion(name, list(fields))
     if cls is not Service or similar.startswith("did"):
         return similar
     line = f"services: {{{path.rpartition('.')[2]}: {{{name}: {flow(node)}}}}}"
@@ -74,7 +74,7 @@ def list_for_mapping(inner: Shape, node: YamlNode) -> str:
     """The hint for a list, as in Compose, where entries have names here."""
     texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
     if inner.type is Mount and texts:
-        return f"give each a name: {{first: {spelled(texts[0])}}}"
+        return f"give each a name: {{first: {yaml_literal(texts[0])}}}"
     if inner.type is str and (text := pairs(node)):
         return f"write it as a mapping: {{{text}}}"
     return ""
@@ -93,10 +93,10 @@ def pairs(node: YamlNode) -> str:
 
 
 def item(name: str, text: str) -> str:
-    return f"{spelled(name)}: {spelled(text)}"
+    return f"{yaml_literal(name)}: {yaml_literal(text)}"
 
 
-def spelled(text: str) -> str:
+def yaml_literal(text: str) -> str:
     """``text`` as YAML reads it back, also inside a list."""
     plain = _PLAIN.fullmatch(text) and plain_kind(text) == nodes.TEXT and not text.startswith("-")
     return text if plain else json.dumps(text, ensure_ascii=False)
@@ -107,12 +107,14 @@ def flow(node: YamlNode) -> str:
     if node.kind == nodes.MAP:
         return (
             "{"
-            + ", ".join(f"{spelled(name)}: {flow(child)}" for name, child in node.items.items())
+            + ", ".join(
+                f"{yaml_literal(name)}: {flow(child)}" for name, child in node.items.items()
+            )
             + "}"
         )
     if node.kind == nodes.LIST:
         return "[" + ", ".join(map(flow, node.elements)) + "]"
-    return spelled(node.text) if node.kind == nodes.TEXT else node.text or "null"
+    return yaml_literal(node.text) if node.kind == nodes.TEXT else node.text or "null"
 
 
 def for_number(type_: Any, text: str) -> str:
@@ -122,7 +124,9 @@ def for_number(type_: Any, text: str) -> str:
             type_.parse(value)
         except ValueError:
             continue
-        return f"quote it: {spelled(value)}" if value == text else f"write {spelled(value)}"
+        return (
+            f"quote it: {yaml_literal(value)}" if value == text else f"write {yaml_literal(value)}"
+        )
     return f"write it like {type_.EXAMPLE}"
 
 
@@ -141,7 +145,7 @@ def as_list(inner: Shape, text: str, path: str) -> str:
             return "write it as a list, one word per item"
     elif inner.kind == shapes.VALUE and plain_kind(text) != nodes.TEXT:
         return for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
-    return f"write it as a list: [{', '.join(map(spelled, items))}]"
+    return f"write it as a list: [{', '.join(map(yaml_literal, items))}]"
 
 
 def required(field: Field) -> str:

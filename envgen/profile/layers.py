@@ -17,7 +17,7 @@ from envgen.profile.flags import in_words, plain_name
 from envgen.profile.model import ORIGIN_KINDS
 from envgen.profile.service import Mount
 from envgen.profile.shape import HUB_REPO, NAME, matches
-from envgen.profile.tree import ValueText, YamlNode, parse_value, scalar, which
+from envgen.profile.tree import ValueText, YamlNode, parse_value, profile_hint, scalar
 from envgen.profile.values import plain_text
 from envgen.text import shorten
 
@@ -123,7 +123,7 @@ def section(top: YamlNode, name: str, problems: list[Problem]) -> YamlNode:
     return YamlNode(nodes.MAP, top.source)
 
 
-def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
+def expand_short_forms(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     """A profile, or defaults, with keys instead of the short form of mounts (HOST:CONTAINER[:ro]),
     and one number for a limit whose soft and hard value are the same.
     """
@@ -134,7 +134,7 @@ def spelled_out(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
         case (*_, "services", _, "mounts", _) if node.kind == nodes.TEXT:
             return _mount(node) if matches(Mount.TEXT, node.text) else node
     if node.kind == nodes.MAP:
-        children = {key: spelled_out(one, (*path, key)) for key, one in node.items.items()}
+        children = {key: expand_short_forms(one, (*path, key)) for key, one in node.items.items()}
         return node.with_items(children)
     return node
 
@@ -184,7 +184,9 @@ def _parent(
     elif parent.text not in profiles:
         problems.append(
             Problem(
-                f"profile {parent.text!r} does not exist", place, which(parent.text, list(profiles))
+                f"profile {parent.text!r} does not exist",
+                place,
+                profile_hint(parent.text, list(profiles)),
             )
         )
     else:
@@ -388,7 +390,7 @@ def overridden(tree: YamlNode, overrides: Iterable[Override]) -> YamlNode:
     for override in overrides:
         path = override.path
         if override.node.kind != nodes.NULL or tree.at(path[:-1]) is not None:
-            tree = merge(tree, spelled_out(as_tree(path, override.node)))
+            tree = merge(tree, expand_short_forms(as_tree(path, override.node)))
     return tree
 
 

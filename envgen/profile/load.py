@@ -28,9 +28,9 @@ from envgen.profile.tree import (
     join_path,
     label_of,
     lay_over,
-    near,
+    profile_hint,
     read,
-    which,
+    suggestion,
     written,
 )
 
@@ -141,7 +141,7 @@ def load_project(
         problems += check_project(bound, trees)
     if profiles and written.default and written.default not in profiles:
         place = written.top.items["default_profile"].place("default_profile")
-        hint = which(written.default, list(profiles))
+        hint = profile_hint(written.default, list(profiles))
         problems.append(Problem(f"profile {written.default!r} does not exist", place, hint))
     if problems:
         _raise(problems)
@@ -192,7 +192,7 @@ def _read_files(
     for added, node in sections[1][1].items():
         if added not in profiles:
             message = f"profile {added!r} does not exist; overrides can't add it"
-            hint = which(added, list(profiles))
+            hint = profile_hint(added, list(profiles))
             problems.append(Problem(message, node.key_place(f"profiles.{added}"), hint))
         if "extends" in node.items:
             place = node.items["extends"].key_place(f"profiles.{added}.extends")
@@ -202,7 +202,7 @@ def _read_files(
     return _Written(mine.name or name, mine.default_profile or default, top, sections, broken)
 
 
-def called(text: str) -> str:
+def profile_name_of(text: str) -> str:
     """The name of the profile that a command line calls ``text``: a recipe's name is its profile's,
     too.
     """
@@ -217,13 +217,13 @@ def select(project: Project, name: str | None, variant: str = "") -> Profile:
     """
     wanted = name or project.default_profile
     if wanted not in project.profiles:
-        hint = which(wanted, list(project.profiles))
+        hint = profile_hint(wanted, list(project.profiles))
         raise UsageError(f"{project.file.name} has no profile {wanted!r}", hint=hint)
     profile = project.profiles[wanted]
     if variant and profile.variant != variant:
         known = list(profile.variants)
         unknown = next((part for part in variant.split("+") if part not in known), variant)
-        hint = near(unknown, known) or "write it below `variants:` of the profile"
+        hint = suggestion(unknown, known) or "write it below `variants:` of the profile"
         raise UsageError(f"profile {profile.name} has no variant {unknown!r}", hint=hint)
     return profile
 
@@ -275,10 +275,10 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
         if node.kind not in (MAP, NULL):
             problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
         # Others may extend it, so what is no mapping counts as an empty one.
-        profiles[name] = layers.spelled_out(
+        profiles[name] = layers.expand_short_forms(
             node if node.kind == MAP else replace(node, kind=MAP, items={})
         )
-    return layers.spelled_out(defaults), profiles
+    return layers.expand_short_forms(defaults), profiles
 
 
 def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:

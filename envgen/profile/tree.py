@@ -165,12 +165,12 @@ def scalar(
     return YamlNode(TEXT if quoted else plain_kind(text), source, line, column, text=text)
 
 
-def near(word: str, known: list[str]) -> str:
+def suggestion(word: str, known: list[str]) -> str:
     """A similar name, else the known ones, unless there are many."""
     return did_you_mean(known, word) or _known(known)
 
 
-def which(profile: str, known: list[str]) -> str:
+def profile_hint(profile: str, known: list[str]) -> str:
     """A hint for a profile that isn't there: a similar name, and the profiles that there are."""
     return "; ".join(filter(None, (did_you_mean(known, profile), _known(known))))
 
@@ -433,14 +433,14 @@ def read(
     ProjectError.
     """
     node, problems = parse(
-        ValueText(label, layer, text_of(path, label, limit) if text is None else text)
+        ValueText(label, layer, file_text(path, label, limit) if text is None else text)
     )
     if problems or node is None:
         raise ProjectError(problems)
     return node
 
 
-def text_of(path: Path, label: str, limit: int = MAX_BYTES) -> str:
+def file_text(path: Path, label: str, limit: int = MAX_BYTES) -> str:
     """The text of ``path``, called ``label`` in messages: at most ``limit`` bytes of UTF-8. Raises
     ProjectError.
     """

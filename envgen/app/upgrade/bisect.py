@@ -26,7 +26,7 @@ from envgen.bench import record
 from envgen.engine import process
 from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
 from envgen.lock.ask import Upgrade
-from envgen.lock.model import FILE_NAME, Lock, PythonLock, load, read_lock, text_of
+from envgen.lock.model import FILE_NAME, Lock, PythonLock, load, lock_text, read_lock
 from envgen.patches.wheel import released
 from envgen.profile import tree
 from envgen.text import progress
@@ -53,7 +53,7 @@ class Side:
 def side_of(session: Session, name: str) -> Side:
     """GOOD or BAD: a lock file, SOURCE==VERSION, or a git revision. UsageError."""
     project = session.loaded(local=False).project
-    now = tree.text_of(project.file, project.file.name)
+    now = tree.file_text(project.file, project.file.name)
     if Path(name).is_file():
         return Side(now, read_lock(Path(name).absolute()))
     if "==" in name or "@" in name:
@@ -70,7 +70,7 @@ def side_of(session: Session, name: str) -> Side:
             file = Path(scratch) / path
             files.write(file, done.stdout)
             texts.append(file)
-        return Side(tree.text_of(texts[0], texts[0].name), read_lock(texts[1]))
+        return Side(tree.file_text(texts[0], texts[0].name), read_lock(texts[1]))
 
 
 def _versions(lock: Lock, profile: str) -> dict[str, str]:
@@ -278,9 +278,9 @@ class Bisection:
             stage.before = None if variant == NOTHING else self.session.with_(variant=variant)
             if not earlier:  # else one of the sides may run
                 stage.now = stage.before
-            text = tree.text_of(project.file, project.file.name)
+            text = tree.file_text(project.file, project.file.name)
             trial = Pending("envgen bisect", "", {self.service: variant})
-            lock = text_of(load(root) or Lock())
+            lock = lock_text(load(root) or Lock())
             journal.save(root, self.profile, trial, text, lock)
             try:
                 with stage:

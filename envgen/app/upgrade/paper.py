@@ -102,7 +102,7 @@ def draft(session: Session) -> Draft:
     if old is None or session.profile(local=False).name not in old.python:
         hint = session.profile().lock_command
         raise RefusedError("an upgrade starts from what is locked, and nothing is", hint=hint)
-    return Draft(session, old, tree.text_of(project.file, project.file.name))
+    return Draft(session, old, tree.file_text(project.file, project.file.name))
 
 
 def proposed(session: Session, asked: Sequence[str]) -> Session:

@@ -27,7 +27,7 @@ from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
 from envgen.lock.model import FILE_NAME as LOCK_FILE
-from envgen.lock.model import Lock, load, read_lock, text_of
+from envgen.lock.model import Lock, load, lock_text, read_lock
 from envgen.profile import tree
 from envgen.profile.flags import takes_no_prompt
 from envgen.render.outputs import render_project
@@ -72,7 +72,7 @@ class UpgradeTrial:
             before = self._before()
             self._require_ready(list(before.services))
             made = self.candidate.tried
-            journal.save(root, profile, before, made.text, text_of(made.lock))
+            journal.save(root, profile, before, made.text, lock_text(made.lock))
             with ExitStack() as stack:
                 stages = {name: self._stage(name, before) for name in before.services}
                 for stage in stages.values():
@@ -327,7 +327,7 @@ def keep_files(session: Session, made: Session) -> None:
         message = f"{project.file.name} or {LOCK_FILE} has changed since the trial began"
         raise RefusedError(message, hint="the same command again tries what they say now")
     images.remember(session, head_of(session.deployment()))
-    texts = {project.file.name: tried.text, LOCK_FILE: text_of(tried.lock)}
+    texts = {project.file.name: tried.text, LOCK_FILE: lock_text(tried.lock)}
     rendered = render_project(project, lock=tried.lock)
     texts |= {path: data.decode() for path, data in rendered.items() if (root / path).is_file()}
     journal.write_together(root, made.profile().name, texts)
@@ -378,7 +378,7 @@ def backwards(session: Session) -> Session:
     deployment = adopted(session)
     text, lock = way_back(deployment)
     project = session.loaded(local=False).project
-    now = tree.text_of(project.file, project.file.name)
+    now = tree.file_text(project.file, project.file.name)
     present = images.remembered(deployment, deployment.image)
     if present is None or present[0] != now:
         text = _with_inputs_of(session, now, text)
@@ -420,7 +420,7 @@ def resumed(session: Session, command: str) -> Session | None:
     if not earlier or (earlier.command, earlier.of) != (command, journal.state_of(project)):
         return None
     folder = journal.folder_of(project.root, profile)
-    text = tree.text_of(folder / journal.FILE, journal.FILE)
+    text = tree.file_text(folder / journal.FILE, journal.FILE)
     progress("going on with a trial that was broken off")
     lock = read_lock(folder / journal.LOCK)
     return session.with_(candidate=Candidate(text, lock, of=earlier.of))

@@ -302,7 +302,7 @@ def as_served() -> Any:
     return importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
 
 
-def text_of(config: Doc) -> Doc:
+def language_model_config(config: Doc) -> Doc:
     """The part of a configuration that describes the language model."""
     inner: Doc = config.get("text_config") or config
     return inner
@@ -314,11 +314,15 @@ def size_of(config: Any, report: Doc) -> Doc:
         getattr(config, name)
         for name in ("model_config", "cache_config", "parallel_config", "scheduler_config")
     )
-    text = text_of(model.hf_config.to_dict())
+    text = language_model_config(model.hf_config.to_dict())
     place = report["model"]["place"]
     # Transformers renames some keys, such as Gemma 4's number of heads in full-attention layers.
     text.update(
-        {name: value for name, value in text_of(read_config(place)).items() if value is not None}
+        {
+            name: value
+            for name, value in language_model_config(read_config(place)).items()
+            if value is not None
+        }
     )
     weights = weights_of(os.path.dirname(place))
     dtype = str(model.dtype).replace("torch.", "")
@@ -372,7 +376,7 @@ def size_of_draft(model: Doc) -> Doc:
         return {}
     plain = {
         name: value
-        for name, value in text_of(read_config(place)).items()
+        for name, value in language_model_config(read_config(place)).items()
         if not isinstance(value, dict)
     }
     return {

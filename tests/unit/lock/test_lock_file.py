@@ -52,14 +52,14 @@ def test_the_same_lock_is_not_written_twice(tmp_path: Path) -> None:
 
 
 def test_other_yaml_readers_read_it_too() -> None:
-    found = yaml.safe_load(model.text_of(WHOLE))
+    found = yaml.safe_load(model.lock_text(WHOLE))
     assert found["format"] == 1
     assert found["python"]["prod"]["linux/arm64"]["python"] == "3.12.3"
 
 
 def test_entries_are_sorted_whatever_order_they_came_in() -> None:
     images = {name: ImageLock(name, f"sha256:{A}") for name in ("b:1", "a:1")}
-    assert model.text_of(Lock(images=images)) == model.text_of(Lock(images=dict(reversed(images.items()))))
+    assert model.lock_text(Lock(images=images)) == model.lock_text(Lock(images=dict(reversed(images.items()))))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_entries_are_sorted_whatever_order_they_came_in() -> None:
     ],
 )
 def test_what_no_lock_has_is_named(tmp_path: Path, before: str, after: str, why: str) -> None:
-    text = model.text_of(WHOLE)
+    text = model.lock_text(WHOLE)
     assert before in text, text
     (tmp_path / "envgen.lock").write_text(text.replace(before, after, 1))
     with pytest.raises(ProjectError) as caught:
@@ -170,4 +170,4 @@ def test_the_version_of_a_package_is_one_for_all_platforms() -> None:
     for versions, found in ((("1",), "1"), (("1", "1"), "1"), (("1", "2"), ""), ((), "")):
         assert lock(*versions).version("A_b") == found, versions
     assert [pin.version for pin in lock("1", "2").pins("a.b")] == ["1", "2"]
-    assert re.search(r"(?m)^ +sum: \'?[0-9a-f]{16}\'?$", model.text_of(WHOLE))
+    assert re.search(r"(?m)^ +sum: \'?[0-9a-f]{16}\'?$", model.lock_text(WHOLE))

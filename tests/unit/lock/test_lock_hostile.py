@@ -62,7 +62,7 @@ def document(profile: Profile) -> dict[str, Any]:
         {"prod": {"linux/arm64": python}},
         {"a/b main": COMMIT},
     )
-    found: dict[str, Any] = yaml.load(model.text_of(lock), yaml.BaseLoader)
+    found: dict[str, Any] = yaml.load(model.lock_text(lock), yaml.BaseLoader)
     return found
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from envgen.__main__ import main
 from envgen.errors import ProjectError
-from envgen.profile.load import called, load_project
+from envgen.profile.load import load_project, profile_name_of
 from envgen.recipes.read import read_recipe
 from envgen.recipes.shipped import shipped
 from envgen.render import outputs
@@ -94,7 +94,7 @@ def test_each_shipped_recipe_is_a_profile_that_loads_and_renders(
     assert main(["recipe", "add", name, "--yes"]) == 0
     assert capsys.readouterr().err.startswith("wrote envgen.yaml;")  # every setting is placed
     loaded = load_project(file=project / "envgen.yaml", local=False).project
-    profile = loaded.profiles[called(name)]
+    profile = loaded.profiles[profile_name_of(name)]
     service = profile.services["serve"]
     assert service.command == ("vllm", "serve", recipe.repo)
     assert service.model is not None and service.model.repo == recipe.repo
