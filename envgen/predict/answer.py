@@ -32,7 +32,6 @@ class _Backend:
     verdict: str  # accepted | refused | unknown
     reason: str
     args: Mapping[str, Any]
-    auto: bool | None
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,10 @@ class Judgement:
 
     @property
     def warnings(self) -> list[str]:
-        """The caveats that `up` and `doctor` repeat: what hangs on cubins, and a variable that the
-        release does not
-        know."""
-        return [one for one in self.caveats if "cubins" in one or UNKNOWN_VARIABLE.match(one)]
+        """The caveats that `up` and `doctor` repeat: what hangs on cubins, what is compiled, and a
+        variable that the release does not know.
+        """
+        return [one for one in self.caveats if REPEATED.search(one) or UNKNOWN_VARIABLE.match(one)]
 
 
 SUBJECTS = {
@@ -89,6 +89,7 @@ STEPS = (
 )  # a server logs the lines of these steps too
 # vLLM's own warning, from 0.30 on.
 UNKNOWN_VARIABLE = re.compile(r"Unknown vLLM environment variable detected: \w+")
+REPEATED = re.compile(r"cubins|cache warm")
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 
 

@@ -18,8 +18,10 @@ _OTHER = (
     "index_topk",
     "num_kv_shared_layers",
 )  # keys of models with caches of other kinds
-# tokens; a block of a model with states is a multiple of so many (seen with Hopper's kernels)
-_BLOCK = 64
+# tokens; a block of a model with states is a multiple of so many: of MLA, of layers that keep a
+# checkpoint of a prefill (Hopper's kernels), of others
+_MLA_BLOCK, _CHECKPOINT_BLOCK, _BLOCK = 128, 64, 16
+_UNKNOWN = "unknown for this model's kinds of layers"
 _NO_CACHE = ("moe", "mlp", "-", "E")
 _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
@@ -34,11 +36,13 @@ class KvCost:
     window_token: int = 0  # layers with a sliding window
     window: int = 0
     state: int = 0  # Mamba and GDN layers
+    block: int = 1  # tokens of a block, as large as a state
 
     def sequence(self, tokens: int, batched: int = 0) -> int:
         """Bytes of a sequence. A layer with a window keeps the window and the tokens of one step."""
         kept = min(tokens, self.window - 1 + batched) if self.window else tokens
-        return self.each_token * tokens + self.window_token * kept + self.state
+        whole = -(-tokens // self.block) * self.block
+        return self.each_token * whole + self.window_token * kept + self.state
 
     def largest(self, room: int, most: int, batched: int = 0) -> int:
         """The longest sequence, up to ``most`` tokens, that fits ``room`` bytes; 0: none."""
@@ -63,6 +67,7 @@ def cache_of(
     beside: int = 0,
     states: int | None = 1,
     state_dtype: str = "float32",
+    checkpoints: bool = True,
 ) -> KvCost | None:
     """The cache of a model, by its config.json, on one of ``ranks`` GPUs; None if unknown.
 
@@ -76,28 +81,26 @@ def cache_of(
     wide = _width(dtype if cache_dtype == "auto" else cache_dtype)
     if layers is None or wide is None or any(text.get(name) for name in _OTHER):
         return None
-    if (
-        rank := _number(text, "kv_lora_rank")
-    ) is not None:  # MLA: each GPU has the one vector for all heads
-        rope = _number(text, "qk_rope_head_dim")
-        if (
-            rope is None
-            or cache_dtype not in ("auto", "bfloat16")
-            or set(layers) != {"full_attention"}
-        ):
-            return None
-        return KvCost((rank + rope) * wide * len(layers) + beside)
     full = layers.count("full_attention")
     windowed = layers.count("sliding_attention")
     linear = sum(kind in _MAMBA for kind in layers)
     if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
         return None
-    windowed_pair = _pair(text, ranks)
-    full_pair = _pair(text, ranks, wider="global_")
+    window = _number(text, "sliding_window") if windowed else 0
+    rank = _number(text, "kv_lora_rank")
+    index = _index(text)
+    step = _CHECKPOINT_BLOCK if checkpoints else _BLOCK
+    if rank is None:
+        windowed_pair = _pair(text, ranks, "swa_")
+        full_pair = _pair(text, ranks, "global_")
+    else:  # MLA: each GPU has the one vector for all heads
+        rope = _number(text, "qk_rope_head_dim")
+        if rope is None or cache_dtype not in ("auto", "bfloat16") or windowed:
+            return None
+        windowed_pair = full_pair = rank + rope
+        step = _MLA_BLOCK
     state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
     states = states if linear else 0
-    window = _number(text, "sliding_window") if windowed else 0
-    index = _index(text)
     if (
         windowed_pair is None
         or full_pair is None
@@ -112,11 +115,14 @@ def cache_of(
         draft = draft + beside // token
         beside = 0
     full, windowed, linear = _padded(full + draft, windowed, linear)
-    state = (
-        -(-state // (token * _BLOCK)) * token * _BLOCK
-    )  # a state's page is as large as one of attention
+    # A state's page is as large as a block of attention, which grows to it.
+    block = -(-state // (token * step)) * step
     return KvCost(
-        token * full + beside, windowed_pair * wide * windowed, window, state * linear * states
+        token * full + beside,
+        windowed_pair * wide * windowed,
+        window,
+        token * block * linear * states,
+        max(block, 1),
     )
 
 
@@ -162,11 +168,15 @@ def _layers(text: Mapping[str, Any]) -> list[str] | None:
         return ["full_attention" if one == "attention" else str(one) for one in kinds]
     many = _number(text, "num_hidden_layers")
     unclear = ("sliding_window", "linear_num_value_heads", "mamba_num_heads", "ssm_state_size")
+    kda = text.get("linear_attn_config")  # Kimi Linear
     listed = text.get("attn_type_list") or [1]  # MiniMax: 0 is a linear layer
     mixed = not isinstance(listed, list) or any(one != 1 for one in listed)
     if many is None or many > 1000 or mixed or any(text.get(name) for name in unclear):
         return None
-    return ["full_attention"] * many
+    kinds = kda.get("kda_layers") if isinstance(kda, Mapping) else None  # numbers from 1 on
+    numbers = kinds if isinstance(kinds, list) else []
+    linear = [number for number in range(1, many + 1) if number in numbers]
+    return ["linear_attention"] * len(linear) + ["full_attention"] * (many - len(linear))
 
 
 def _own_draft(text: Mapping[str, Any]) -> int:
@@ -178,21 +188,21 @@ def _own_draft(text: Mapping[str, Any]) -> int:
     return (pattern.count("*") if isinstance(pattern, str) else 1) if count else 0
 
 
-def _pair(text: Mapping[str, Any], ranks: int, wider: str = "") -> int | None:
-    """Elements of a token's key and value on one GPU. ``wider``: prefix of the keys for full
-    attention, if any.
+def _pair(text: Mapping[str, Any], ranks: int, kind: str) -> int | None:
+    """Elements of a token's key and value on one GPU. ``kind``: prefix of the keys for one kind of
+    attention, where a model has any.
     """
-    heads = _number(
-        text, f"num_{wider}key_value_heads", "num_key_value_heads", "num_attention_heads"
-    )
-    size = _number(text, f"{wider}head_dim", "head_dim")
+    names = (f"num_{kind}key_value_heads", f"{kind}num_key_value_heads", "num_key_value_heads")
+    heads = _number(text, *names, "num_attention_heads")
+    size = _number(text, f"{kind}head_dim", "head_dim")
     if size is None:
         hidden = _number(text, "hidden_size")
         many = _number(text, "num_attention_heads")
         size = hidden // many if hidden and many else None
     if not heads or not size:  # a size of 0: more heads than elements
         return None
-    return 2 * max(heads // ranks, 1) * size
+    values = _number(text, f"{kind}v_head_dim", "v_head_dim") or size
+    return max(heads // ranks, 1) * (size + values)
 
 
 def _index(text: Mapping[str, Any]) -> int | None:
@@ -212,6 +222,11 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None, kept: int | No
     """
     if wide is None or kept is None:
         return None
+    kda = text.get("linear_attn_config")
+    if isinstance(kda, Mapping):
+        names = ("num_heads", "head_dim", "short_conv_kernel_size")
+        many, dim, last = (_number(kda, name) or 0 for name in names)
+        return many * dim * (dim * kept + 3 * (last - 1) * wide) // ranks or None
     values = _number(text, "linear_num_value_heads")
     if values is not None:
         keys, key, value = (
@@ -301,7 +316,7 @@ class Estimate:
         return f"memory: at least {_size(self.least)} needed, {_size(free)} available (page cache included)"
 
     def document(self) -> dict[str, Any]:
-        """The estimate for `--json`: bytes on one GPU; null: unknown."""
+        """The estimate for `--json`: bytes on one GPU; null: unknown, and why."""
         names = (
             "engine",
             "weights",
@@ -313,7 +328,8 @@ class Estimate:
             "context_that_fits",
             "draft",
         )
-        return {name: getattr(self, name) for name in names}
+        document = {name: getattr(self, name) for name in names}
+        return {**document, "unknown": _UNKNOWN if self.sequence is None else ""}
 
     def lines(self) -> list[str]:
         """The estimate as text."""
@@ -323,7 +339,7 @@ class Estimate:
         about = "about " if self.published and self.weights is not None else ""
         texts = [f"weights {about}{_size(self.weights)}, engine about {_size(self.engine)}{draft}"]
         if (sequence := self.sequence) is None:
-            return [*texts, "KV cache: unknown for this model's kinds of layers"]
+            return [*texts, f"KV cache: {_UNKNOWN}"]
         every = (
             f"; {self.sequences} such sequences {_size(sequence * self.sequences)}"
             if self.sequences > 1
@@ -391,6 +407,7 @@ def estimate(size: object, gpu: object, *, unified: bool) -> Estimate | None:
         beside=beside or 0,
         states=_number(size, "states") if "states" in size else 1,
         state_dtype=str(size.get("state_dtype") or "float32"),
+        checkpoints=size.get("checkpoints") is not False,
     )
     return Estimate(
         memory,

@@ -54,6 +54,5 @@ def test_no_backend_is_refused_for_want_of_a_gpu(
             if step != "linear" or name in LAYERS:
                 verdict, reason = found[step]["verdict"], found[step]["reason"]
                 assert verdict == wanted or wanted in reason, (step, verdict, reason)
-                assert step == "linear" or found[step]["auto"] is False
     if gpu == "9.0":
         assert not [one for one in found.values() if one["verdict"] == "accepted"]

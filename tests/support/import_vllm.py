@@ -49,6 +49,12 @@ def prepare(folder: str) -> None:
         for kind in kinds.QUANTIZATION_METHODS:
             with contextlib.suppress(Exception):  # of another platform, say
                 kinds.get_quantization_config(kind)
+    torch: Any = importlib.import_module("torch")
+    for stub in found["stubs"]:  # each question puts its own in place, and sees what it is asked
+        first, _, rest = stub["name"].partition("torch.ops.")
+        if not first:
+            space, _, name = rest.partition(".")
+            delattr(getattr(torch.ops, space), name)
     release.forget()
     logger: Any = logging.getLogger("vllm")
     del logger.removeHandler

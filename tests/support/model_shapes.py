@@ -68,6 +68,16 @@ QUANTIZED: dict[str, dict[str, Any]] = {
     "qwen3-30b-a3b-nvfp4a16": compressed(
         {**_GROUP, "num_bits": 4, "type": "float", "group_size": 16, "strategy": "tensor_group"}, "nvfp4-pack-quantized"
     ),
+    "qwen3-30b-a3b-fp8-channel": {
+        **compressed({}, "float-quantized"),
+        "config_groups": {"group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
+            "input_activations": {
+                "num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True,
+            },
+        }},
+    },
     "qwen3-30b-a3b-mxfp8": {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]},
 }  # fmt: skip
 # The repository brings the class of its configuration, as the model's cards tell to trust it.
@@ -105,7 +115,7 @@ def judged(answer: dict[str, Any]) -> Judgement:
 
 def request(name: str, folder: Path) -> dict[str, Any]:
     """What `envgen predict` asks about the model."""
-    reasoning, tools = MODELS[name]
+    reasoning, tools = MODELS.get(name, ("", "hermes"))
     model = SHIPPED.get(name, str(folder / name))
     if name not in SHIPPED:
         (folder / name).mkdir()

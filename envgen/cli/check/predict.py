@@ -150,11 +150,8 @@ def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
     alike = dict[tuple[str, str, str], list[str]]()
     for other in listed:
         if other["verdict"] == "accepted":
-            never = "; never chosen unasked" if other["auto"] is False else ""
             flags = json.dumps(other["args"]).replace('"', "")
-            lines.append(
-                f"  {'would fit':<13} {other['step']} {other['backend']}: args: {flags}{never}"
-            )
+            lines.append(f"  {'would fit':<13} {other['step']} {other['backend']}: args: {flags}")
         else:
             first = other["reason"].partition("; ")[0]  # --json has all reasons
             alike.setdefault((other["verdict"], other["step"], first), []).append(other["backend"])

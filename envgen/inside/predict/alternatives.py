@@ -6,17 +6,15 @@ Each is asked as a service would ask for it, by its flag; nothing that is chosen
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import typing
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.experts import ask_moe
-from envgen.inside.predict.release import Lines, everything_logged, forget, named, recording
+from envgen.inside.predict.release import Lines, named, recording
 
 Doc = Dict[str, Any]
-WALKED = re.compile(r"backend '?([^']+?)'? does not support the deployment configuration")
 MXFP8 = {"moe": {"activation": "mxfp8"}}
 REASON = 400  # characters
 # Backends of other vendors' hardware, and names that are no kernels for tokens.
@@ -30,8 +28,6 @@ OTHER_FORMAT = re.compile(r"moe_backend='?\w+'? is not supported for")
 def ask_others(config: Any, report: Doc, lines: Lines) -> List[Doc]:
     """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted,
     and the reason.
-
-    ``auto``: whether the release takes it unasked, if those before it are not there; None: unknown.
     """
     answers: List[Doc] = []
     kept = lines.kept
@@ -47,7 +43,6 @@ def ask_others(config: Any, report: Doc, lines: Lines) -> List[Doc]:
 
 def attention(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
     kinds = named("attention backends")[1]
-    walked = walked_by_attention(config, report, lines)
     chosen = str((report["asked"].get("attention") or {}).get("backend", "")).split(" + ")
     for name, kind in kinds.__members__.items():
         if name not in chosen and not ELSEWHERE.search(name):
@@ -59,20 +54,13 @@ def attention(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
                 config.cache_config, "block_size", block
             ):
                 answer = asked("attention", ask_attention, config, report, lines)
-            yield dict(
-                answer,
-                step="attention",
-                backend=name,
-                args=flag,
-                auto=name in walked if walked else None,
-            )
+            yield dict(answer, step="attention", backend=name, args=flag)
 
 
 def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
     if not report["asked"].get("moe"):
         return
     names = typing.get_args(named("expert backends")[1])
-    walked = walked_by_experts(config, report, lines)
     model = config.model_config
     listed = {report["asked"]["moe"]["backend"]}
     mxfp4 = getattr(model, "quantization_config", True) is None and "mxfp4" in str(
@@ -93,8 +81,7 @@ def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
             ):
                 answer = asked("moe", ask_moe, config, report, lines)
             backend = answer.pop("chosen", None) or name
-            auto = backend in walked if walked else None
-            answers.append(dict(answer, step="moe", backend=backend, args=flag, auto=auto))
+            answers.append(dict(answer, step="moe", backend=backend, args=flag))
         # One that is refused with each of its flags is listed once.
         for other in [one for one in answers if one["verdict"] == "accepted"] or answers[:1]:
             if other["backend"] not in listed and not OTHER_FORMAT.search(other["reason"]):
@@ -148,45 +135,6 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
         object.__setattr__(holder, name, before)
 
 
-def walked_by_attention(config: Any, report: Doc, lines: Lines) -> Set[str]:
-    """The attention backends that the release tries unasked."""
-    platform: Any = type(importlib.import_module("vllm.platforms").current_platform)
-    names: Set[str] = set()
-    own = getattr(platform, "get_valid_backends", None)
-    if own is None:
-        return names
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        valid, invalid = own(*args, **kwargs)
-        names.update(str(getattr(getattr(one, "backend", one[0]), "name", "")) for one in valid)
-        names.update(str(one.name) for one in invalid)
-        return valid, invalid
-
-    platform.get_valid_backends = staticmethod(noted)
-    try:
-        with replaced(config.attention_config, "backend", None):
-            forget()
-            asked("attention", ask_attention, config, report, lines)
-    finally:
-        del platform.get_valid_backends
-    return names
-
-
-def walked_by_experts(config: Any, report: Doc, lines: Lines) -> Set[str]:
-    """The experts' backends that the release tries unasked: it logs each that it leaves, here all."""
-    kind = named("expert kernels")[1]
-    own = vars(kind)["is_supported_config"]
-    kind.is_supported_config = staticmethod(lambda *_, **__: (False, "asked by envgen"))
-    try:
-        with replaced(config.kernel_config, "moe_backend", "auto"), everything_logged():
-            forget()
-            last = asked("moe", ask_moe, config, report, lines)
-        texts = [one["text"] for one in lines.kept]
-    finally:
-        kind.is_supported_config = own
-    return {one.group(1) for one in map(WALKED.search, texts) if one} | {str(last.get("chosen"))}
-
-
 def linear(module: Any, asked_for: Dict[str, Any], report: Doc) -> List[Doc]:
     """Each value of ``linear-backend`` that has kernels for the layers that were built.
     ``asked_for``: the lists of
@@ -201,7 +149,7 @@ def linear(module: Any, asked_for: Dict[str, Any], report: Doc) -> List[Doc]:
         ]
         accepted = [one for one in verdicts if one["verdict"] == "accepted"]
         for verdict in (accepted or verdicts)[:1]:
-            answers.append(dict(verdict, step="linear", args={"linear-backend": name}, auto=None))
+            answers.append(dict(verdict, step="linear", args={"linear-backend": name}))
     return answers
 
 
@@ -218,7 +166,7 @@ def able(kind: Any, config: Any, report: Doc) -> Doc:
     if verdict == "refused" and any(
         str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]
     ):
-        verdict = "unknown"  # vLLM's compiled code is not here
+        verdict, why = "unknown", why or "vLLM's compiled code is not here"
     return {
         "verdict": verdict,
         "reason": str(why or "").strip().rstrip(".")[:REASON],

@@ -13,6 +13,7 @@ from envgen.inside.predict.release import (
     accepted,
     asked_for,
     error_for,
+    model_code,
     named,
 )
 
@@ -24,12 +25,12 @@ def ask_attention(config: Any, report: Doc) -> Doc:
     model = config.model_config
     cache = config.cache_config
     text = getattr(model, "hf_text_config", model.hf_config)
-    # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios) and Qwen's sparse
-    # attention.
+    # DeepSeek V4 (from 5.19 on, Transformers may rename its compress_ratios), Qwen's sparse
+    # attention, and models with other heads for values, such as MiMo-V2.
     if any(
         getattr(text, name, None)
         for name in ("compress_ratios", "compress_rates", "indexer_compress_ratio")
-    ):
+    ) or names_backend(model):
         raise NotAskable(
             "attention layers of %s choose their kernels themselves, without the selector"
             % report["model"]["type"]
@@ -69,6 +70,14 @@ def ask_attention(config: Any, report: Doc) -> Doc:
         "VLLM_ATTENTION_BACKEND"
     )
     return {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
+
+
+def names_backend(model: Any) -> bool:
+    """Whether the model's own code names a backend for its attention layers."""
+    try:
+        return "attn_backend=" in inspect.getsource(model_code(model))
+    except Exception:  # another release
+        return False
 
 
 def ask_b12x(model: Any, backend: Any, block: Any) -> None:

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import importlib
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 Doc = Dict[str, Any]
+
+
+ALL_REDUCE = (
+    "FlashInfer compiles trtllm_mnnvl_comm at the first start, for vLLM's fused all-reduce over %d GPUs; ahead of it:"
+    " `envgen cache warm trtllm_mnnvl_comm`"
+)
+
+
+def all_reduce(config: Any) -> List[str]:
+    """A note on the module of vLLM's fused all-reduce, where the release turns that on by itself or
+    is told to. Among machines it needs GPUs of capability 10.0, which have none without NVLink.
+    """
+    parallel = config.parallel_config
+    fused = getattr(config.compilation_config.pass_config, "fuse_allreduce_rms", False)
+    one_machine = int(getattr(parallel, "nnodes", 1) or 1) == 1
+    return [ALL_REDUCE % parallel.tensor_parallel_size] if fused and one_machine else []
 
 
 def large_module(report: Doc) -> Optional[Doc]:

@@ -23,6 +23,7 @@ from envgen.inside.predict.release import (
     NotAskable,
     ReleaseRefused,
     error_for,
+    model_code,
     named,
 )
 
@@ -32,6 +33,7 @@ RUST_REFUSES = (
     r"invalid OpenAI frontend configuration\s+Caused by:\s+(.+?)\s*$",
     r"(The following arguments are not implemented in Rust frontend yet:.+?)\n\nRemove",
 )
+KDA = "linear_attn_config"  # Kimi Linear's layers with states
 LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
 
@@ -327,16 +329,20 @@ def size_of(config: Any, report: Doc) -> Doc:
     weights = weights_of(os.path.dirname(place))
     dtype = str(model.dtype).replace("torch.", "")
     states = str(getattr(cache, "mamba_ssm_cache_dtype", "float32"))
+    if states == "auto":  # of models that name none, such as Qwen3-Next and Kimi Linear
+        states = "float32" if text.get(KDA) else dtype
     return {
-        "config": {name: value for name, value in text.items() if not isinstance(value, dict)},
+        "config": {
+            name: value
+            for name, value in text.items()
+            if not isinstance(value, dict) or name == KDA
+        },
         "weights": weights or report["model"].get("weights"),
         "published": not weights,
         "context": model.max_model_len,
         "cache_dtype": str(cache.cache_dtype),
         "dtype": dtype,
-        "state_dtype": dtype
-        if states == "auto"
-        else states,  # of models that name none, such as Qwen3-Next
+        "state_dtype": states,
         "share": cache.gpu_memory_utilization,
         "fixed": getattr(cache, "kv_cache_memory_bytes", None),
         "ranks": parallel.tensor_parallel_size,
@@ -346,6 +352,7 @@ def size_of(config: Any, report: Doc) -> Doc:
         "batched": getattr(config, "max_in_flight_tokens", steps.max_num_batched_tokens),
         "draft": str(getattr(getattr(config, "speculative_config", None), "method", None) or ""),
         "states": states_of(config, report["model"].get("drafted")),
+        "checkpoints": checkpoints(model),
         **size_of_draft(report["model"]),
     }
 
@@ -355,7 +362,7 @@ def states_of(config: Any, drafted: object) -> Optional[int]:
     block).
 
     MambaSpec.max_memory_usage_bytes: one and one for each drafted token; with a prefix cache
-    ("align") one more, and in releases that know the checkpoint of a prefill another one.
+    ("align") one more, and another one in layers that keep a checkpoint of a prefill.
     ``drafted``: tokens, if the draft could not be asked.
     """
     mode = getattr(config.cache_config, "mamba_cache_mode", "none")
@@ -365,8 +372,20 @@ def states_of(config: Any, drafted: object) -> Optional[int]:
     tokens = int(asked or (drafted if isinstance(drafted, int) else 0))
     if mode == "none":
         return 1 + tokens
+    return 2 + tokens + checkpoints(config.model_config)
+
+
+def checkpoints(model: Any) -> bool:
+    """Whether the model has layers that may keep a state from the middle of a prefill, too: its own
+    code has a class of layers with states whose cache differs from the usual one.
+    """
     spec: Any = importlib.import_module("vllm.v1.kv_cache_interface").MambaSpec
-    return 2 + tokens + ("num_prefill_checkpoint_blocks" in spec.__dataclass_fields__)
+    if "num_prefill_checkpoint_blocks" not in spec.__dataclass_fields__:
+        return False
+    usual: Any = importlib.import_module("vllm.model_executor.layers.mamba.abstract").MambaBase
+    kinds: Any = [one for one in vars(model_code(model)).values() if isinstance(one, type)]
+    layers = [one for one in kinds if issubclass(one, usual)]
+    return any(one.get_kv_cache_spec is not usual.get_kv_cache_spec for one in layers)
 
 
 def size_of_draft(model: Doc) -> Doc:

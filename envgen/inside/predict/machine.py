@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import glob
 import importlib
 import os
@@ -19,6 +20,8 @@ from envgen.inside.predict.release import NotAskable
 
 Doc = Dict[str, Any]
 EMPTY = "<envgen: empty>"
+# What stands in for vLLM's compiled code answers each question alike, and notes the questions.
+SUPPORTED: Doc = {"answer": False, "asked": []}
 STUBS = (
     "/usr/local/cuda*/lib64/stubs/libcuda.so",
     "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
@@ -41,7 +44,6 @@ def driver(report: Doc) -> None:
 def unloadable(report: Doc) -> None:
     """Replace compiled modules that can't be loaded (no CUDA libraries here) by empty ones."""
     package = os.path.dirname(report["vllm"]["file"])
-    count = len(report["stubs"])
     for path in sorted(glob.glob(os.path.join(package, "**", "*.so"), recursive=True)):
         inner = os.path.relpath(path, package).split(".")[0].split(os.sep)
         name = ".".join(["vllm"] + inner)
@@ -51,7 +53,7 @@ def unloadable(report: Doc) -> None:
             ctypes.CDLL(path)
         except OSError as problem:
             empty(name, "empty: %s" % problem, report)
-    if len(report["stubs"]) > count:
+    if not has_compiled_code():
         answer_no(report)
 
 
@@ -84,7 +86,7 @@ def imported(name: str, report: Doc) -> Any:
 
 
 def answer_no(report: Doc) -> None:
-    """On import vLLM asks its compiled code what it supports: answer no where that code is missing."""
+    """vLLM asks its compiled code what it supports: answer for it where it is missing, at first no."""
     torch = importlib.import_module("torch")
     package = os.path.dirname(report["vllm"]["file"])
     texts = read_text(
@@ -93,10 +95,15 @@ def answer_no(report: Doc) -> None:
     for space, name in sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", texts))):
         holder = getattr(torch.ops, space)
         if not hasattr(holder, name):
-            setattr(holder, name, lambda *_: False)
+            setattr(holder, name, functools.partial(supported, name))
             report["stubs"].append(
                 {"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"}
             )
+
+
+def supported(name: str, *_: Any) -> bool:
+    SUPPORTED["asked"].append(name)
+    return bool(SUPPORTED["answer"])
 
 
 def set_platform(request: Doc, report: Doc, folder: str) -> Doc:

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Tuple
 
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
-from envgen.inside.predict.compiles import large_module
+from envgen.inside.predict.compiles import all_reduce, large_module
 from envgen.inside.predict.config import (
     configured,
     find_config,
@@ -29,7 +29,7 @@ from envgen.inside.predict.config import (
 )
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
-from envgen.inside.predict.machine import driver, set_platform, unloadable
+from envgen.inside.predict.machine import SUPPORTED, driver, set_platform, unloadable
 from envgen.inside.predict.release import (
     Lines,
     everything_logged,
@@ -44,6 +44,10 @@ CUBINS = "VLLM_HAS_FLASHINFER_CUBIN"
 NEEDED = (
     "true only if the server can reach NVIDIA's artifactory, has the cubins (flashinfer-cubin of FlashInfer's version),"
     " or has VLLM_HAS_FLASHINFER_CUBIN=1 (on 12.x nvcc compiles the kernels, without cubins); otherwise: "
+)
+HANGS = (
+    "vLLM's compiled code, which is not here, is asked whether it has %s: if so the choice is %s, else %s; it would be"
+    " known in the profile's image"
 )
 OTHERS = (
     "NVIDIA's artifactory can't be reached from here; with FlashInfer's cubins it would choose: "
@@ -138,6 +142,9 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
                     "%s %s" % (step, one["backend"]) for step, one in others["asked"].items() if one
                 ]
                 report["notes"].append(OTHERS + ", ".join(chosen))
+    compiled(config, report, lines, selected, logged)
+    with contextlib.suppress(AttributeError):  # an older release
+        report["notes"] += all_reduce(config)
     report["compiles"] = large_module(dict(report, asked=selected["asked"]))
     lines.kept += logged
     report["asked"].update(selected["asked"])
@@ -151,10 +158,28 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     report["backends"] = ask_others(config, report, lines) + report.get("backends", [])
 
 
+def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: List[Doc]) -> None:
+    """Take back each choice that hangs on what vLLM's compiled code supports, where it is not here."""
+    questions = sorted(set(SUPPORTED["asked"]))
+    if not questions:
+        return
+    SUPPORTED["answer"] = True
+    others, _ = selectors(config, report, lines)
+    SUPPORTED["answer"] = False
+    for step, choice in selected["asked"].items():
+        other = others["asked"].get(step)
+        if choice and choice != other:
+            why = HANGS % (", ".join(questions), other and other["backend"], choice["backend"])
+            selected["unasked"].append({"step": step, "why": why})
+            selected["asked"][step] = None
+            logged[:] = [line for line in logged if line["step"] != step]
+
+
 def selectors(config: Any, report: Doc, lines: Lines) -> Tuple[Doc, List[Doc]]:
     """What each selector answers (its choice, its refusal, or why there is none), and what it logs."""
     answers = dict(report, asked={}, refusals=[], unasked=[])
     before, lines.kept = lines.kept, []
+    SUPPORTED["asked"] = []
     set_config = named("set config")[1]
     for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
         lines.step = step

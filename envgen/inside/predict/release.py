@@ -169,7 +169,6 @@ THINGS: Dict[str, Tuple[str, ...]] = {
     "experts config": ("FusedMoEConfig", MOE + ".config"),
     "experts parallel": ("FusedMoEParallelConfig", MOE + ".config"),
     "expert backends": ("MoEBackend", "vllm.config.kernel"),
-    "expert kernels": ("FusedMoEExperts", MOE + ".modular_kernel"),
     "quantization flags": ("QuantizationConfigArgs", "vllm.config.quantization"),
     "routing": ("RoutingMethodType", MOE + ".config"),
     "activation": ("MoEActivation", MOE + ".activation"),
@@ -225,6 +224,12 @@ def definitions(package: str) -> Dict[str, List[str]]:
     return defined
 
 
+def model_code(model: Any) -> Any:
+    """The module with the release's class of the model."""
+    kind = model.registry.resolve_model_cls(model.architectures, model)[0]
+    return sys.modules[kind.__module__]
+
+
 def accepted(function: Any, values: Doc) -> Doc:
     """The values for which this release's function has a parameter."""
     names = inspect.signature(function).parameters
@@ -242,6 +247,11 @@ def release(report: Doc, lines: Lines) -> None:
     for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             report.setdefault("versions", {})[name] = importlib.metadata.version(name)
+    for name in lacking():
+        report["notes"].append(
+            "%s is not installed here, though this vLLM requires it: what needs it is passed over"
+            % name
+        )
     try:
         vllm = importlib.import_module("vllm")
         importlib.import_module("vllm.logger")  # first: it sets logging up
@@ -258,6 +268,19 @@ def release(report: Doc, lines: Lines) -> None:
     logger.addHandler(lines)
     remove = logger.removeHandler  # newer releases configure logging again, which would remove ours
     logger.removeHandler = lambda handler: None if handler is lines else remove(handler)
+
+
+def lacking() -> List[str]:
+    """The distributions that the release requires and that are not installed here."""
+    missing = []
+    with contextlib.suppress(Exception):  # no metadata: a tree before its build
+        requirement: Any = importlib.import_module("packaging.requirements").Requirement
+        for line in importlib.metadata.requires("vllm") or ():
+            wanted = requirement(line)
+            asked = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+            if asked and not list(importlib.metadata.distributions(name=wanted.name)):
+                missing.append(wanted.name)
+    return missing
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envgen.inside.predict import layers
+from envgen.inside.predict import layers, release
 from envgen.inside.predict.layers import chosen, subject, watching_linear
 from envgen.inside.predict.main import answer
 from envgen.inside.predict.release import Lines
@@ -129,3 +129,13 @@ def test_a_build_for_cpus_is_asked_for_its_arguments_alone(tmp_path: Path, monke
     wrong = {**request, "words": ["--max-modl-len", "3"]}
     said = "unrecognized arguments: --max-modl-len 3; similar: --max-model-len"
     assert answer(wrong)["refusals"] == [{"step": "arguments", "message": said}]
+
+
+@pytest.mark.parametrize(("there", "missing"), [({"numpy"}, ["humming-kernels"]), ({"numpy", "humming-kernels"}, [])])
+def test_what_the_release_requires_and_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, there: set[str], missing: list[str]
+) -> None:
+    wanted = ["numpy", 'b12x; extra == "b12x"', 'pywin32; sys_platform == "win32"', "humming-kernels==0.1.19"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [1] if name in there else [])
+    assert release.lacking() == missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +42,9 @@ MEASURED: list[tuple[Any, ...]] = [
     # An H200, vLLM 0.33.0: 2 GiB hold 271,629 tokens of 8192 each; four layers, one with attention (gpu-day)
     (QWEN_27B, 1, "auto", 8192, 2 * 8192 / 271629 * GIB, 0.01, 3),
 ]
+
+
+SHAPES = Path(__file__).parents[2] / "support" / "shapes"
 
 
 def cache(config: dict[str, Any], dtype: str = "auto", **more: Any) -> KvCost:
@@ -83,9 +88,36 @@ def test_a_state_of_the_model_s_own_dtype_is_half_as_large() -> None:
     }  # fmt: skip
     size: dict[str, Any] = {"config": config, "context": 8192, "fixed": 2 * GIB, "states": 3}
     own, older = (made(unified=False, **size, state_dtype=dtype) for dtype in ("bfloat16", "float32"))
-    assert abs(tokens_in(own, 2 * GIB) / 621_226 - 1) < 0.05
+    assert abs(tokens_in(own, 2 * GIB) / 621_226 - 1) < 0.002
     assert tokens_in(older, 2 * GIB) < tokens_in(own, 2 * GIB)
     assert made(unified=False, **size, state_dtype="fp4").cache is None
+
+
+def shape(name: str, **changed: Any) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((SHAPES / f"{name}.json").read_text(encoding="utf-8"))
+    return {**config, "num_hidden_layers": 4, **changed}
+
+
+OLMO = {
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "num_attention_heads": 30, "hidden_size": 3840,
+    "linear_num_key_heads": 30, "linear_num_value_heads": 30, "linear_key_head_dim": 96,
+    "linear_value_head_dim": 192, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+KINDS = ["full_attention"] + ["sliding_attention"] * 3
+# Four layers each, an H200, vLLM 0.33.0: the tokens of 8192 each that 2 GiB hold, by the server's log.
+LOGGED = {
+    "kimi-linear": (shape("kimi-linear-48b"), "float32", 722_385),
+    "olmo-hybrid": (OLMO, "bfloat16", 131_297),
+    "mimo-v2-flash": (shape("mimo-v2-flash-fp8", layer_types=KINDS), "float32", 119_635),
+}
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_layers_with_other_heads_or_states_are_counted_as_the_server_does(name: str) -> None:
+    config, state_dtype, logged = LOGGED[name]
+    found = made(140 * GIB, unified=False, config=config, context=8192, fixed=2 * GIB, states=2, checkpoints=False,
+                 state_dtype=state_dtype)  # fmt: skip
+    assert abs(tokens_in(found, 2 * GIB) / logged - 1) < 0.002
 
 
 def test_windows_are_counted_as_vllm_counts_them() -> None:

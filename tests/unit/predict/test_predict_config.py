@@ -127,11 +127,9 @@ def test_a_config_that_is_none_is_not_handed_to_the_release(tmp_path: Path, kind
 def test_the_states_that_a_sequence_keeps(
     monkeypatch: pytest.MonkeyPatch, mode: str, asked: int | None, drafted: int | None, states: int | None
 ) -> None:
-    monkeypatch.setattr(
-        "importlib.import_module", lambda _: Namespace(MambaSpec=Namespace(__dataclass_fields__={"shapes": None}))
-    )
+    monkeypatch.setattr(config, "checkpoints", lambda _: False)
     speculation = Namespace(num_speculative_tokens=asked) if asked else None
-    found = Namespace(cache_config=Namespace(mamba_cache_mode=mode), speculative_config=speculation)
+    found = Namespace(cache_config=Namespace(mamba_cache_mode=mode), speculative_config=speculation, model_config=None)
     assert config.states_of(found, drafted) == states
 
 

@@ -31,7 +31,7 @@ SIZE = {"config": {"num_hidden_layers": 2, "head_dim": 64, "num_attention_heads"
         "share": 0.9, "fixed": None, "draft": "eagle3", "states": 1, "published": False, "draft_weights": 1 << 20,
         "draft_config": {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 8}}  # fmt: skip
 BACKENDS: list[dict[str, Any]] = [
-    {"step": "linear", "backend": "Kernel", "verdict": "refused", "reason": "too old", "args": {}, "auto": None}
+    {"step": "linear", "backend": "Kernel", "verdict": "refused", "reason": "too old", "args": {}}
 ]
 READY = Ready(expect={"moe": "Using Marlin backend"}, forbid={"attention": "FA"})
 SERVICE = Service(("vllm", "serve", "x"), ready=READY)
