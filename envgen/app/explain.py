@@ -23,12 +23,21 @@ from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
 from envgen.files import NotAFile, state_dir
+from envgen.inside import run as inside
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
 
 LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
 _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
+# What an import did not find; packages are named in the log of an installed environment.
+_IMPORTED = re.compile(
+    r"cannot import name '(?P<name>\w{1,80})' from (?:partially initialized module )?'(?P<module>[\w.]{1,160})'"
+    r"|no module named '(?P<absent>[\w.]{1,160})'",
+    re.IGNORECASE,
+)
+PROGRAM = inside.Program("owner")
+ASKING = 60.0  # seconds
 _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
 
 
@@ -117,6 +126,25 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
             when = float(instant(end.at) or 0)
             opens = partial(of_container, deployment, container)
             yield PastFailure("service", when, str(end), opens, container.service)
+
+
+def asked(service: LiveService, evidence: str) -> str:
+    """What the service's image answers about a name that could not be imported; "" for no answer."""
+    named = _IMPORTED.search(evidence)
+    if not named:
+        return ""
+    module, name = named["module"] or named["absent"], named["name"] or ""
+    try:
+        execute, _ = service.temporary_container()
+        request = {"module": module, "name": name}
+        found = inside.ask(execute, service.profile.base.python, PROGRAM, request, timeout=ASKING)
+    except EngineError:
+        return ""
+    if isinstance(found, inside.NoAnswer):
+        return ""
+    owners = " and ".join(found["owners"]) or "no package"
+    has = {True: f", with {name} in it", False: f", without {name}"}.get(found["has"], "")
+    return f"{module} is of {owners}: {found['file'] or 'there is no such file'}{has}"
 
 
 def log_of(service: LiveService) -> Log | None:

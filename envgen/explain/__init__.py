@@ -173,27 +173,20 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
     never = tuple(text.lower() for text in node.get("except", ()))
     patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
     facts = {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()}
+    plain = ("rule", "link", "example", "notice", "quoted", "weak", "mild", "only", "request")
     return Rule(
-        node["rule"],
-        rank,
-        frozenset(node.get("kinds", KINDS)),
-        node["cause"].strip(),
-        node["cure"].strip(),
-        node["link"],
-        patterns,
-        node["example"],
-        frozenset(node.get("codes", ())),
-        node.get("notice", False),
-        node.get("quoted", False),
-        never,
-        beside,
-        facts,
-        node.get("general", False) or node.get("request", False),
-        node.get("weak", False),
-        node.get("mild", False),
-        node.get("only", ""),
-        node.get("in", {}),
-        node.get("request", False),
+        rank=rank,
+        kinds=frozenset(node.get("kinds", KINDS)),
+        cause=node["cause"].strip(),
+        cure=node["cure"].strip(),
+        patterns=patterns,
+        codes=frozenset(node.get("codes", ())),
+        never=never,
+        beside=beside,
+        facts=facts,
+        general="general" in node or "request" in node,
+        phases=node.get("in", {}),
+        **{name: node[name] for name in plain if name in node},
     )
 
 

@@ -128,7 +128,9 @@ def _has_project(session: Session) -> bool:
 def _fitted(
     session: Session, failure: PastFailure | None, log: Log, explanations: Sequence[Explanation]
 ) -> tuple[Explanation, ...]:
-    """With the profile and the service in the commands of the fixes, for a failure of this project."""
+    """With the profile and the service in the commands of the fixes, and what the service's image
+    answers about a name that was not found, for a failure of this project.
+    """
     if failure is None or not _has_project(session):
         return tuple(explanations)
     name = str(log.about.get("profile"))
@@ -136,9 +138,15 @@ def _fitted(
         session = session.with_(profile_name=name)
     profile = session.profile()
     service = failure.service or "SERVICE"
-    return tuple(
+    fitted = [
         replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations
-    )
+    ]
+    if failure.service and fitted:
+        live = LiveService(session.deployment(), service)
+        if told := failures.asked(live, fitted[0].evidence):
+            cause = f"{fitted[0].cause} (asked its image: {visible(told)})"
+            fitted[0] = replace(fitted[0], cause=cause)
+    return tuple(fitted)
 
 
 def _changes(session: Session, failure: PastFailure | None, log: Log) -> str:
