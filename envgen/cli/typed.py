@@ -88,8 +88,8 @@ up --remove-orphans: `envgen prune`
 up --scale: each service has one container; write a second service
 up -V: `envgen down -v`, then `envgen up`
 up --renew-anon-volumes: `envgen down -v`, then `envgen up`
-up -t: the time is `ready.timeout` for the start; a stop waits 30 seconds
-up --wait-timeout: `envgen up --timeout SECONDS`
+up -t: `envgen up --wait-timeout SECONDS` limits the start; a stop waits 30 seconds
+up --timeout: `envgen up --wait-timeout SECONDS` limits the start; a stop waits 30 seconds
 build *: a profile has one image: `envgen build -p PROFILE`
 build --pull: `envgen lock --upgrade base`, then `envgen build`
 build --push: `envgen build`, then `docker push IMAGE`, as `envgen status` names it
@@ -109,6 +109,7 @@ ps --format: `envgen ps --json`
 stop -t: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` takes another time
 stop --timeout: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` takes another time
 restart -t: Docker waits 30 seconds; `docker restart -t SECONDS CONTAINER` takes another time
+restart --timeout: Docker waits 30 seconds; `envgen restart --wait-timeout SECONDS` limits the start
 down -t: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` first
 down --timeout: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` first
 down --rmi: `envgen down`, then `docker image rm IMAGE`

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 from local import free_port
 from projects import Project, docker
 
@@ -12,6 +14,7 @@ pytestmark = pytest.mark.engine
 
 NAME = "envgentestown"
 CONTAINER = f"{NAME}-prod-web-1"
+EXAMPLE = Path(__file__).parents[2] / "examples/open-webui"
 SERVER = "[python3, -m, http.server, '8000', --bind, 0.0.0.0]"
 
 
@@ -107,11 +110,11 @@ def test_a_file_beside_it_is_named_from_compose(project: Project) -> None:
 
 
 def test_a_service_beside_the_server_is_known(project: Project) -> None:
-    """As Open WebUI beside vLLM: started with it, or by its name; its image is nobody's business."""
-    over(
-        project,
-        f"services: {{chat: {{image: '{NAME}:prod', entrypoint: [sleep, infinity], init: true, depends_on: [web]}}}}\n",
-    )
+    """The one of examples/open-webui, whose image is not here: started with it, or by its name."""
+    beside = yaml.safe_load((EXAMPLE / "over.yaml").read_text("utf-8"))
+    service = beside["services"].pop("webui")
+    service |= {"image": f"{NAME}:prod", "ports": [], "entrypoint": ["sleep", "infinity"], "init": True}
+    over(project, yaml.safe_dump({**beside, "services": {"chat": service}}))
     project.envgen("up")
     rows = {row["service"]: row for row in project.envgen("ps", "--json").json}
     assert (rows["chat"]["state"], rows["chat"]["image"], rows["web"]["image"]) == ("running", None, "current")

@@ -274,7 +274,7 @@ def test_one_that_ran_before_stays(project: Project) -> None:
 
 
 def test_too_slow(project: Project) -> None:
-    done = project.envgen("up", "starting", "--timeout", "3", code=5)
+    done = project.envgen("up", "starting", "--wait-timeout", "3", code=5)
     assert "not ready in time" in done.err and "health starting" in done.err and "loading" in done.err
     assert leftovers() == ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import shutil
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from projects import Project, docker
-from toy_index import RELEASES, toy_project, write_index
+from toy_index import RELEASES, index, toy_project, wheel, write_index
 
 from envgen.app.upgrade import journal
 
@@ -101,6 +103,38 @@ def test_up_build_asks_once_and_refuses_before_it_builds(toy: Toy) -> None:
         assert (code, shown.count("[y/N]"), toy.runs()) == (0, 1, "1.1"), shown
     finally:
         toy.put(before)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("heading", ["A nightly, or a fork's index", "A wheel by address"])
+def test_a_nightly_as_the_page_says(toy: Toy, heading: str, tmp_path: Path) -> None:
+    """The page's blocks, with a package of these tests in place of vLLM."""
+    page = (Path(__file__).parents[2] / "docs/updates.md").read_text("utf-8")
+    section = page.partition(f"### {heading}\n")[2].partition("\n### ")[0]
+    (settings,) = re.findall(r"```yaml title.*?\n(.*?)```", section, re.DOTALL)
+    commands = re.findall(r"^\$ envgen (.*?)(?: +#.*)?$", section, re.MULTILINE)
+    release = yaml.safe_load(settings)["profiles"]["prod"]["sources"]["vllm"]["origin"]["wheel"].partition("==")[2]
+    (old,) = (one for one in RELEASES if one[:2] == ("toyserver", "1.0"))
+    nightly = ("toyserver", release, old[2], old[3].replace('"toyserver 1.0', f'"toyserver {release}'))
+    before, file = toy.state(), toy.root / "envgen.yaml"
+    text = file.read_text().replace("toyserver==1.0", f"toyserver=={release}")
+    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+    (tmp_path / "wheels").mkdir()
+    wheel(tmp_path / "wheels", *nightly)
+    with index(tmp_path, gateway, [nightly]) as address:
+        if "wheelhouse" in settings:
+            text = text.replace("    pip:", f"    build: {{wheelhouse: {tmp_path}/wheels}}\n    pip:")
+        else:  # beside the one that the profile has
+            text = text.replace("extra_indexes: [", f'extra_indexes: ["{address}", ')
+        file.write_text(text)
+        try:
+            code, shown = toy.on_a_terminal(b"y\n", *commands[0].split())
+            assert (code, toy.runs()) == (0, release), shown
+            for command in commands[1:]:
+                toy.envgen(*command.split(), "--yes")
+                assert toy.runs() == "1.0"
+        finally:
+            toy.put(before)
 
 
 @pytest.mark.nightly

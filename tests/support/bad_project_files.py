@@ -112,6 +112,7 @@ case("extends a stranger", HEAD + "  prod:\n    extends: ⟦dve\n    dockerfile:
 case("extends in a circle", HEAD.replace("dev:\n", "dev:\n    extends: prod\n")
     + "  prod:\n    extends: ⟦dev\n    dockerfile: Dockerfile.p\n",
     ("extends itself: dev -> prod -> dev", "remove one"))
+case("a wheel by address", HEAD + "    sources: {x: {package: x, distribution: x, origin: {wheel: ⟦\"x @ https://h/x.whl\"}}}\n", ("an address is no origin; docs/updates.md, A wheel by address", ""))
 case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of a profile, found a list", ""))
 case("one Dockerfile twice", HEAD + "    dockerfile: Dockerfile\n  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
     ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))

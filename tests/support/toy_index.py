@@ -244,9 +244,9 @@ def toy_project(make: Callable[..., Project], name: str, top: Path) -> Iterator[
 
 
 @contextlib.contextmanager
-def index(top: Path, host: str) -> Iterator[str]:
-    """An index of RELEASES at ``host``; gives its address."""
-    write_index(top)
+def index(top: Path, host: str, releases: list[tuple[str, str, list[str], str]] = RELEASES) -> Iterator[str]:
+    """An index of ``releases`` at ``host``; gives its address."""
+    write_index(top, releases)
     server = http.server.ThreadingHTTPServer((host, 0), functools.partial(_Handler, directory=str(top)))
     with serving(server) as address:
         yield f"{address}/simple"

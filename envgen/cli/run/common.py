@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from envgen.profile.model import Profile
 
 timeout_option = click.option(
-    "--timeout",
+    "--wait-timeout",
+    "timeout",
     type=Count(1),
     metavar="SECONDS",
     help="Stop waiting after this long (default: ready.timeout).",
