@@ -168,7 +168,8 @@ def _agrees(question: str) -> bool:
         return click.confirm(question, err=True)
     except click.Abort as abort:
         if not isinstance(abort.__context__, EOFError):
-            raise  # Ctrl-C
+            progress("")  # after the ^C
+            raise
         progress("\nno answer: the input ended")
         return False
 

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # A virtual environment with envgen in it. Sourced after common.sh, never run.
 
-# make_venv DIR CHECKOUT[EXTRA] [editable]: a virtual environment in DIR with the checkout installed into it.
+# make_venv DIR CHECKOUT [dev]: a virtual environment in DIR with the checkout installed into it; with `dev` editable,
+# and with what its developers need, as requirements-dev.txt locks it.
 # Built beside and renamed, so that a kill leaves none or a whole one.
 make_venv() {
-  local dir=$1 what=$2 how=${3:+-e} python log
+  local dir=$1 what=$2 dev=${3-} python log
   for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
     python=
@@ -18,8 +19,11 @@ make_venv() {
   rm -rf -- "$dir"
   mkdir -p "$(dirname "$dir")"
   say "making a virtual environment with envgen ($("$python" --version))"
-  # shellcheck disable=SC2086  # $how is one word or none
-  if ! { "$python" -m venv "$dir" && install_envgen "$dir/bin" $how "$what"; } >"$log" 2>&1 </dev/null; then
+  if ! {
+    "$python" -m venv "$dir" &&
+      { [ -z "$dev" ] || install_envgen "$dir/bin" -r "$what/requirements-dev.txt"; } &&
+      install_envgen "$dir/bin" ${dev:+--no-deps -e} "$what"
+  } >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
     rm -rf -- "$dir"
     die "pip could not install envgen (whole log: $log)"
@@ -28,7 +32,7 @@ make_venv() {
 }
 
 # uv takes a tenth of pip's time. It doesn't read pip's configuration, so where it finds no index pip does it.
-install_envgen() { # install_envgen BIN [-e] WHAT
+install_envgen() { # install_envgen BIN WORDS... of `pip install`
   local bin=$1
   shift
   if "$bin/python" -m pip install -q --disable-pip-version-check 'uv>=0.5' &&
