@@ -144,17 +144,6 @@ class Query:
     files: tuple[str, ...] = ()
 
 
-def end_of_path(deployment: Deployment, file: str) -> str:
-    """How the path of a source file ends in a container, which has checkouts at other places."""
-    path = Path(file).resolve()
-    for source in deployment.profile.mounted_sources.values():
-        assert source.origin.checkout is not None
-        folder = (deployment.root / Path(source.origin.checkout.path).expanduser()).resolve()
-        if path.is_relative_to(folder):
-            return f"/{path.relative_to(folder)}"
-    return f"/{file.lstrip('./')}"
-
-
 def make_query(
     patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None
 ) -> Query:

@@ -37,7 +37,9 @@ _NAMES |= {"e": "environment", "env": "environment", "net": "network_mode", "dep
 _NAMES |= {"network": "network_mode", "shm-size": "shm_size", "workdir": "working_dir"}
 _NAMES |= {"ulimit": "ulimits"}
 _BARE = re.compile(r"[dit]+|detach|interactive|tty|rm|init|privileged|read-only")
-_GPUS = re.compile(r'"?((?:nvidia\.com/gpu|device)=)?(all|\d{1,2}(?:,\d+)*)"?')
+_GPUS = re.compile(
+    r'"?(?:nvidia\.com/gpu|device)=(\d[\d,]*)"?|(\d{1,2})|\S*all"?'
+)  # by number, so many
 # What a profile has no need of.
 _NEEDLESS = re.compile(
     r"[dit]+|detach|interactive|stdin_open|tty|rm|init|(container_)?name|pull(_policy)?|runtime|profiles"
@@ -92,11 +94,8 @@ def _texts(value: Any) -> Iterator[str]:
     elif not isinstance(value, dict):
         yield str(value)
     elif "resources" in value:
-        given = re.search(r"'device_ids': \[([^]]*)|'count': '(\d+)", str(value))
-        if given and given[1]:
-            yield f"device={given[1]}".replace("'", "").replace(" ", "")
-        else:
-            yield given[2] if given else "all"
+        given = re.search(r"(device_ids:\[|count:)[\d,]*\d", re.sub("[' ]", "", str(value)))
+        yield given[0].replace("device_ids:[", "device=").removeprefix("count:") if given else "all"
     else:
         for name, one in value.items():
             yield name if one is None else f"{name}={one}"
@@ -146,9 +145,9 @@ class _Container:
         """Give one option its place in the profile, or name it."""
         name = _NAMES.get(name, name)
         if name == "mount":
-            parts = (part.partition("=") for part in value.split(","))
+            parts = (f"{part}=".split("=")[:2] for part in value.split(","))
             name = "volumes"
-            value = _short({key: word for key, _, word in parts})
+            value = _short(dict(parts))
         gpus = _GPUS.fullmatch(value) if name in ("gpus", "device", "devices") else None
         limit = re.fullmatch(r"([a-z]+)=\D*?(-?\d+)(?:\D+?\2)?\D*", value)
         mount = re.fullmatch(r"([.~][^:]*|[\w.-]+):(/[^:]*)(:[a-zA-Z,]+)?", value)
@@ -157,7 +156,10 @@ class _Container:
         elif name == "volumes" and mount:
             self._mount(*mount.groups(""))
         elif gpus:
-            self._gpus(bool(gpus[1]), gpus[2])
+            if gpus[1]:
+                self.service["gpu"] = gpus[1].split(",")
+            elif gpus[2]:
+                self.service["gpu"] = list(map(str, range(int(gpus[2]))))
         elif name == "ports" and re.fullmatch(r"([\d.]+:)?\d+:\d+", value):
             self.service.setdefault("ports", []).append(value)
         elif (name, value) == ("network_mode", "host"):
@@ -173,12 +175,6 @@ class _Container:
         elif not _NEEDLESS.fullmatch(name):
             text = redact_secrets(f"{name} {value}").strip()
             self.left.append(f"{text}: one machine's (envgen.local.yaml), or Compose's (over.yaml)")
-
-    def _gpus(self, named: bool, value: str) -> None:
-        """GPUs by their numbers, or the first so many."""
-        if value != "all":
-            numbers = value.split(",") if named else map(str, range(int(value)))
-            self.service["gpu"] = list(numbers)
 
     def _variable(self, name: str, given: str, value: str) -> None:
         from_shell = re.fullmatch(r"\$\{?\w+(:\?[^{}]*)?\}?", value)

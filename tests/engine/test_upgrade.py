@@ -119,11 +119,11 @@ def test_a_nightly_as_the_page_says(toy: Toy, heading: str, tmp_path: Path) -> N
     before, file = toy.state(), toy.root / "envgen.yaml"
     text = file.read_text().replace("toyserver==1.0", f"toyserver=={release}")
     gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
-    (tmp_path / "wheels").mkdir()
-    wheel(tmp_path / "wheels", *nightly)
+    (toy.root / "wheels").mkdir()
+    wheel(toy.root / "wheels", *nightly)
     with index(tmp_path, gateway, [nightly]) as address:
         if "wheelhouse" in settings:
-            text = text.replace("    pip:", f"    build: {{wheelhouse: {tmp_path}/wheels}}\n    pip:")
+            text = text.replace("    pip:", "    build: {wheelhouse: wheels}\n    pip:")
         else:  # beside the one that the profile has
             text = text.replace("extra_indexes: [", f'extra_indexes: ["{address}", ')
         file.write_text(text)
@@ -134,6 +134,7 @@ def test_a_nightly_as_the_page_says(toy: Toy, heading: str, tmp_path: Path) -> N
                 toy.envgen(*command.split(), "--yes")
                 assert toy.runs() == "1.0"
         finally:
+            shutil.rmtree(toy.root / "wheels")
             toy.put(before)
 
 

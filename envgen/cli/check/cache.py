@@ -15,7 +15,7 @@ from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, reporting
 from envgen.errors import NotFoundError, UsageError
-from envgen.jitcache.place import end_of_path, make_query, unlisted
+from envgen.jitcache.place import make_query, unlisted
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
@@ -100,9 +100,9 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
     """
     cache = open_cache(session)
     files = [word for word in patterns if "/" in word or Path(word).is_file()]
-    names = tuple(word for word in patterns if word not in files)
-    query = make_query(names, version, arch)
-    ends = tuple(end_of_path(cache.deployment, file) for file in files)
+    query = make_query(tuple(word for word in patterns if word not in files), version, arch)
+    # A checkout is at another place in a container: a file's name and its folder's are enough.
+    ends = tuple("/".join(Path(file).resolve().parts[-2:]) for file in files)
     inventory = cache.inventory(replace(query, files=ends), thorough=True)
     if files and not inventory.modules:
         hint = "what is compiled from now on reads it as it is; `envgen cache list` has the rest"

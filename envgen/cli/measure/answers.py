@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from envgen.app.answers import GOOD, answered, reference_of
+from envgen.app.answers import answered, reference_of
 from envgen.app.measure import MeasureOptions
-from envgen.bench.answers import BROKEN
-from envgen.cli.common import answer, ask
-from envgen.cli.measure.common import ANYWHERE, measuring
-from envgen.errors import ExitCode
+from envgen.cli.common import ask
+from envgen.cli.measure.common import ANYWHERE, measuring, print_run
 from envgen.text import table, visible
 
 
@@ -51,13 +49,10 @@ def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) 
     agree = (lambda _question: True) if yes else ask
     reference = reference_of(asked, against, agree, quick=quick) if against else None
     verdict, summary, path = answered(asked, reference, quick=quick)
-    codes = {**dict.fromkeys(GOOD, ExitCode.OK), BROKEN: ExitCode.SERVICE}
-    code = codes.get(verdict, ExitCode.FINDINGS)
     beside = ", compared with itself alone"
     if reference:
         beside = f" against {reference.title} ({reference.id})"
-    lines = (*shown(summary), visible(f"{verdict}{beside}; the record is {path}"))
-    return answer({"outcome": verdict, "record": str(path), **summary}, lines, code)
+    return print_run(verdict, summary, path, shown(summary), beside)
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
 
+from envgen.app.answers import GOOD
 from envgen.app.measure import MeasureOptions, Work, measure
 from envgen.app.session import Session
+from envgen.bench.answers import BROKEN
+from envgen.bench.checks import PASSED
 from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS
 from envgen.bench.targets import Gap
@@ -20,6 +24,7 @@ from envgen.errors import ExitCode
 from envgen.text import shorten, table, visible
 
 GAP_KEYS = [field.name for field in fields(Gap)]
+CODES = {PASSED: ExitCode.OK, **dict.fromkeys(GOOD, ExitCode.OK), BROKEN: ExitCode.SERVICE}
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
@@ -48,9 +53,16 @@ def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def report(asked: MeasureOptions, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
     """Measure and print the result. Returns the exit code."""
     (outcome, summary), path = measure(asked, kind, parameters, work)
-    code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
-    lines = (*shown(summary), f"{outcome}; the record is {path}")
-    return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)
+    return print_run(outcome, summary, path, shown(summary))
+
+
+def print_run(
+    outcome: str, summary: Mapping[str, Any], path: Path, lines: Iterable[str], beside: str = ""
+) -> int:
+    """Print a run and the place of its record. Returns the exit code."""
+    printed = (*lines, visible(f"{outcome}{beside}; the record is {path}"))
+    document = {"outcome": outcome, "record": str(path), **summary}
+    return answer(document, printed, CODES.get(outcome, ExitCode.FINDINGS))
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -11,9 +11,8 @@ from envgen.app.measure import MeasureOptions
 from envgen.app.trace import trace
 from envgen.bench.record import RunRecord
 from envgen.bench.trace import lines_of
-from envgen.cli.common import Count, answer, ask
-from envgen.cli.measure.common import measuring
-from envgen.errors import ExitCode
+from envgen.cli.common import Count, ask
+from envgen.cli.measure.common import measuring, print_run
 from envgen.text import table, visible
 
 
@@ -37,11 +36,7 @@ def command(asked: MeasureOptions, pp: int, tg: int, against: str | None, yes: b
     """
     agree = (lambda _question: True) if yes else ask
     (outcome, summary), path, earlier = trace(asked, pp, tg, against, agree)
-    lines = [*shown(summary, earlier)]
-    lines.append(f"{outcome}; the record is {path}")
-    document = {"outcome": outcome, "record": str(path), **summary}
-    code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
-    return answer(document, lines, code)
+    return print_run(outcome, summary, path, shown(summary, earlier))
 
 
 def shown(summary: Mapping[str, Any], earlier: RunRecord | None = None) -> Iterator[str]:

@@ -8,12 +8,10 @@ import click
 
 from envgen.app import lifecycle
 from envgen.app.cluster.machines import machines_of, on_all
-from envgen.app.containers import also_running
 from envgen.app.session import Session
 from envgen.cli.common import ask, reporting, wants_json
 from envgen.cli.run.common import described, ended
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.text import progress
 
 
 @click.command()
@@ -73,8 +71,6 @@ def command(
         "volumes": removed_volumes,
     }
     nothing = not (lines or left or wants_json())
-    for line in also_running(session, done[0][0]) if nothing and done else ():
-        progress(f"still running: {line}")
     code = ended(
         document, [f"no containers for {described(profile, names)}"] if nothing else lines, left
     )

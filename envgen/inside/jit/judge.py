@@ -313,11 +313,8 @@ class Judge:
         """Whether a module was compiled from one of ``files``, the ends of paths; True without
         any.
         """
-        inputs = self.reader.read(shelf, name).inputs if files else []
-        ends = tuple(files)
-        return not files or any(
-            path.endswith(ends) or os.path.realpath(path).endswith(ends) for path in inputs
-        )
+        ends = tuple("/" + file for file in files)
+        return not ends or any(path.endswith(ends) for path in self.reader.read(shelf, name).inputs)
 
     def foreign(self, shelf: Shelf) -> str:
         """The reason why this environment will never use these modules; "" where it may."""

@@ -149,6 +149,11 @@ def build(config: Any, report: Doc, draft: Any = None) -> Any:
         torch.set_default_dtype(before)
 
 
+def in_a_line(problem: Exception) -> str:
+    """What an exception says, and its name."""
+    return "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
+
+
 def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     """Ask the layers for linear kernels, Mamba and GDN, and for what the selectors did not tell.
 
@@ -167,7 +172,7 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     try:
         model = build(config, report)
     except Exception as problem:
-        why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
+        why = in_a_line(problem)
         report["notes"].append(
             "the kernels of the layers are unknown: the model can't be built here: %s" % why
         )
@@ -201,7 +206,7 @@ def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
         settings = speculation.apply_draft_overrides(config)
         kernels = chosen(build(settings, report, draft), settings)
     except Exception as problem:
-        why = "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
+        why = in_a_line(problem)
         report["notes"].append("the release did not build the draft here: %s" % why)
         return
     finally:

@@ -16,16 +16,14 @@ from jitcache_layouts import put, release
 
 from envgen.__main__ import main
 from envgen.cli.check import cache_lines as shown
-from envgen.deployment import Deployment
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.jit.shapes import Holder
 from envgen.inside.run import STARTER
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import BASE, arch_folders, end_of_path, make_query
+from envgen.jitcache.place import BASE, arch_folders, make_query
 from envgen.jitcache.service import describe_holders
 from envgen.jitcache.warm import Warm
-from envgen.profile.load import load_project
 
 
 def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> None:
@@ -65,21 +63,6 @@ def test_the_containers_own_variable_decides_the_root(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         cache(tmp_path, engine).inventory(make_query(("page",)))
     assert engine.requests[0]["root"] == "/data/.cache/flashinfer"
-
-
-def test_how_a_source_file_ends_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of a mounted checkout, which is elsewhere here, and any other."""
-    (tmp_path / "envgen.yaml").write_text(
-        "version: 1\nname: lab\ndefaults: {base: {image: base:1}, cuda: {arch_list: 12.1a}}\nprofiles:\n  dev:\n"
-        "    mode: development\n    sources: {fi: {origin: {checkout: ../fi}, package: fi, distribution: fi, mount: /fi}}\n"
-    )
-    deployment = Deployment(load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["dev"], tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for file, end in (
-        ("../fi/include/a.cuh", "/include/a.cuh"), (str(tmp_path.parent / "fi/csrc/b.cu"), "/csrc/b.cu"),
-        ("include/a.cuh", "/include/a.cuh"), ("/opt/x/a.cuh", "/opt/x/a.cuh"),
-    ):  # fmt: skip
-        assert end_of_path(deployment, file) == end, file
 
 
 def test_neither_container_nor_image(tmp_path: Path) -> None:
