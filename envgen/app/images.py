@@ -38,10 +38,13 @@ def fitting(deployment: Deployment) -> Image | None:
     wanted = deployment.to_build()
     if not is_named(wanted):
         return None
-    mine = {"dev.envgen.project": wanted.profile.project, "dev.envgen.profile": wanted.profile.name}
+    labels = {
+        "dev.envgen.project": wanted.profile.project,
+        "dev.envgen.profile": wanted.profile.name,
+    }
     built = wanted.engine.images(f"{RENDER_LABEL}={wanted.rendered.digest}")
     own = [image for image in built if not image.committed]
-    fits = [image for image in own if mine.items() <= image.labels.items()]
+    fits = [image for image in own if labels.items() <= image.labels.items()]
     return fits[-1] if fits else None
 
 

@@ -213,15 +213,17 @@ def new_target(session: Session, name: str | None, title: str) -> NewPatch:
         raise UsageError(
             "more than one source could be patched", hint=f"name one: {', '.join(known)}"
         )
-    mine = [profile for key, profile in places if key == wanted[0]]
-    folders = sorted({folder for profile in mine if (folder := profile.sources[wanted[0]].patches)})
+    owners = [profile for key, profile in places if key == wanted[0]]
+    folders = sorted(
+        {folder for profile in owners if (folder := profile.sources[wanted[0]].patches)}
+    )
     if len(folders) > 1:
         raise UsageError(
             f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE"
         )
     sources = [
         (profile, replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0]))
-        for profile in mine
+        for profile in owners
     ]
     checkouts = _checkouts(project, wanted[0])
     targets = [

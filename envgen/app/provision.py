@@ -191,15 +191,15 @@ class Fetching:
         """
         if self.future is None:
             return
-        told = time.monotonic()
+        printed = time.monotonic()
         with moving("weights"), doing("weights", "downloading"):
             while not self.future.done():
                 wait([self.future], 1)
                 line, share = self.status
                 now_doing("weights", line, share)
-                if line and not is_terminal() and time.monotonic() - told > EVERY:
+                if line and not is_terminal() and time.monotonic() - printed > EVERY:
                     progress(line)
-                    told = time.monotonic()
+                    printed = time.monotonic()
         self.future.result()
 
 

@@ -76,8 +76,8 @@ class Session:
 
         UsageError for an unknown profile or variant, whether a command goes on to use it or not.
         """
-        if (mine := self._loaded.get(True)) and not mine.personal:
-            return mine
+        if (cached := self._loaded.get(True)) and not cached.personal:
+            return cached
         if local not in self._loaded:
             if not self.candidate:
                 finish(self.file)

@@ -187,15 +187,17 @@ def check(service: LiveService) -> Checked:
         there = engine.inspected(row for row in rows if row.labels.get(COMPOSE_PROJECT) == project)
     except EngineError as error:
         raise with_plugin(error, "compose") from None
-    mine = [one for one in there if one.service == service.name and one.active and not one.one_off]
+    active = [
+        one for one in there if one.service == service.name and one.active and not one.one_off
+    ]
     # a Compose that started it is new enough, and asking its version takes as long as all the rest
-    if not mine:
+    if not active:
         require_plugin("compose")
     deployment = adopt(deployment)
     service = service.on(deployment)
     deployment.rendered_files().require_name(there)
-    notes = preflight.check(service, rows, mine, partial(weights.preflight, service))
-    running = next(iter(mine), None)
+    notes = preflight.check(service, rows, active, partial(weights.preflight, service))
+    running = next(iter(active), None)
     differing = tuple[str, ...]()
     if running:
         service, differing = compared(service, running)

@@ -62,10 +62,12 @@ def look(session: Session) -> dict[str, Any]:
             there = deployment.engine.containers(profile.compose_name, all=True)
             if deployment is first:
                 state["other_folder"] = str(first.other_folder(there) or "") or None
-            mine = deployment.ours(there)
-            state["containers"] += rows_of(deployment, mine)
-            told = of_all(deployment.engine, mine)
-            state["notices"] |= {name: [one.data() for one in some] for name, some in told.items()}
+            containers = deployment.ours(there)
+            state["containers"] += rows_of(deployment, containers)
+            explained = of_all(deployment.engine, containers)
+            state["notices"] |= {
+                name: [one.data() for one in some] for name, some in explained.items()
+            }
     except EnvgenError as error:
         trouble = "; ".join(
             f"{one.place}: {one.message}" if one.place else one.message for one in error.problems

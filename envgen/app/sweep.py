@@ -184,9 +184,11 @@ def measured_row(
             figures = medians(speed)
             row |= {"bench": record.load(path).id, "figures": figures, "targets": speed["targets"]}
     except EnvgenError as error:
-        told = [line for problem in error.problems for line in problem.message.strip().splitlines()]
+        reasons = [
+            line for problem in error.problems for line in problem.message.strip().splitlines()
+        ]
         row["error"] = str(error)
-        row["cause"] = next((line for line in told if not line.endswith(":")), told[0])
+        row["cause"] = next((line for line in reasons if not line.endswith(":")), reasons[0])
         progress(f"  {name} failed: {row['cause']}")
     return row
 

@@ -116,10 +116,10 @@ def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
         if bad := sum(not math.isfinite(value) for value in (*a.values(), *b.values())):
             odd += bad
             continue
-        mine = first(a)
+        likeliest = first(a)
         other = first(b)
-        agreed += mine == other
-        clear += mine != other and a[mine] - a.get(other, min(a.values())) > CLEAR
+        agreed += likeliest == other
+        clear += likeliest != other and a[likeliest] - a.get(other, min(a.values())) > CLEAR
         apart.append(divergence(a, b))
     mean = math.fsum(apart) / len(apart) if apart else 0.0
     worst = mean if len(apart) >= FEWEST else 0.0

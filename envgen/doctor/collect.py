@@ -102,13 +102,13 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
     """The container to examine: a running one of the wanted service (else `dev`, else any), or an
     ended one, rather one
     that has failed."""
-    mine = [one for one in containers if not wanted or one.service == wanted]
-    running = [one for one in mine if one.state == "running"]
+    candidates = [one for one in containers if not wanted or one.service == wanted]
+    running = [one for one in candidates if one.state == "running"]
     if running:
         return min(running, key=lambda one: one.service != "dev")
-    ended = [one for one in mine if one.state != "created"]
+    ended = [one for one in candidates if one.state != "created"]
     failed = [one for one in ended if one.exit_code not in (0, 143)]  # 143: ended by `docker stop`
-    best = mine if wanted else failed + ended
+    best = candidates if wanted else failed + ended
     return best[0] if best else None
 
 
@@ -222,9 +222,13 @@ def _in_time(asked: Future[T], late: T) -> T:
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The evidence of this machine, and the engine's error as a finding."""
     profile = subject.deployment.profile
-    seen = problem.problems[0].message
+    reason = problem.problems[0].message
     finding = error(
-        "no Docker Engine", seen, "a running Docker Engine", Remedy(problem.command), case="absent"
+        "no Docker Engine",
+        reason,
+        "a running Docker Engine",
+        Remedy(problem.command),
+        case="absent",
     )
     service = subject.service or profile.default_service or "dev"
     context = Context(profile, service, project_file=subject.project_file, box=or_none(box.look))

@@ -54,9 +54,9 @@ def examine(context: Context, subject: Subject) -> list[Finding]:
         ]
     except EnvgenError as problem:
         title = "the deep checks could not run"
-        seen = str(problem).splitlines()[0][:300]
+        evidence = str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
-        return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
+        return [replace(warning(title, evidence, "answers", again, case="not-asked"), check="deep")]
 
 
 def judge(reply: Reply | run.NoAnswer, context: Context) -> Finding:
@@ -69,24 +69,26 @@ def judge(reply: Reply | run.NoAnswer, context: Context) -> Finding:
         try:
             finding = _kernel(reply["answer"], context)
         except MISSHAPEN as problem:
-            seen = f"{type(problem).__name__} in {str(reply)[:200]}"
-            finding = warning("a kernel: unexpected answer", seen, "an answer", again, case="form")
+            evidence = f"{type(problem).__name__} in {str(reply)[:200]}"
+            finding = warning(
+                "a kernel: unexpected answer", evidence, "an answer", again, case="form"
+            )
     return replace(finding, check="deep.kernel")
 
 
 def _kernel(answer: Any, context: Context) -> Finding:
     if "skipped" in answer:
         title = "no kernel was compiled and run"
-        seen = str(answer["skipped"])
+        evidence = str(answer["skipped"])
         if context.probe is not None and context.probe.gpus:  # nvidia-smi sees one
             return error(
                 title,
-                seen,
+                evidence,
                 context.probe.gpus[0].name,
                 envgen(context, "logs", context.service),
                 case="no-gpu",
             )
-        return info(title, seen, **answer)
+        return info(title, evidence, **answer)
     title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"
     if answer["right"]:
         return ok(f"{title}, with torch's result", **answer)

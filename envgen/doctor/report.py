@@ -34,11 +34,11 @@ def run_one(check: Check, context: Context) -> list[Finding]:
     try:
         findings = check(context)
     except Exception as defect:
-        seen = f"{type(defect).__name__}: {defect}"
+        evidence = f"{type(defect).__name__}: {defect}"
         cure = envgen(context, "doctor", "--json")
         title = f"the check {check.id} failed: a defect of envgen"
         stack = "".join(traceback.format_exception(defect))
-        findings = [error(title, seen, "a finding", cure, case="defect", traceback=stack)]
+        findings = [error(title, evidence, "a finding", cure, case="defect", traceback=stack)]
     return [replace(finding, check=check.id, where=check.where) for finding in findings]
 
 

@@ -52,7 +52,7 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
 
 def _innermost(error: BaseException) -> BaseException:
     """The cause, which requests and urllib3 wrap up to three times."""
-    seen = {id(error)}
+    visited = {id(error)}
     while True:
         inner = error.__cause__ or error.__context__
         if inner is None:
@@ -64,9 +64,9 @@ def _innermost(error: BaseException) -> BaseException:
                 ),
                 None,
             )
-        if inner is None or id(inner) in seen:
+        if inner is None or id(inner) in visited:
             return error
-        seen.add(id(inner))
+        visited.add(id(inner))
         error = inner
 
 

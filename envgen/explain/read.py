@@ -97,7 +97,7 @@ def read_lines(
         lines, kind=kind, known=about, before=before, outlived=outlived, first=raised
     )
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
-    told = clues(lines, before, first, tracker.versions) if lacking else None
+    hints = clues(lines, before, first, tracker.versions) if lacking else None
     proven = (
         likeliest(matched, about, kind="build" if kind == "build" else "serve")
         if known.failed
@@ -105,7 +105,7 @@ def read_lines(
     )
     matched = (proven, *matched) if proven and proven not in matched else matched
     started = any(STARTED in line for line in lines)
-    return LogReport(before + len(lines), matched, proven, first, told, well=started)
+    return LogReport(before + len(lines), matched, proven, first, hints, well=started)
 
 
 def _outlived(lines: Sequence[str]) -> frozenset[int]:

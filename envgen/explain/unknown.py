@@ -110,7 +110,7 @@ def clues(
             else:
                 heaviest = sorted([*heaviest, (-weight, number, words)])[:DECIDING]
     if first:
-        mine = [(0, first.line, first.text.strip())]
+        deciding = [(0, first.line, first.text.strip())]
         raised = first.text
         if _BARE.match(first.text):  # where it was raised says more
             frames = [
@@ -118,12 +118,12 @@ def clues(
                 for at in range(first.line - before - 1)
                 if (frame := _FRAME.search(lines[at]))
             ]
-            mine = [
+            deciding = [
                 (0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN])
                 for at, _ in frames[-1:]
-            ] + mine
+            ] + deciding
             raised = " ".join([first.text, *(name for _, name in frames[-1:])])
-        heaviest = [*mine, *(line for line in heaviest if line[1] != first.line)][:DECIDING]
+        heaviest = [*deciding, *(line for line in heaviest if line[1] != first.line)][:DECIDING]
     elif not heaviest and not any(
         STARTED in line for line in lines
     ):  # it hangs: what it waits for is not an error
@@ -142,7 +142,7 @@ def clues(
     )
 
 
-def in_words(first: First | None, told: Clues | None, name: str = "") -> list[str]:
+def in_words(first: First | None, hints: Clues | None, name: str = "") -> list[str]:
     """The first exception and the other deciding lines, versions and an address. ``name``: of the
     log, for places.
     """
@@ -156,16 +156,16 @@ def in_words(first: First | None, told: Clues | None, name: str = "") -> list[st
         lines.append(f"first exception{where}: {at(first.line)}{first.text}")
         lines += [f"raised from: {first.root}"] if first.root else []
         lines += [f"in: {first.component}"] if first.component else []
-    if told is not None:
+    if hints is not None:
         lines += [
             f"{at(number)}{text}"
-            for number, text in told.lines
+            for number, text in hints.lines
             if not first or number != first.line
         ]
-        shown = [f"{package} {version}" for package, version in told.versions.items()]
-        shown += [f"GPU {told.gpu}"] if told.gpu else []
+        shown = [f"{package} {version}" for package, version in hints.versions.items()]
+        shown += [f"GPU {hints.gpu}"] if hints.gpu else []
         lines += [f"the log shows: {', '.join(shown)}"] if shown else []
-        lines += [f"search: {told.search}"] if told.search else []
+        lines += [f"search: {hints.search}"] if hints.search else []
     return [visible(line) for line in lines]
 
 

@@ -137,15 +137,15 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
             start_new_session=True,
         )
     last = time.monotonic()
-    seen = -1
+    last_size = -1
     try:
         while time.monotonic() - last <= silence:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(0.2)
             size = sum(os.path.getsize(path) for path in names.values() if os.path.exists(path))
-            if size != seen:
+            if size != last_size:
                 last = time.monotonic()
-                seen = size
+                last_size = size
         return -9
     finally:
         with contextlib.suppress(OSError):

@@ -250,10 +250,12 @@ class JitCache:
         users = [replace(user, where=self._label(place.container)) for user in cleared.users]
         unseen = cleared.unseen if place.container else 0
         for container in self._sharing(place):
-            seen = self._look(container, libraries)
-            unseen += seen.unseen if seen else 1
+            looked = self._look(container, libraries)
+            unseen += looked.unseen if looked else 1
             users += (
-                [replace(user, where=self._label(container)) for user in seen.users] if seen else []
+                [replace(user, where=self._label(container)) for user in looked.users]
+                if looked
+                else []
             )
         return tuple(users), unseen
 

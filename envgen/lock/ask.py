@@ -235,22 +235,22 @@ def _fits(pins: Sequence[Pinned], step: PythonSet, off: Collection[str]) -> bool
     return all(named[name].contains(versions[name], prereleases=True) for name in both)
 
 
-def stale(profile: Profile, mine: ProfileLock, platform: str = "") -> list[Stale]:
-    """The inputs of the image that ``mine``, the profile's part of the lock, lacks or has out of
+def stale(profile: Profile, part: ProfileLock, platform: str = "") -> list[Stale]:
+    """The inputs of the image that ``part``, the profile's part of the lock, lacks or has out of
     date.
 
     ``platform``: the one whose packages must be locked; "": any.
     """
     outdated = []
-    if mine.base is None:
+    if part.base is None:
         outdated.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
     for repository in repositories(profile):
-        if repository.name not in mine.git:
+        if repository.name not in part.git:
             message = f"{repository.ref} of {without_login(repository.url)} is not in the lock"
             outdated.append(Stale(repository.name, message, f"sources.{repository.source}"))
-    if mine.base is not None:
+    if part.base is not None:
         where = f" for {platform}" if platform else ""
-        if not (platform in mine.python if platform else mine.python):
+        if not (platform in part.python if platform else part.python):
             outdated.append(
                 Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip")
             )

@@ -424,10 +424,10 @@ def facts(lock: Lock) -> dict[str, str]:
     return inputs
 
 
-def facts_of(mine: ProfileLock) -> dict[str, str]:
+def facts_of(locked: ProfileLock) -> dict[str, str]:
     """The same for one profile; its packages without the profile's name."""
-    images = {mine.base.name: mine.base} if mine.base else {}
-    return facts(Lock(images, mine.git, {"": mine.python}))
+    images = {locked.base.name: locked.base} if locked.base else {}
+    return facts(Lock(images, locked.git, {"": locked.python}))
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[InputChange]:

@@ -279,15 +279,15 @@ def _packages(
     resolved: dict[str, Mapping[str, PythonLock]] = {}
     groups: dict[tuple[str, ...], list[Profile]] = {}
     for profile in profiles:
-        mine = ask.locked(profile, lock)
+        part = ask.locked(profile, lock)
         base = profile.base
-        if mine.base is None:
+        if part.base is None:
             continue  # already a problem
         image = engine.image(str(base.image)) if engine else None
         platform = (
             base.platform.value if base.platform else f"linux/{image.architecture}" if image else ""
         )
-        here = mine.python.get(platform) if platform else next(iter(mine.python.values()), None)
+        here = part.python.get(platform) if platform else next(iter(part.python.values()), None)
         # Resolved without the image, which is there now.
         assumed = image is not None and here is not None and bool(here.assumes)
         if here is None or assumed or upgrade.wants_python(profile, lock):

@@ -284,18 +284,18 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
     patches: list[Patch] = []
-    seen: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         entry = line.split("#", 1)[0].strip()
         if not entry:
             continue
         place = Place(series_path, number, 1, text=line.rstrip("\r"))
-        if entry in seen:
+        if entry in lines:
             problems.append(
-                Problem(f"{entry} is listed twice (first on line {seen[entry]})", place)
+                Problem(f"{entry} is listed twice (first on line {lines[entry]})", place)
             )
             continue
-        seen[entry] = number
+        lines[entry] = number
         try:
             if not _NAME.fullmatch(entry):
                 leaves = entry.startswith("/") or ".." in entry.split("/")

@@ -234,25 +234,25 @@ def escape(text: str) -> str:
 
 def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
     """How the answer may differ from a server's."""
-    told = [str(one) for one in answer.get("notes", ())]
+    notes = [str(one) for one in answer.get("notes", ())]
     compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
     absent = [str(one["name"]) for one in compiled if "No module named" in one["how"]]
     unloaded = len(compiled) - len(absent)
     if absent:
-        told.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
+        notes.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
     if unloaded:
-        told.append(
+        notes.append(
             f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work"
         )
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]
-    told += dict.fromkeys(one[0] for line in lines if (one := UNKNOWN_VARIABLE.match(line)))
+    notes += dict.fromkeys(one[0] for line in lines if (one := UNKNOWN_VARIABLE.match(line)))
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
-        told.append(
+        notes.append(
             f"{name} can't be loaded here and counts as absent: the profile's image may choose it"
         )
     platform = answer.get("platform") or {}
     if not platform.get("real", True) and platform.get("count", 1) > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"
-        told.append(f"assumes {platform['count']} GPUs, one for each worker, on {where}")
-    return tuple(told)
+        notes.append(f"assumes {platform['count']} GPUs, one for each worker, on {where}")
+    return tuple(notes)

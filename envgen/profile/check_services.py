@@ -82,9 +82,9 @@ def _container(section: BoundProfile, service: Service) -> None:
 
 def _flags(section: BoundProfile, service: Service) -> None:
     """Check that each flag is there once, and arrives as it is written."""
-    seen: dict[str, str] = {}
+    written: dict[str, str] = {}
     for flag, value in service.args.items():
-        first = seen.setdefault(plain_name(flag).removeprefix("no-"), flag)
+        first = written.setdefault(plain_name(flag).removeprefix("no-"), flag)
         if first != flag:
             section.problem(
                 ("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True

@@ -196,10 +196,14 @@ def _read_files(
             problems.append(Problem(message, node.key_place(f"profiles.{added}"), hint))
         if "extends" in node.items:
             place = node.items["extends"].key_place(f"profiles.{added}.extends")
-            problems.append(Problem("the local file cannot change what a profile extends", place))
-    mine = _top(LocalFile, own, problems)
-    top = own if mine.default_profile else top
-    return _Written(mine.name or name, mine.default_profile or default, top, sections, broken)
+            problems.append(
+                Problem("the personal file cannot change what a profile extends", place)
+            )
+    personal = _top(LocalFile, own, problems)
+    top = own if personal.default_profile else top
+    return _Written(
+        personal.name or name, personal.default_profile or default, top, sections, broken
+    )
 
 
 def profile_name_of(text: str) -> str:

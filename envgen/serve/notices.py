@@ -32,7 +32,7 @@ def of_all(
 ) -> Mapping[str, tuple[Explanation, ...]]:
     """Name -> ``notices``, of those that have some."""
     by_name = {one.name: notices(engine, one) for one in containers if not one.one_off}
-    return {name: told for name, told in by_name.items() if told}
+    return {name: found for name, found in by_name.items() if found}
 
 
 def in_words(explanations: Iterable[Explanation]) -> list[str]:

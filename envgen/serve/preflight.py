@@ -55,32 +55,35 @@ class PreflightError(EnvgenError):
 
 
 def check(
-    service: LiveService, rows: Sequence[ContainerRow], mine: Sequence[Container], weights: Weights
+    service: LiveService,
+    rows: Sequence[ContainerRow],
+    containers: Sequence[Container],
+    weights: Weights,
 ) -> list[str]:
     """Check image, mounts, ports, GPU, files and weights. PreflightError with every problem.
     Returns notes to print.
 
-    ``rows``: the engine's containers. ``mine``: the containers of the service that run.
+    ``rows``: the engine's containers. ``containers``: the containers of the service that run.
     ``weights``: what keeps it from loading its model; asked only if the image exists and it does
     not run. Nothing is started, pulled or written.
     """
     deployment = service.deployment
     profile = service.profile
     name = service.name
-    for container in mine:
+    for container in containers:
         if container.state == "paused":
             hint = f"docker unpause {container.name}"
             raise RefusedError(f"{name} is paused", hint=hint)
     makeable = list(deployment.image_problems)
-    problems = list(refusals(service, running=bool(mine)))
+    problems = list(refusals(service, running=bool(containers)))
     if deployment.is_local:
-        problems += ports(service, mine, holders(deployment, rows))
-    if service.described.model is not None and not mine and deployment.image is not None:
+        problems += ports(service, containers, holders(deployment, rows))
+    if service.described.model is not None and not containers and deployment.image is not None:
         makeable += weights()
     if makeable or problems:
         raise PreflightError(name, (*makeable, *problems), only_lacking=not problems)
     notes = list[str]()
-    if deployment.is_local and not mine:
+    if deployment.is_local and not containers:
         needed = service.described.needs_memory
         unified = profile.gpu is not GpuMode.NONE
         notes += memory.notes(name, needed, service.memory_floor, unified=unified)
@@ -251,13 +254,15 @@ def _has_package(folder: Path, package: str) -> bool:
     )
 
 
-def ports(service: LiveService, mine: Sequence[Container], holder: Holder) -> Iterator[Problem]:
-    """Ports of the service that something other than its own containers ``mine`` uses."""
+def ports(
+    service: LiveService, containers: Sequence[Container], holder: Holder
+) -> Iterator[Problem]:
+    """Ports of the service that something other than its own containers ``containers`` uses."""
     effective = service.effective
     profile = service.profile
-    if effective.network is not None and mine:  # then the listener is the service itself
+    if effective.network is not None and containers:  # then the listener is the service itself
         return
-    own = {port.host for container in mine for port in container.ports}
+    own = {port.host for container in containers for port in container.ports}
     taken = dict[PortMapping, str]()
     for port in effective.host_ports:
         who = "" if port.host in own else holder(port)

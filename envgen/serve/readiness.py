@@ -192,23 +192,25 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Ro
     except OSError as error:
         raise _not_ready(f"{base_url} does not answer yet ({error})") from None
     rows = models(document) if status == 200 else None
-    seen = f"/v1/models answers {status}"
+    reason = f"/v1/models answers {status}"
     if status in (401, 403):
-        seen += ": it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+        reason += (
+            ": it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+        )
     elif status == 200:
-        seen = (
-            f"{seen} with something that is not a list of models"
+        reason = (
+            f"{reason} with something that is not a list of models"
             if rows is None
             else "/v1/models lists no model"
         )
     if model is None and not rows:
         raise (
-            _Judged(Readiness(True, unasked=seen))
+            _Judged(Readiness(True, unasked=reason))
             if status < 500 or status == 501
-            else _not_ready(seen)
+            else _not_ready(reason)
         )
     if rows is None:
-        raise _not_ready(seen, fatal=status in (401, 403), refused=status == 200)
+        raise _not_ready(reason, fatal=status in (401, 403), refused=status == 200)
     if model is not None and model not in rows:
         raise _not_ready(listing(list(rows), model), fatal=bool(rows))
     return rows
@@ -290,8 +292,8 @@ def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
             (one for one in numbers if not math.isfinite(one)), None if numbers else math.nan
         )
         if bad is not None:
-            seen = f"a number that is {bad:g}" if numbers else "no numbers"
-            raise _not_ready(f"{what} was answered with {seen}", fatal=True)
+            reason = f"a number that is {bad:g}" if numbers else "no numbers"
+            raise _not_ready(f"{what} was answered with {reason}", fatal=True)
         unused = (
             "; ready.expect_text is not asked of such a model"
             if question.expect_text is not None
@@ -345,9 +347,9 @@ def _chat(
             if wrong := server.named(whole, f"the first {name}"):
                 raise _not_ready(wrong, fatal=True)
             verdicts[name] = (chat.judge_call if tool else chat.judge_chat)(whole, flags)
-        good, seen = verdicts[name]
+        good, reason = verdicts[name]
         if good is False:
-            why = f"it completes a prompt, but the first {name} failed: {seen}"
+            why = f"it completes a prompt, but the first {name} failed: {reason}"
             raise _not_ready(why, fatal=status < 500, refused=True)
         if good is None and status != 200:
             break  # no chats, so no tool calls

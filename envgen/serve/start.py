@@ -185,9 +185,9 @@ def _create(start: Start) -> None:
     name = start.service.name
     there = deployment.engine.containers(deployment.profile.compose_name, all=True)
     deployment.require_name(there)  # a question may have taken hours
-    mine = [one for one in there if one.service == name and not one.one_off]
-    start.before = tuple(one.id for one in mine)
-    running = [one.id for one in mine if one.active]
+    existing = [one for one in there if one.service == name and not one.one_off]
+    start.before = tuple(one.id for one in existing)
+    running = [one.id for one in existing if one.active]
     if preflight.is_development(start.service.profile) and not start.service.described.interactive:
         # A server needs its sources when it starts; a shell service can get them while it runs.
         install(start, *(["exec", "-T"] if running else ["run", "--rm", "--no-deps", "-T"]))

@@ -96,16 +96,16 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         profile = deployment.profile
         service = deployment.profile.services[name]
         running = node.engine.containers()
-        mine = [
+        of_project = [
             one
             for one in running
             if one.labels.get(COMPOSE_PROJECT) == profile.compose_name and not one.one_off
         ]
-        node.runs = any(one.service == name for one in mine)
+        node.runs = any(one.service == name for one in of_project)
         node.gpus = tuple(
             one
             for one in running
-            if one.gpu and not (one in mine and one.service == name)
+            if one.gpu and not (one in of_project and one.service == name)
             if may_share_gpu(one.gpu_ids, service.gpu)
         )
         mounts = [

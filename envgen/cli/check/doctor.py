@@ -82,10 +82,10 @@ def command(
     return _print(joined(diagnoses))
 
 
-def _print(told: report.Report) -> int:
+def _print(result: report.Report) -> int:
     if wants_json():
-        print_json(report.as_data(told))
+        print_json(report.as_data(result))
     else:
         colour = wants_colour(sys.stdout, os.environ)
-        click.echo(report.as_text(told, colour=colour), color=colour)
-    return ExitCode.FINDINGS if told.worst is Severity.ERROR else ExitCode.OK
+        click.echo(report.as_text(result, colour=colour), color=colour)
+    return ExitCode.FINDINGS if result.worst is Severity.ERROR else ExitCode.OK

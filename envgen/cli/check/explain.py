@@ -59,8 +59,8 @@ def command(session: Session, what: str | None) -> int:
             "first_exception": None,
             "clues": None,
         }
-        said = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
-        return answer(nothing, [said])
+        sentence = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
+        return answer(nothing, [sentence])
     with log.file as file:
         report = read_log(file, log.known, kind=log.kind)
     explanations = _fitted(session, failure, log, report.explanations)
@@ -187,11 +187,11 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
 
 
 def _clues(report: LogReport) -> dict[str, Any] | None:
-    told = report.clues
-    if told is None or not told.lines:
+    hints = report.clues
+    if hints is None or not hints.lines:
         return None
-    lines = [{"line": at, "text": text} for at, text in told.lines]
-    return {"lines": lines, "versions": told.versions, "gpu": told.gpu, "search": told.search}
+    lines = [{"line": at, "text": text} for at, text in hints.lines]
+    return {"lines": lines, "versions": hints.versions, "gpu": hints.gpu, "search": hints.search}
 
 
 def _as_data(failure: PastFailure | None) -> dict[str, Any] | None:

@@ -66,9 +66,9 @@ def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
             *listing(state["containers"]),
             *endings(state["containers"], f"--profile {state['profile']}"),
         )
-        for name, told in state["notices"].items():
+        for name, explained in state["notices"].items():
             yield from (
-                f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in told
+                f"note  {name}: {one['cause']}: {one['cure']} ({one['rule']})" for one in explained
             )
     elif state["other_folder"]:  # `up` says what to do: this folder may have been moved
         yield f"containers  of {state['other_folder']}, which has this project's name; see: envgen up {profile.chosen}"

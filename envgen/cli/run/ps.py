@@ -37,17 +37,17 @@ def command(session: Session, everything: bool) -> int:
     rows = []
     for deployment in machines.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
-        mine = [
+        containers = [
             container for container in deployment.ours(there) if everything or not container.one_off
         ]
-        rows += rows_of(deployment, mine)
+        rows += rows_of(deployment, containers)
         if hidden := len(there) - len(deployment.ours(there)):
             folder = deployment.other_folder(there)
             progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {folder}")
         if deployment is machines.reached[0]:
             for line in also_running(session, deployment):
                 progress(f"also running: {line}")
-        if deployment.node and not mine:
+        if deployment.node and not containers:
             progress(f"note: {deployment.named('no containers')}")
     lines = [*listing(rows), *endings(rows, profile.chosen)]
     if not (rows or machines.lost):

@@ -175,8 +175,7 @@ def started_document(service: LiveService, started: StartResult, *, waited: bool
     return {
         "already_running": started.already,
         "chats": {
-            name: {"good": good, "seen": seen}
-            for name, (good, seen) in awaited.answer.chats.items()
+            name: {"good": good, "seen": why} for name, (good, why) in awaited.answer.chats.items()
         },
         "completion": awaited.answer.text,
         "container": container.name,
@@ -230,8 +229,8 @@ def _details(service: LiveService, started: StartResult) -> Iterator[str]:
         yield answer.pooled
     if answer.text:
         yield f"completed {awaited.prompt!r} with {answer.text!r}"
-    for name, (good, seen) in answer.chats.items():
-        yield f"{name}: {seen}" if good else f"{name}: not tried: {seen}"
+    for name, (good, why) in answer.chats.items():
+        yield f"{name}: {why}" if good else f"{name}: not tried: {why}"
     for name, line in awaited.shown.items():
         yield f"{name}: {line.strip()[:160]}"
     yield from in_words(started.notices)

@@ -44,10 +44,16 @@ def kernel(_context: Context, box: Box) -> Finding | None:
     held = box.memory.get("CmaFree", 0)
     if int(match[1]) >= 7 and "kho=off" not in box.options and held > CMA:
         cure = Remedy(HANDOVER_CURE)
-        seen = f"kernel {box.kernel} without kho=off; {held / GIB:.1f} GiB are CMA pages (CmaFree)"
+        evidence = (
+            f"kernel {box.kernel} without kho=off; {held / GIB:.1f} GiB are CMA pages (CmaFree)"
+        )
         title = "Kexec HandOver holds memory that can't be pinned"
         return error(
-            title, seen, "kho=off on the kernel's command line, or kernel 6.17", cure, case="kho"
+            title,
+            evidence,
+            "kho=off on the kernel's command line, or kernel 6.17",
+            cure,
+            case="kho",
         )
     return ok(f"kernel {box.kernel}")
 
@@ -82,9 +88,11 @@ def memory(_context: Context, box: Box) -> Finding | None:
     if not box.taken:
         return None
     if box.left:
-        seen = f"{box.taken / GIB:.1f} GiB are in no process and no cache, and nothing uses the GPU"
+        evidence = (
+            f"{box.taken / GIB:.1f} GiB are in no process and no cache, and nothing uses the GPU"
+        )
         expected = "the driver gives a server's memory back within two minutes of its end"
-        return warning(box.left, seen, expected, Remedy(REBOOT), case="driver")
+        return warning(box.left, evidence, expected, Remedy(REBOOT), case="driver")
     names = ", ".join(map(str, box.programs)) or "no program"
     return ok(f"the driver holds {box.taken / GIB:.1f} GiB; {names} uses the GPU")
 
@@ -111,7 +119,7 @@ def blocks(context: Context, box: Box) -> Findings:
     rest = _rest(context, total)
     for name, below in box.killers.items():
         if rest is not None and below >= rest:
-            seen = (
+            evidence = (
                 f"{name} acts below {below / GIB:.1f} GiB; the profile leaves {rest / GIB:.1f} GiB"
             )
             cure = remedies.line(
@@ -119,7 +127,7 @@ def blocks(context: Context, box: Box) -> Findings:
             )
             expected = "a threshold below what the profile leaves at rest"
             yield warning(
-                f"{name} would end the server at rest", seen, expected, cure, case="killer"
+                f"{name} would end the server at rest", evidence, expected, cure, case="killer"
             )
         else:
             yield info(
@@ -127,8 +135,10 @@ def blocks(context: Context, box: Box) -> Findings:
                 "it may kill a server, or something else, before `memory.floor` acts",
             )
     if swap:
-        seen = "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
-        yield info(f"swap is on: {swap / GIB:.1f} GiB", seen)
+        evidence = (
+            "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
+        )
+        yield info(f"swap is on: {swap / GIB:.1f} GiB", evidence)
     return None
 
 

@@ -86,12 +86,13 @@ def own_file(source: Source, origins: Iterable[Origins]) -> str:
     """The package's own file: of a mounted source in its mount, else that of its distribution's
     RECORD; "": unknown.
     """
-    mine = [one for one in origins if one.package == source.package]
+    of_package = [one for one in origins if one.package == source.package]
     if source.origin.kind == "checkout":
         return next(
-            (one.home for one in mine if one.home), f"{source.mount}/{source.package}/__init__.py"
+            (one.home for one in of_package if one.home),
+            f"{source.mount}/{source.package}/__init__.py",
         )
-    recorded = [file for one in mine for file in one.recorded]
+    recorded = [file for one in of_package for file in one.recorded]
     named = [
         one
         for one in recorded
@@ -347,10 +348,10 @@ def tried(
     # One name may go with a release: nothing is said as long as the package has another.
     if names and len(tried.lacks) == len(names):
         what = f"{package}: the imported file is not what was released"
-        seen = f"{file}, without {' and '.join(names)}"
+        evidence = f"{file}, without {' and '.join(names)}"
         repair = restored(name, source, file, context)
         return error(
-            what, seen, "the names that every release has", repair, case="incomplete", **facts
+            what, evidence, "the names that every release has", repair, case="incomplete", **facts
         )
     if file and tried.file != file:
         again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")

@@ -40,13 +40,13 @@ def probe_ran(context: Context) -> Findings:
                 if module and any(module in line for line in pth.lines)
             ]
             starter = pths[0] if pths else failed.file
-            seen = failed.error + (f"; installed by {starter}" if starter else "")
+            evidence = failed.error + (f"; installed by {starter}" if starter else "")
             cure = (
                 remedies.inside(context, "mv", starter, f"{starter}.off")
                 if starter
                 else remedies.restart(context)
             )
-            yield error(title, seen, "an answer within milliseconds", cure, case="hook")
+            yield error(title, evidence, "an answer within milliseconds", cure, case="hook")
         else:
             cure = remedies.envgen(context, "doctor", "--json")
             yield warning(
@@ -84,15 +84,15 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
             if root.package == source.package
         ):
             title = f"{name}: the mounted folder is not its checkout"
-            seen = f"{folder.path} has no {source.package}"
+            evidence = f"{folder.path} has no {source.package}"
             point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
-            yield error(title, seen, f"the checkout of {name}", point_at, case="no-package")
+            yield error(title, evidence, f"the checkout of {name}", point_at, case="no-package")
         elif not folder.writable:
-            seen = f"{_owner(folder)}; the container runs as {probe.system.uid}"
+            evidence = f"{_owner(folder)}; the container runs as {probe.system.uid}"
             cure = _own(context, folder, context.checkouts.get(name, ""))
             yield warning(
                 f"{name} is not writable for the container's user",
-                seen,
+                evidence,
                 "writable",
                 cure,
                 case="owner",
@@ -168,10 +168,10 @@ def caches(context: Context, probe: Probe) -> Findings:
         elif name == HUGGINGFACE.name and context.profile.only_reads_weights:
             continue
         elif folder.read_only or not folder.writable:
-            seen = _owner(folder) + (", mounted read-only" if folder.read_only else "")
+            evidence = _owner(folder) + (", mounted read-only" if folder.read_only else "")
             title = f"the {name} cache is not writable"
             cure = _own(context, folder, str(cache.host or ""))
-            yield error(title, seen, "a writable folder", cure, case="not-writable", cache=name)
+            yield error(title, evidence, "a writable folder", cure, case="not-writable", cache=name)
     return (
         ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable")
         if named
@@ -191,19 +191,24 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
             continue
         title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code may run"
         reasons = (reason for module in stale for reason in module.reasons if reason.stale)
-        seen = first_of(
+        evidence = first_of(
             [*dict.fromkeys(" ".join([reason.message, *reason.files[:1]]) for reason in reasons)], 3
         )
         cure = remedies.envgen(context, "cache why" if guess else "cache clear", names[0])
         if several:
             title = f"{len(stale)} compiled kernels are {perhaps}stale: their old code may run"
-            seen = [", ".join(first_of(names, 5)), *seen]
+            evidence = [", ".join(first_of(names, 5)), *evidence]
             cure = remedies.envgen(
                 context, *(("cache list",) if guess else ("cache clear", "--stale"))
             )
         case = "guess" if guess else "stale"
         yield warning(
-            title, "; ".join(seen), "the files that are there now", cure, case=case, modules=names
+            title,
+            "; ".join(evidence),
+            "the files that are there now",
+            cure,
+            case=case,
+            modules=names,
         )
     return (
         ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None

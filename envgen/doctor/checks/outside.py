@@ -79,7 +79,7 @@ def exposure(context: Context) -> Findings:
         if reachable and asks_for_key(profile, service):
             yield ok(f"{reachable}; it requires an API key")
         elif reachable:
-            seen = ", ".join(str(port) for port in service.host_ports)
+            evidence = ", ".join(str(port) for port in service.host_ports)
             near = (
                 f"ports: ['{on_loopback(service)}']"
                 if service.network is None
@@ -88,7 +88,7 @@ def exposure(context: Context) -> Findings:
             cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
             if service.ports != context.profile.services[name].ports:
                 cure = Remedy(f"publish 127.0.0.1 alone in {profile.compose}")
-            yield warning(reachable, seen, "127.0.0.1, or an API key", cure, case="open")
+            yield warning(reachable, evidence, "127.0.0.1, or an API key", cure, case="open")
     published = any(service.host_ports for service in profile.services.values())
     return ok("services are published on this machine only") if published else None
 
@@ -107,8 +107,8 @@ def own_compose(context: Context, _engine: EngineInfo) -> Findings:
         far = [one for one in changes if one in _FAR]
         if far:
             title = f"{own} decides what {name} starts, or may do on this machine"
-            seen = f"it sets {', '.join(changes)}"
-            yield warning(title, seen, "the rendered settings", cure, case="far")
+            evidence = f"it sets {', '.join(changes)}"
+            yield warning(title, evidence, "the rendered settings", cure, case="far")
         elif changes:
             yield info(f"{own} changes {name}", f"it sets {', '.join(changes)}")
     return ok(f"{own} changes no service of the profile") if own else None
@@ -162,10 +162,10 @@ def image(context: Context, stale: Sequence[Problem]) -> Findings:
     image = context.image
     for problem in stale:
         make, case = (error, "missing") if image is None else (warning, "outdated")
-        seen = f"{name} is {image.id[:19]}" if image else "no such image on this engine"
+        evidence = f"{name} is {image.id[:19]}" if image else "no such image on this engine"
         yield make(
             problem.message,
-            seen,
+            evidence,
             "an image of the profile as it is",
             Remedy(problem.hint),
             case=case,
@@ -186,8 +186,8 @@ def unpatched(context: Context) -> Findings:
         title = (
             f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
         )
-        seen = f"{folder} lacks {', '.join(lacks)}, or has edits in their lines"
-        yield warning(title, seen, "patches applied", cure, case="lacks")
+        evidence = f"{folder} lacks {', '.join(lacks)}, or has edits in their lines"
+        yield warning(title, evidence, "patches applied", cure, case="lacks")
     return None
 
 
@@ -222,7 +222,7 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
     name = container.name
     is_mine = container is context.container
     why = end.why if end else container.error
-    seen = f"exit code {end.exit_code if end else container.exit_code}" + (
+    evidence = f"exit code {end.exit_code if end else container.exit_code}" + (
         f": {why}" if why else ""
     )
     if container.state == "paused":
@@ -244,27 +244,27 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
     elif end and end.asked and is_mine:
         wanted = "running, or a temporary container (envgen doctor --run)"
         cure = remedies.up(context)
-        yield warning(f"{end}, so imports were not checked", seen, wanted, cure, case="stopped")
+        yield warning(f"{end}, so imports were not checked", evidence, wanted, cure, case="stopped")
     elif is_mine or (end and end.failed) or container.state in ("dead", "restarting"):
         state = f"{name} {'has' if container.state == 'exited' else 'is'} {container.state}"
         cure = (
             remedies.up(context) if is_mine else remedies.envgen(context, "up", container.service)
         )
-        yield error(str(end or state), seen, "running, or removed", cure, case="ended")
+        yield error(str(end or state), evidence, "running, or removed", cure, case="ended")
     elif end and end.asked and container.server:
-        yield info(str(end), seen)
+        yield info(str(end), evidence)
 
 
 @check("container.settings", Section.CONTAINER, needs="differing")
 def settings(context: Context, differing: Sequence[str]) -> Finding:
     """The container has the image, variables, mounts and ports that `envgen up` would give it now."""
     if differing:
-        seen = "; ".join(first_of(differing, 5))
+        evidence = "; ".join(first_of(differing, 5))
         differ = counted(len(differing), "setting differs", "settings differ")
         cure = remedies.up(context)
         return warning(
             f"{differ} from the profile's",
-            seen,
+            evidence,
             "what `envgen up` would start",
             cure,
             case="differ",
@@ -278,9 +278,9 @@ def restart_policy(context: Context, container: Container) -> Findings:
     loops = container.restarts >= LOOPING
     if loops:
         title = f"{container.name} is in a restart loop"
-        seen = f"started again {container.restarts} times"
+        evidence = f"started again {container.restarts} times"
         yield error(
-            title, seen, "0", remedies.envgen(context, "logs", context.service), case="looping"
+            title, evidence, "0", remedies.envgen(context, "logs", context.service), case="looping"
         )
     for end in context.ended.values():
         if end.runs and not (loops and end.container == container.name):

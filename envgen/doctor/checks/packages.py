@@ -51,22 +51,22 @@ def console_scripts(context: Context, probe: Probe) -> Findings:
                     for service in context.profile.services.values()
                 )
                 title = f"{script.name}: the command isn't installed"
-                seen = f"no {script.name} on PATH"
+                evidence = f"no {script.name} on PATH"
                 make, case = (error, "needed") if needed else (warning, "not-installed")
                 yield make(
-                    title, seen, f"a console script of {source.distribution}", cure, case=case
+                    title, evidence, f"a console script of {source.distribution}", cure, case=case
                 )
             elif script.interpreter is None or script.same:
                 yield ok(f"{script.name} is {script.path}" + ", with the same Python" * script.same)
             else:
-                seen = f"{script.path} starts {' '.join((script.interpreter, *script.flags))}"
+                evidence = f"{script.path} starts {' '.join((script.interpreter, *script.flags))}"
                 title = f"{script.name} and python3 start different Pythons"
                 # only the overlay's Python has both: the base's packages, and what the checkouts
                 # need
                 if mounted:
                     title = f"{script.name} starts a Python that does not see what {', '.join(mounted)} needs"
                     cure = remedies.inside(context, "envgen-install")
-                yield error(title, seen, probe.python.executable, cure, case="other-python")
+                yield error(title, evidence, probe.python.executable, cure, case="other-python")
     return None
 
 
@@ -94,18 +94,18 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
     folder = first.url.removeprefix("file://").rstrip("/")
     if mounted and first.editable and folder and folder != str(source.mount):
         title = f"{source.distribution} was installed from another folder"
-        seen = f"editable, from {folder}"
+        evidence = f"editable, from {folder}"
         return error(
-            title, seen, str(source.mount), cure, case="other-folder", metadata=first.metadata
+            title, evidence, str(source.mount), cure, case="other-folder", metadata=first.metadata
         )
     if mounted and not (first.editable or below(first.location, str(source.mount))):
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
-        seen = first.metadata
+        evidence = first.metadata
         wanted = f"an editable installation of {source.mount}"
         if context.is_temporary:  # without the service's first step, which installs the checkout
-            return info(title, seen, version=first.version)
-        return error(title, seen, wanted, cure, case="second", version=first.version)
+            return info(title, evidence, version=first.version)
+        return error(title, evidence, wanted, cure, case="second", version=first.version)
     if (pin := source.origin.wheel) and not _is(pin, first):
         title = f"{first.name} {first.version} is installed, not {pin}"
         return error(title, first.metadata, str(pin), remedies.anew(context), case="other-version")
@@ -155,12 +155,12 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
                 **facts,
             )
         elif root.version in (None, UNKNOWN):
-            seen = f"{root.root}/_build_meta.py " + (
+            evidence = f"{root.root}/_build_meta.py " + (
                 "is missing" if root.version is None else "says so"
             )
             title = f"flashinfer reports {UNKNOWN} as its version"
             wanted = "its version, which names the cache folder"
-            yield warning(title, seen, wanted, cure, case="unknown-version", **facts)
+            yield warning(title, evidence, wanted, cure, case="unknown-version", **facts)
         else:
             yield ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
     return None
@@ -186,9 +186,9 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
         )
     if root and root.aot:
         folder = f"{root.root}/data/aot"
-        seen = f"{folder} has {len(root.aot)}: {', '.join(root.aot[:4])}"
+        evidence = f"{folder} has {len(root.aot)}: {', '.join(root.aot[:4])}"
         return warning(
-            title, seen, "none", remedies.inside(context, "rm", "-r", folder), case="masked"
+            title, evidence, "none", remedies.inside(context, "rm", "-r", folder), case="masked"
         )
     return ok("no prebuilt kernels mask your edits")
 
@@ -201,11 +201,11 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
     missing = [claim for claim in probe.claimed if claim.state != "there"]
     names = sorted({claim.patch for claim in missing or probe.claimed})
     if missing:
-        seen = ", ".join(f"{claim.path}: {claim.state}" for claim in missing[:3])
+        evidence = ", ".join(f"{claim.path}: {claim.state}" for claim in missing[:3])
         title = f"patches of the image are not in the imported code: {', '.join(names)}"
         return error(
             title,
-            seen,
+            evidence,
             "the files as the patches left them",
             remedies.build(context),
             case="missing",
@@ -227,24 +227,24 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
 def shared(context: Context, probe: Probe) -> Findings:
     """A module that several packages bring is of the one in `pip.prefer`."""
     preferred = {canonicalize_name(name) for name in context.profile.pip.prefer}
-    told = set[tuple[str, ...]]()
+    reported = set[tuple[str, ...]]()
     for module in probe.shared:
         wanted = next((name for name in module.owners if name in preferred), "")
-        if module.owners in told or module.winner == wanted != "":
+        if module.owners in reported or module.winner == wanted != "":
             continue
-        told.add(module.owners)
+        reported.add(module.owners)
         title = f"{' and '.join(module.owners)} bring the same module"
-        seen = f"{module.path} is of {module.winner or 'neither'}"
+        evidence = f"{module.path} is of {module.winner or 'neither'}"
         if wanted:
             yield error(
-                title, seen, f"of {wanted} (pip.prefer)", remedies.build(context), case="other"
+                title, evidence, f"of {wanted} (pip.prefer)", remedies.build(context), case="other"
             )
         else:
             cure = remedies.line(f"pip: {{prefer: [{module.winner or module.owners[0]}]}}")
             yield warning(
-                title, seen, "one package, or a choice between them", cure, case="undecided"
+                title, evidence, "one package, or a choice between them", cure, case="undecided"
             )
-    if not told:
+    if not reported:
         yield ok("each module is of the package that should bring it")
     return None
 
@@ -258,9 +258,13 @@ def binaries(_context: Context, probe: Probe) -> Findings:
         release = "-".join(checkout.wheel.split("-")[1:2])
         if checkout.compiled == "differs":
             title = f"{checkout.source}: edits of compiled sources have no effect, its modules are of {release}"
-            seen = f"`git diff v{release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
+            evidence = (
+                f"`git diff v{release} -- csrc cmake CMakeLists.txt rust setup.py` shows them"
+            )
             cure = remedies.line(f"sources: {{{checkout.source}: {{binaries: null}}}}")
-            yield warning(title, seen, "sources as released, or your own build", cure, case="csrc")
+            yield warning(
+                title, evidence, "sources as released, or your own build", cure, case="csrc"
+            )
         else:
             yield ok(f"{checkout.source}: its compiled modules come from {checkout.wheel}")
     return None

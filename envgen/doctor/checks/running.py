@@ -35,14 +35,14 @@ SETS = re.compile(r"(?:\bexport\s+)?\bPYTHONPATH=(?:\"[^\"]*\"|'[^']*'|[^\s;]*)\
 
 @dataclass(frozen=True)
 class WrongFile:
-    """A program that has, or would have, another file than the right one. ``seen``: it has a
+    """A program that has, or would have, another file than the right one. ``evidence``: it has a
     library of it mapped.
     """
 
     process: PythonProcess
     origin: str
     cell: Imported | None = None
-    seen: str = ""
+    evidence: str = ""
 
 
 def right(source: Source, running: Running, process: PythonProcess) -> str:
@@ -62,7 +62,7 @@ def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:
                 and file
                 and library.folder != posixpath.dirname(file)
             ):
-                yield WrongFile(process, f"{library.folder}/__init__.py", seen=library.file)
+                yield WrongFile(process, f"{library.folder}/__init__.py", evidence=library.file)
         for cell in process.cells:
             # A program whose Python finds no such package has not imported one, and any folder can
             # be a namespace.
@@ -88,10 +88,10 @@ def changed_by(wrong: WrongFile) -> PathChange | None:
 
 def own_path(wrong: WrongFile, running: Running) -> str:
     """The program's PYTHONPATH, if it has the deciding entry and is not the container's; else ""."""
-    mine = wrong.process.variables.get("PYTHONPATH", "")
+    own = wrong.process.variables.get("PYTHONPATH", "")
     configured = running.container.env.get("PYTHONPATH", "") if running.container else ""
     entry = wrong.cell.entry if wrong.cell else None
-    return mine if mine != configured and entry and entry in mine.split(":") else ""
+    return own if own != configured and entry and entry in own.split(":") else ""
 
 
 def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
@@ -99,7 +99,7 @@ def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
     cell = wrong.cell
     process = wrong.process
     if cell is None:
-        return f"it has {wrong.seen} loaded"
+        return f"it has {wrong.evidence} loaded"
     if change := changed_by(wrong):
         return f"{change} puts {change.entry} on sys.path"
     if path := own_path(wrong, running):
@@ -186,7 +186,9 @@ def _foreign(name: str, source: Source, running: Running, context: Context) -> I
     for origin, members in groups.items():
         first = members[0]
         pids = {one.process.pid: one.process for one in members}
-        seen = f"{origin}, in {_who(list(pids.values()))}; {decided_by(first, running, context)}"
+        evidence = (
+            f"{origin}, in {_who(list(pids.values()))}; {decided_by(first, running, context)}"
+        )
         wanted = (
             right(source, running, first.process)
             or f"{source.package} in the image's site-packages"
@@ -194,7 +196,7 @@ def _foreign(name: str, source: Source, running: Running, context: Context) -> I
         title = f"{running.service} runs another {source.package} than the profile's"
         yield error(
             title,
-            seen,
+            evidence,
             wanted,
             cure(first, name, source, running, context),
             case="other",
@@ -216,14 +218,19 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
         libraries = [one for one in process.mapped if one.package == source.package]
         facts = {"service": running.service, "processes": [process.pid]}
         if gone := next((one for one in libraries if one.gone), None):
-            seen = f"{_who([process])} has {gone.file} loaded, which was replaced since"
+            evidence = f"{_who([process])} has {gone.file} loaded, which was replaced since"
             return warning(
-                title, seen, file or gone.folder, remedies.restart(there), case="older", **facts
+                title, evidence, file or gone.folder, remedies.restart(there), case="older", **facts
             )
         if written := next((one for one in libraries if one.changed > process.started), None):
-            seen = f"{_who([process])} has {written.file} loaded, which was written to since"
+            evidence = f"{_who([process])} has {written.file} loaded, which was written to since"
             return warning(
-                title, seen, "its library of now", remedies.restart(there), case="older", **facts
+                title,
+                evidence,
+                "its library of now",
+                remedies.restart(there),
+                case="older",
+                **facts,
             )
         if not libraries and source.package not in process.named:
             continue  # nothing shows that it has imported the package
@@ -235,9 +242,14 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
             )
             if is_its and age.changed > process.started:
                 after = f"{age.changed - process.started:.0f} s after {_who([process])} started"
-                seen = f"{age.file} was {'deleted' if age.gone else 'changed'} {after}"
+                evidence = f"{age.file} was {'deleted' if age.gone else 'changed'} {after}"
                 return warning(
-                    title, seen, "its code of now", remedies.restart(there), case="older", **facts
+                    title,
+                    evidence,
+                    "its code of now",
+                    remedies.restart(there),
+                    case="older",
+                    **facts,
                 )
     return None
 

@@ -91,9 +91,9 @@ def cuda_versions(context: Context, probe: Probe) -> Finding | None:
         any(arch.major >= BLACKWELL for arch in archs.archs)
         and () < numbers(cuda.cudnn.version) < CUDNN
     ):
-        seen = f"{cuda.cudnn.version} ({cuda.cudnn.path})"
+        evidence = f"{cuda.cudnn.version} ({cuda.cudnn.path})"
         wanted = ".".join(map(str, CUDNN)) + " or newer"
-        return error(f"cuDNN is too old for {archs}", seen, wanted, NEWEST, case="cudnn")
+        return error(f"cuDNN is too old for {archs}", evidence, wanted, NEWEST, case="cudnn")
     pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version))
     there = [f"{name} {version}" for name, version in pairs if version]
     return ok(", ".join(there)) if there else None
@@ -112,17 +112,19 @@ def compilers(context: Context, probe: Probe) -> Findings:
     for tool in tools:
         cure = _other_compiler(tool, context)
         if tool.error:
-            seen = f"{tool.path} {tool.error}"
+            evidence = f"{tool.path} {tool.error}"
             title = f"{tool.name} can't be used"
-            yield error(title, seen, "a working compiler", cure, case="broken", tool=tool.path)
+            yield error(title, evidence, "a working compiler", cure, case="broken", tool=tool.path)
             continue
         wanted = wanted_of(tool, context, split)
         lacks = sorted(wanted - {*tool.archs})
         if lacks:
             by_age = sorted(tool.archs, key=lambda arch: (len(arch.rstrip("af")), arch))
             title = f"{tool.name} doesn't know {', '.join(lacks)}"
-            seen = f"{tool.path}; its newest: {', '.join(by_age[-3:])}"
-            yield error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path)
+            evidence = f"{tool.path}; its newest: {', '.join(by_age[-3:])}"
+            yield error(
+                title, evidence, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path
+            )
     if not tools or not context.profile.cuda.arch_list.archs:
         return None
     names = ", ".join(tool.name for tool in tools)
@@ -168,9 +170,9 @@ def gpu_arch(context: Context, probe: Probe) -> Findings:
         if major >= 9:
             arch += "a"
         title = f"kernels are not built for this GPU: {gpu.name}"
-        seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
+        evidence = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
         cure = remedies.line(f"cuda: {{arch_list: {arch}}}")
-        yield error(title, seen, arch, cure, case="other")
+        yield error(title, evidence, arch, cure, case="other")
     names = sorted({f"{one.name} ({one.capability})" for one in probe.gpus})
     return ok(f"{listed} runs on {', '.join(names)}") if names else None
 

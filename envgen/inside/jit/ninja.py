@@ -255,12 +255,12 @@ class RecipeReader:
         ]
         recipe.recorded = bool(objects) and all(named)
         recipe.sources = [os.path.join(folder, path) for edge in objects for path in edge.inputs]
-        seen = [
+        paths = [
             os.path.join(folder, path)
             for edge, more in zip(objects, named)
             for path in edge.inputs + more
         ]
-        recipe.inputs = list(dict.fromkeys(seen))
+        recipe.inputs = list(dict.fromkeys(paths))
 
 
 def library_of(name: str, fd: int) -> tuple[tuple[int, int] | None, int]:

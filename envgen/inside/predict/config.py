@@ -126,9 +126,9 @@ def rust_frontend(args: Any, report: Doc, folder: str) -> bool:
             "the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem)
         )
         return False
-    said = done.stdout[-(1 << 16) :].decode(errors="replace")
+    printed = done.stdout[-(1 << 16) :].decode(errors="replace")
     for pattern in RUST_REFUSES:
-        for message in re.findall(pattern, said, re.S):
+        for message in re.findall(pattern, printed, re.S):
             raise ReleaseRefused(
                 "the Rust front end: %s" % " ".join(message.replace("\n- ", " ").split())
             )

@@ -339,12 +339,12 @@ def newest(folder: str) -> Tuple[float, str, bool]:
             if name not in there and name not in folders and os.stat(top).st_mtime > best[0]:
                 best = (os.stat(top).st_mtime, os.path.join(top, name + ".py"), True)
         # envgen-install writes the two, also while another service runs.
-        mine = (
+        own = (
             name
             for name in names
             if name.endswith(".py") and name not in ("_version.py", "_build_meta.py")
         )
-        for path in (os.path.join(top, name) for name in mine):
+        for path in (os.path.join(top, name) for name in own):
             left -= 1
             try:
                 status = os.stat(path)
@@ -363,12 +363,12 @@ def newest(folder: str) -> Tuple[float, str, bool]:
 
 def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
     """This program, what started it, and what it starts."""
-    mine = {os.getpid()}
+    own = {os.getpid()}
     pid = parents.get(os.getpid(), 0)
     while pid > 1 and OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT):
-        mine.add(pid)
+        own.add(pid)
         pid = parents.get(pid, 0)
-    return mine | {
+    return own | {
         pid for pid in all_pids if OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT)
     }
 
