@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -78,7 +79,7 @@ def rows_of(
             continue
         variant = str(environment.get("variant") or "plain")
         if run.kind == "answers":
-            verdicts[variant, _image(run)] = run.outcome
+            verdicts[variant, _inner(run, "image", "id")] = run.outcome
         if run.kind == "bench":
             for row in _rows(run, variant):
                 groups.setdefault((variant, row.test), []).append(row)
@@ -97,21 +98,21 @@ def rows_of(
     return sorted(rows, key=place)
 
 
-def _image(run: RunRecord) -> str:
-    image = run.environment.get("image")
-    return str(image.get("id", "")) if isinstance(image, Mapping) else ""
+def _inner(run: RunRecord, key: str, name: str) -> str:
+    """A text of the environment, two levels deep; "" without it."""
+    inner = run.environment.get(key)
+    return str(inner.get(name, "")) if isinstance(inner, Mapping) else ""
 
 
 def _kept(measured: list[MatrixRow], verdicts: Mapping[tuple[str, str], str]) -> list[MatrixRow]:
     newest = measured[-1]
     best = max(measured, key=lambda row: row.decode_tps or 0.0)
-    ranks = {best.run: "best"}
-    ranks[newest.run] = "best and newest" if best.run == newest.run else "newest"
+    ranks = [(best, "best"), (newest, "newest")]
+    if best is newest:
+        ranks = [(best, "best and newest")]
     kept = []
-    for run, rank in ranks.items():
-        row = next(one for one in measured if one.run == run)
-        image = row.made_of.get("image", "")
-        answers = verdicts.get((row.variant, image), "")
+    for row, rank in ranks:
+        answers = verdicts.get((row.variant, row.made_of.get("image", "")), "")
         kept.append(replace(row, rank=rank, answers=answers))
     return kept
 
@@ -134,36 +135,30 @@ def _rows(run: RunRecord, variant: str) -> list[MatrixRow]:
 
 def _row(run: RunRecord, variant: str, test: str, medians: Mapping[str, float | None]) -> MatrixRow:
     environment = run.environment
-    versions = environment.get("versions") or {}
-    gpu = environment.get("gpu") or {}
     made_of = {
-        "image": _image(run),
+        "image": _inner(run, "image", "id"),
         "lock": str(environment.get("lock", "")),
         "flags": " ".join(map(str, environment.get("flags") or ())),
         "kernels": "; ".join(map(str, environment.get("kernels") or ())),
-        "driver": str(gpu.get("driver", "")) if isinstance(gpu, Mapping) else "",
-        "GPU": str(gpu.get("name", "")) if isinstance(gpu, Mapping) else "",
+        "driver": _inner(run, "gpu", "driver"),
+        "GPU": _inner(run, "gpu", "name"),
         **{
             f"source {name}": str(text) for name, text in (environment.get("sources") or {}).items()
         },
     }
-    words = [
-        "envgen up",
-        str(environment.get("service", "")),
-        "-p",
-        str(environment.get("profile", "")),
-    ]
-    words += ["--variant", variant] if variant != "plain" else []
+    start = f"envgen up {environment['service']} -p {environment['profile']}"
+    if variant != "plain":
+        start += f" --variant {shlex.quote(variant)}"
     return MatrixRow(
         variant,
         test,
-        str(versions.get("vllm", "")),
+        _inner(run, "versions", "vllm"),
         f"{run.started:%Y-%m-%d}",
         prefill_tps=medians.get("prefill_tps"),
         decode_tps=medians.get("decode_tps"),
         ttft_ms=medians.get("ttft_ms"),
         run=run.id,
-        start=" ".join(words),
+        start=start,
         made_of={name: text for name, text in made_of.items() if text},
     )
 

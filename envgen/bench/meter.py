@@ -47,25 +47,20 @@ def of_gpus(lines: Iterable[str]) -> dict[str, float]:
     reasons = Counter[str]()
     working = 0
     for line in lines:
-        index, *values = [word.strip() for word in line.split(",")]
+        index, *values = line.replace("[N/A]", "0").split(",")
         try:
-            power, used = (float(word) if word[0] != "[" else None for word in values[:2])
-            active = int(values[2], 16)
+            power, used, active = float(values[0]), float(values[1]), int(values[2], 16)
         except (ValueError, IndexError):
             continue
-        memory[index] = max(memory.get(index, 0.0), used or 0.0)
-        if active & IDLE:
-            continue
-        working += 1
-        reasons.update(name for bit, name in REASONS.items() if active & bit)
-        if power is not None:
+        memory[index] = max(memory.get(index, 0.0), used)
+        if not active & IDLE:
+            working += 1
+            reasons.update(name for bit, name in REASONS.items() if active & bit)
             watts[index].append(power)
     found = {f"slowed: {name}": 100 * count / working for name, count in reasons.items()}
-    if watts:
-        found["watts"] = sum(map(statistics.fmean, watts.values()))
-    if any(memory.values()):
-        found["memory_mib"] = sum(memory.values())
-    return found
+    found["watts"] = sum(map(statistics.fmean, watts.values()))
+    found["memory_mib"] = sum(memory.values())
+    return {name: value for name, value in found.items() if value}
 
 
 def lines_of(figures: Mapping[str, float], rate: float | None) -> Iterator[str]:

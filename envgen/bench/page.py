@@ -117,6 +117,10 @@ def stacked(parts_of: Mapping[str, Mapping[str, float]], unit: str) -> list[BarR
     return rows
 
 
+def _height(value: float, most: float) -> float:
+    return HEIGHT - value / most * (HEIGHT - 10)
+
+
 def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Chart:
     """The decode speed of each bench with one request and no context, by its day."""
     points: list[tuple[datetime, float, str]] = []
@@ -126,23 +130,23 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
             if value is not None and _is_alone(test):
                 points.append((run.started, value, f"{run.title} {test}"))
     points = points[-MOST * 5 :]
+    if not points:
+        return Chart("", ())
     titles = list(dict.fromkeys(title for _, _, title in points))
-    first = min((when for when, _, _ in points), default=datetime.min)
-    last = max((when for when, _, _ in points), default=datetime.min)
+    first = points[0][0]  # records are ordered
+    last = points[-1][0]
     length = (last - first).total_seconds() or 1.0
-    most = max([value for _, value, _ in points] + [one.decode for one in targets], default=1.0)
+    most = max([value for _, value, _ in points] + [one.decode for one in targets]) or 1.0
     marks = []
     for when, value, title in points:
         x = 10 + (when - first).total_seconds() / length * (WIDTH - 20)
         label = f"{title}: {value:,.1f} t/s, {when:%Y-%m-%d}"
-        marks.append(
-            Mark(label, x, HEIGHT - value / most * (HEIGHT - 10), titles.index(title) % COLORS)
-        )
+        marks.append(Mark(label, x, _height(value, most), titles.index(title) % COLORS))
     lines = []
     for place, one in enumerate(targets):  # their names stand side by side
-        y = HEIGHT - one.decode / most * (HEIGHT - 10)
-        lines.append(Mark(f"{one.name} {one.decode:g}", 4 + place % 4 * WIDTH / 4, y, 3))
-    days = (f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}") if points else ("", "")
+        x = 4 + place % 4 * WIDTH / 4
+        lines.append(Mark(f"{one.name} {one.decode:g}", x, _height(one.decode, most), 3))
+    days = (f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}")
     names = tuple(titles[:COLORS])
     return Chart(
         "Decode over days, tokens/s", tuple(marks), tuple(lines), f"{most:,.0f}", *days, names
@@ -174,7 +178,7 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
         Mark(
             f"{test}: {value:,.1f}",
             10 + size / largest * (WIDTH - 20),
-            HEIGHT - value / most * (HEIGHT - 10),
+            _height(value, most),
             0,
         )
         for size, value, test in points[:MOST]

@@ -35,7 +35,7 @@ class Gap:
 
     def plain(self) -> dict[str, Any]:
         """For JSON and for the record."""
-        return {**asdict(self), "percent": round(self.percent, 2)}
+        return {**asdict(self), "percent": round(self.percent, 2), "text": str(self)}
 
     def __str__(self) -> str:
         better = f"{self.percent:+.0f} %"

@@ -35,7 +35,7 @@ KINDS = {
     "elementwise": r"elementwise|silu|gelu|sigmoid|act_and_mul|_and_mul|mul|triton_(poi|red|per)_"
     r"|reduce_kernel|aten::(add|div|sub|pow|mean|sum)",
 }
-_KINDS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
+HEAD = ("kernel", "share", "calls", "mean, us", "sum, us", "before")
 FOLDER = "/tmp/envgen-trace"
 
 
@@ -52,8 +52,8 @@ class KernelRow:
 
 def kind_of(kernel: str) -> str:
     """What people call what this kernel does."""
-    for kind, pattern in _KINDS.items():
-        if pattern.search(kernel):
+    for kind, pattern in KINDS.items():
+        if re.search(pattern, kernel, re.IGNORECASE):
             return kind
     return OTHER
 
@@ -90,30 +90,20 @@ def lines_of(
     summary: Mapping[str, Any], other: Mapping[str, Any] | None = None
 ) -> list[tuple[str, ...]]:
     """The table of a phase, its head first; beside ``other``'s shares where there is one."""
-    against = {row.name: row for row, _ in rows_of(other)} if other else {}
-    head: tuple[str, ...] = ("kernel", "share", "calls", "mean, us", "sum, us")
-    lines = [(*head, "before") if other else head]
+    against = {row.name: f"{row.share:.1f} %" for row, _ in rows_of(other or {})}
+    lines: list[tuple[str, ...]] = [HEAD]
     for row, kernels in rows_of(summary):
-        before = against.pop(row.name, None)
-        lines.append(_cells(row, "", before, other is not None))
-        for kernel in kernels:
-            lines.append(_cells(kernel, "  ", None, other is not None))
-    for name, row in against.items():
-        lines.append((name, "-", "-", "-", "-", f"{row.share:.1f} %"))
-    return lines
+        lines.append((*_cells(row), against.pop(row.name, "")))
+        lines += [("  " + name, *rest, "") for name, *rest in map(_cells, kernels)]
+    lines += [(name, *["-"] * 4, share) for name, share in against.items()]
+    return lines if other else [line[:-1] for line in lines]
 
 
-def _cells(
-    row: KernelRow, indent: str, before: KernelRow | None, is_compared: bool
-) -> tuple[str, ...]:
-    name = row.name if len(row.name) <= 70 else row.name[:67] + "..."
-    cells = (
-        indent + name,
+def _cells(row: KernelRow) -> tuple[str, ...]:
+    return (
+        row.name if len(row.name) <= 70 else row.name[:67] + "...",
         f"{row.share:.1f} %",
         str(row.calls or "-"),
         f"{row.mean_us:,.1f}" if row.calls else "-",
         f"{row.sum_us:,.0f}",
     )
-    if not is_compared:
-        return cells
-    return (*cells, f"{before.share:.1f} %" if before else "")

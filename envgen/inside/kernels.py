@@ -8,6 +8,7 @@ with the time that they spend outside of other operators.
 from __future__ import annotations
 
 import base64
+import glob
 import gzip
 import json
 import os
@@ -63,13 +64,8 @@ def part(path: str, offset: int) -> str:
 
 def traces(folder: str) -> List[str]:
     """The files of traces below ``folder``."""
-    found = []
-    for place, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = os.path.join(place, name)
-            if name.endswith((".json", ".json.gz")) and not os.path.islink(path):
-                found.append(path)
-    return found
+    found = glob.glob(os.path.join(folder, "**", "*.json*"), recursive=True)
+    return [path for path in sorted(found) if not os.path.islink(path)]
 
 
 def read(path: str) -> List[Doc]:
@@ -112,13 +108,7 @@ def summed(events: List[Doc], decode: bool = False) -> Doc:
         start = float(one["ts"])
         length = float(one["span"] if "span" in one else one["dur"])
         spans.append((start, start + length))
-    ordered = sorted(rows.values(), key=lambda row: -row["us"])
-    rest = ordered[MOST:]
-    if rest:
-        calls = sum(row["calls"] for row in rest)
-        ordered[MOST:] = [
-            {"name": "(others)", "calls": calls, "us": sum(row["us"] for row in rest)}
-        ]
+    ordered = sorted(rows.values(), key=lambda row: -row["us"])[:MOST]
     wall = max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
     return {"device": device, "kernels": ordered, "busy_us": covered(spans), "wall_us": wall}
 

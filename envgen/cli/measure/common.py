@@ -17,13 +17,11 @@ from envgen.bench.answers import BROKEN
 from envgen.bench.checks import PASSED
 from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS
-from envgen.bench.targets import Gap
 from envgen.bench.tools import TOOLS, Matrix
 from envgen.cli.common import LARGEST, Count, answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.text import shorten, table, visible
 
-GAP_KEYS = [field.name for field in fields(Gap)]
 CODES = {PASSED: ExitCode.OK, **dict.fromkeys(GOOD, ExitCode.OK), BROKEN: ExitCode.SERVICE}
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
@@ -91,7 +89,7 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
             visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"]
         )
     for gap in summary.get("targets", ()):
-        yield visible(f"  {Gap(**{key: gap[key] for key in GAP_KEYS})}")
+        yield visible(f"  {gap['text']}")
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -55,6 +55,8 @@ def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured
     assert "| plain | 0.33.0 | 2026-11-03 | pp2048 tg32 | 2,000.0 | 61.0 | 50.0 | same | best | b |" in text
     assert "- b: `envgen up serve -p prod`, lock bbbbbbbbbbbb" in text
     assert matrix.rows_of(runs, "prod", "other", []) == []
+    (evil,) = matrix.rows_of([bench("a", 1, 40, "x; reboot")], "prod", "serve", [])
+    assert evil.start == "envgen up serve -p prod --variant 'x; reboot'"
 
 
 @pytest.mark.parametrize(
