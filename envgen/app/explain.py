@@ -144,7 +144,7 @@ def asked(service: LiveService, evidence: str) -> str:
         return ""
     owners = " and ".join(found["owners"]) or "no package"
     has = {True: f", with {name} in it", False: f", without {name}"}.get(found["has"], "")
-    return f"{module} is of {owners}: {found['file'] or 'there is no such file'}{has}"
+    return f"{module} belongs to {owners}: {found['file'] or 'there is no such file'}{has}"
 
 
 def log_of(service: LiveService) -> Log | None:

@@ -43,7 +43,7 @@ def service(tmp_path: Path) -> _Service:
         ("ImportError: cannot import name 'Gone' from 'flux' (/x)", ("flux/__init__.py, without Gone",)),
         ("ModuleNotFoundError: No module named 'flux.gone'", ("flux-a 1.2", "there is no such file")),
         ("ModuleNotFoundError: No module named 'flux.broken'", ("flux/broken.py",)),
-        ("ModuleNotFoundError: No module named 'nowhere.at.all'", ("of no package: there is no such file",)),
+        ("ModuleNotFoundError: No module named 'nowhere.at.all'", ("to no package: there is no such file",)),
     ],
 )
 def test_the_image_is_asked_who_has_a_name(service: _Service, line: str, words: tuple[str, ...]) -> None:
