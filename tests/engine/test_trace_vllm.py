@@ -10,6 +10,7 @@ import pytest
 from cpu_server import CpuServer
 from projects import docker
 
+from envgen.bench import meter
 from envgen.bench.trace import rows_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
@@ -39,3 +40,27 @@ def test_each_phase_names_what_a_real_server_ran(cpu_server: CpuServer) -> None:
     # The service runs as before.
     assert cpu_server.answers() and docker(*command[1:], cpu_server.container) == before
     assert "profiler" not in before
+
+
+# vLLM's own counters of drafts, as its page of metrics prints them.
+COUNTED = """\
+from types import SimpleNamespace
+from prometheus_client import generate_latest
+from vllm.v1.spec_decode.metrics import SpecDecodingProm, SpecDecodingStats
+
+counters = SpecDecodingProm(SimpleNamespace(num_speculative_tokens=3), ["model_name", "engine"], {0: ["a b", "0"]})
+for drafts in ((3, 0), (1,)):
+    stats = SpecDecodingStats.new(3)
+    for accepted in drafts:
+        stats.observe_draft(num_draft_tokens=3, num_accepted_tokens=accepted)
+    counters.observe(stats, 0)
+    print(generate_latest().decode(), "\\n# ---")
+"""
+
+
+def test_drafts_are_read_as_vllm_counts_them(cpu_server: CpuServer) -> None:
+    """The release's own classes: without Triton it drafts on no CPU (its sampler of rejections ends with a TypeError)."""
+    printed = docker("run", "--rm", "-i", "--entrypoint", "python3", cpu_server.image, "-", stdin=COUNTED)
+    before, after, _ = (part.splitlines() for part in printed.split("\n# ---"))
+    assert meter.of_drafts([], before) == {"accepted_percent": 50.0, "step_tokens": 2.5}
+    assert meter.of_drafts(before, after) == {"accepted_percent": pytest.approx(100 / 3), "step_tokens": 2.0}

@@ -50,3 +50,5 @@ def shown(summary: Mapping[str, Any], earlier: RunRecord | None = None) -> Itera
         lines = lines_of(times, before.get(phase))
         figures = range(1, len(lines[0]))
         yield from map(visible, table(lines, right=figures, indent="  "))
+    for line in summary["log"]:
+        yield visible(f"beside it, the log's word: {line}")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.bench.trace import GAPS, kind_of, lines_of, rows_of
+from envgen.cli.measure.trace import shown
 from envgen.inside import kernels
 
 # As traces and profiles have them: of vLLM 0.33's own code, and of public tables of nsys and torch's profiler.
@@ -211,3 +212,12 @@ def test_busy_time_is_never_more_than_the_wall_or_the_sum(spans: list[tuple[floa
     summary = kernels.summed([event("k", start, length) for start, length in spans])
     assert summary["busy_us"] <= summary["wall_us"] + 1e-6
     assert summary["busy_us"] <= sum(length for _, length in spans) + 1e-3
+
+
+def test_the_logs_word_stands_beside_what_ran() -> None:
+    phase = {"device": "gpu", "wall_us": 100, "busy_us": 80, "kernels": [{"name": "marlin_moe", "calls": 4, "us": 80}]}
+    lines = list(shown({"phases": {"decode": phase}, "log": ["Using 'MARLIN' Mxfp4 MoE backend\x1b[2J"]}))
+    assert lines[0] == "decode: 0.1 ms on the GPU" and any(line.split()[:3] == ["MoE", "80.0", "%"] for line in lines)
+    assert (
+        lines[-1].startswith("beside it, the log's word: Using 'MARLIN' Mxfp4 MoE backend") and "\x1b" not in lines[-1]
+    )
