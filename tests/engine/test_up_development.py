@@ -226,3 +226,35 @@ def test_git_works_in_the_container(project: Project, inside: Callable[..., list
         for path in (lib / ".git", lib / "third_party"):
             shutil.rmtree(path)
         (lib / ".gitmodules").unlink()
+
+
+@pytest.mark.nightly
+def test_git_bisects_a_mounted_checkout(project: Project) -> None:
+    """As docs/updates.md says: git moves the checkout and puts it back, envgen starts each commit."""
+    lib, file = project.root / "lib", project.root / "lib/lib/__init__.py"
+    released = file.read_text()
+    git(lib, "init", "-q", "-b", "main")
+    commits = []
+    for text in (
+        "ORIGIN = 1\n",
+        "ORIGIN = 2\n",
+        "ORIGIN = 3\nraise RuntimeError(ORIGIN)\n",
+        "import lost\n",
+        "import no\n",
+    ):
+        file.write_text(text)
+        git(lib, "add", ".")
+        git(lib, "commit", "-qm", text)
+        commits.append(git(lib, "rev-parse", "HEAD").strip())
+    try:
+        git(lib, "bisect", "start", "HEAD", "HEAD~4")
+        start = f"cd {project.root} && {sys.executable} -m envgen up serve -p dev --recreate"
+        printed = git(lib, "bisect", "run", "sh", "-c", start)
+        assert f"{commits[2]} is the first bad commit" in printed
+        git(lib, "bisect", "reset")
+        assert git(lib, "rev-parse", "HEAD").strip() == commits[-1] and file.read_text() == "import no\n"
+        assert git(lib, "symbolic-ref", "--short", "HEAD").strip() == "main"
+    finally:
+        project.envgen("down")
+        shutil.rmtree(lib / ".git")
+        file.write_text(released)

@@ -21,6 +21,11 @@ from envgen.app.upgrade import journal
 pytestmark = pytest.mark.engine
 
 NAME = "envgentestupgrade"
+WITH_DEV = """\
+default_profile: prod
+profiles:
+  dev: {extends: prod, mode: development, sources: {toy: {origin: {checkout: ../toy}}}}
+"""
 KEEP = ("--yes", "--keep", "--json")
 
 
@@ -74,8 +79,11 @@ def test_nothing_and_something_newer(toy: Toy, top: Path) -> None:
 
 
 def test_on_paper_nothing_changes(toy: Toy) -> None:
-    before, image = toy.state(), toy.image()
+    before, image, file = toy.state(), toy.image(), toy.root / "envgen.yaml"
+    file.write_text(file.read_text().replace("profiles:\n", WITH_DEV))
     refused = toy.envgen("upgrade", "toy==1.1", code=6)
+    file.write_bytes(before["envgen.yaml"])
+    assert "dev: git -C ../toy checkout v1.1" in refused.err
     assert "toyserver" in refused.err and "1.0" in refused.err and "--yes" in refused.err
     assert "one start" in refused.err
     gone = toy.envgen("upgrade", "toy==1.5", *KEEP, code=6)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from pair import CARD, NUMBERS, Pair, machines_up
+from pair import NUMBERS, Pair, machines_up
 from projects import Project, docker
 from toy_index import toy_project
 
@@ -27,10 +27,13 @@ def pair(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPath
     """The image is built on this engine, and loaded into those of the machines."""
     with toy_project(make_project, NAME, tmp_path_factory.mktemp("index")) as made:
         file = made.root / "envgen.yaml"
-        text = file.read_text().partition("        ports: ")
-        rest = text[2].partition("\n")[2]
+        text = re.sub(
+            "ports: .*", 'ports: ["8000:8000"]\\n        cluster: {nodes: [spark-1, spark-2]}', file.read_text()
+        )
+        text = text.replace("[python3, -m, vllm.entrypoints.openai.api_server]", "[vllm, serve, /models/tiny]")
+        text = text.replace("args: {port", "args: {served-model-name: test/toy, tensor-parallel-size: 2, port")
         file.write_text(
-            f'{text[0]}        ports: ["8000:8000"]\n        cluster: {{nodes: [spark-1, spark-2]}}\n{rest}'
+            text.replace("    targets:", "    caches: {models: {path: /models, host: ./models}}\n    targets:")
         )
         made.envgen("lock")
         made.envgen("build")
@@ -38,11 +41,12 @@ def pair(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPath
         docker("save", "-o", str(image), f"{NAME}:prod", timeout=300)
         with machines_up(Path(f"/tmp/{NAME}-{os.getpid()}"), NUMBERS, image) as up:
             pair = replace(up, folder=made.root, env={**up.env, "DOCKER_HOST": os.environ["DOCKER_HOST"]})
-            nodes = {
-                name: {"context": name, "address": f"192.168.177.{number}", "interface": CARD}
-                for name, number in NUMBERS.items()
-            }
-            (made.root / "envgen.local.yaml").write_text(yaml.safe_dump({"defaults": {"nodes": nodes}}))
+            pair.write()
+            for node in NUMBERS:
+                model = made.root / "models" / node / "tiny"
+                model.mkdir(parents=True)
+                (model / "config.json").write_text("{}")
+                (model / "model.safetensors").write_text("w")
             pair.envgen("up", "serve", "--yes")
             yield pair
             pair.envgen("down")

@@ -15,6 +15,10 @@ def test_a_release_and_back(cpu_server: CpuServer) -> None:
     """The speed of two cores that others use, too, is no criterion here."""
     project, image = cpu_server.project, docker("image", "inspect", "-f", "{{.Id}}", cpu_server.image)
     before = {name: (project.root / name).read_bytes() for name in ("envgen.yaml", "envgen.lock")}
+    gone = "enable-mamba-fine-grained-prefix-cache"  # of 0.30.0; 0.32.0 has no such flag
+    asked = ("upgrade", "vllm==0.32.0", *CPU, "--yes", "--set", f"services.serve.args.{gone}=true")
+    refused = project.envgen(*asked, code=6).err
+    assert "nothing was built" in refused and f"refuses services.serve.args.{gone}" in refused
     words = ("upgrade", "vllm==0.32.0", *CPU, "--yes", "--keep", "--slower", "95", "--json")
     kept = project.envgen(*words).json
     old, new = kept["rows"]["serve"]

@@ -26,7 +26,7 @@ from envgen.bench import record
 from envgen.engine import process
 from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
 from envgen.lock.ask import Upgrade
-from envgen.lock.model import FILE_NAME, Lock, PythonLock, load, lock_text, read_lock
+from envgen.lock.model import FILE_NAME, Lock, PythonLock, read_lock
 from envgen.patches.wheel import released
 from envgen.profile import tree
 from envgen.text import progress
@@ -266,8 +266,7 @@ class Bisection:
     @contextmanager
     def _stage(self) -> Iterator[VariantSwitch]:
         """Inside, the sides are shown in place of what runs, which runs again afterwards."""
-        project = self.session.loaded(local=False).project
-        root = project.root
+        root = self.session.loaded().project.root
         over = True
         with journal.alone(root, self.profile):
             stage = VariantSwitch(self.session, self.service)
@@ -278,10 +277,8 @@ class Bisection:
             stage.before = None if variant == NOTHING else self.session.with_(variant=variant)
             if not earlier:  # else one of the sides may run
                 stage.now = stage.before
-            text = tree.file_text(project.file, project.file.name)
             trial = Pending("envgen bisect", "", {self.service: variant})
-            lock = lock_text(load(root) or Lock())
-            journal.save(root, self.profile, trial, text, lock)
+            journal.save(root, self.profile, trial, "", "")
             try:
                 with stage:
                     yield stage

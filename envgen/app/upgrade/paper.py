@@ -286,6 +286,15 @@ def _package(name: str) -> str:
     return rest.partition(" ")[2] if pip else name
 
 
+def checkouts(made: Session) -> Iterator[str]:
+    """How the mounted checkouts of other profiles follow the wheels that change."""
+    after = {one.name: one.after for one in differing(made)}
+    for profile in made.loaded(local=False).project.profiles.values():
+        for source in profile.mounted_sources.values():
+            if version := after.get(source.distribution):
+                yield f"  {profile.name}: git -C {source.origin.checkout} checkout v{version}"
+
+
 def code_of(made: Session) -> Iterator[bytes]:
     """The Python of each wheel that the candidate changes. EnvgenError if it can't be known."""
     changed = {one.name for one in differing(made)}

@@ -116,7 +116,7 @@ def _on_paper(session: Session, names: tuple[str, ...], yes: bool) -> Session | 
     changes = paper.differing(made)
     if not changes:
         return None
-    for line in (*_changed(changes), *asked_before(session, made)):
+    for line in (*_changed(changes), *paper.checkouts(made), *asked_before(session, made)):
         progress(visible(line))
     progress(
         "The image is built beside the old one, whose server serves on. Then the server is away"
