@@ -2,7 +2,7 @@
 # vLLM and FlashInfer from released wheels, on NVIDIA's CUDA image
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 # and a shell in it: docker run --rm -it --ipc host --gpus all mxfp4:prod
-# It needs BuildKit 0.12 (Docker 25), and no frontend from Docker Hub, so it names none in a line `syntax=`.
+# It needs BuildKit 0.12 (Docker 25). The built-in frontend is enough, so there is no `# syntax=` line.
 
 # Programs of the build: a step mounts only those that it runs. with-index gives uv the settings that pip has.
 FROM scratch AS scripts
@@ -80,6 +80,6 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.version="flashinfer 0.7.2.post1, vllm 0.33.0" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="2c8c7d19fa600d878c512f44e1e8c19c3970ddabe6f43e6d052f9b6ed1631f38"
+    dev.envgen.render="31ee7d1fba623e73abf7230b296e67b3077308ef022cfc446db6066f0c81cc8d"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -1,9 +1,8 @@
 """The bundle: what `up` keeps of a service that failed, and what `doctor --bundle` writes. One list
 of files.
 
-What can't be had stops nothing: its file then has the reason. Secrets and names are taken out when
-the archive is
-written: every file redacted, equal bytes for equal files, whole or not at all.
+A file that can't be collected holds the reason instead. Secrets and names are taken out when the
+archive is written, which is complete or does not exist; equal files give equal bytes.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def _runner(cache: JitCache, place: AgentHost) -> RunLines:
                 place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line
             ).code
         profile = cache.deployment.profile
-        service = next(iter(cache.deployment.profile.services), "")
+        service = profile.default_service
         env = {**service_env(profile), **user_env(profile, service), **env}
         user = run_as(engine, profile, service)
         return engine.run_once(

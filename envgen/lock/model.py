@@ -277,7 +277,7 @@ def _pinned(sets: Any) -> dict[str, Any]:
 
 
 # What a text of the file is -> its form. They go into Dockerfiles and lists of requirements as they
-# are, and whoever reviews a change seldom reads a lock.
+# are, and reviewers rarely read a lock.
 _FORMS = {
     "the name of a package": r"[a-z0-9]+(-[a-z0-9]+)*",  # PEP 503
     "a version": VERSION_PATTERN,  # PEP 440

@@ -14,7 +14,7 @@ from envgen.profile.values import HostPath
 from envgen.render.quote import Pair
 
 # The second line of a file that is rendered without a lock.
-NOT_LOCKED = "NOT LOCKED: a build installs the versions of its day. To pin them: `envgen lock`, then `envgen render`."
+NOT_LOCKED = "Not locked: versions are resolved at build time. To pin them: `envgen lock`, then `envgen render`."
 WRITTEN = "Written by `envgen render`"  # in every rendered file; a file without it is the user's
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume

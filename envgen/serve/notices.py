@@ -1,6 +1,4 @@
-"""What the log of a server that runs admits about its start: wrong numbers, slow kernels, settings
-without effect.
-"""
+"""Warnings in the log of a running server: wrong numbers, slow kernels, settings without effect."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class Waiter:
         return self._failure(container, f"{how} {container.error}")
 
     def _check(self, container: Container) -> None:
-        """StartFailure if it is paused, restarts for ever or is unhealthy."""
+        """StartFailure if it is paused, restarts without end, or is unhealthy."""
         if container.state == "paused":
             raise self._failure(container, "it is paused", says_all=True)
         if container.state == "restarting":  # once it runs again, Docker's exit code is 0

@@ -426,7 +426,7 @@ dev("compose that is rendered", "compose: ⟦compose/dev.yaml", ("is not a path 
 # --- decisions that only one key has ----------------------------------------------------------------------------------
 
 dev("a service that is called all", "services: {⟦all: {command: [x]}}", ("'all' is a reserved name", "choose another"))
-dev("no command", "services: {s: {command: ⟦[]}}", ("is empty", "[vllm, serve, MODEL]"))
+dev("an empty command", "services: {s: {command: ⟦[]}}", ("is empty", "[vllm, serve, MODEL]"))
 dev("a flag as the program", "services: {s: {command: [⟦--x, org/m]}}", ("is no program", "[vllm, serve, org/m]"))
 dev("flags alone", "services: {s: {command: [⟦--x]}}", ("is no program", "[vllm, serve, MODEL]"))
 dev("a model as the program", "services: {s: {command: [⟦org/m]}}", ("is no program", "[vllm, serve, org/m]"))

@@ -12,6 +12,7 @@ import click
 
 from envgen import files
 from envgen.app.session import Session
+from envgen.app.up import main_service
 from envgen.cli import FullGroup
 from envgen.cli.common import project_options, variant_option
 from envgen.deployment import known_service
@@ -65,9 +66,7 @@ def _deliver(text: str, output: Path | None) -> int:
 
 
 def _named(profile: Profile, service: str | None) -> str:
-    if not profile.services:
-        raise UsageError(f"profile {profile.name} has no services")
-    name = service or next(iter(profile.services))
+    name = service or main_service(profile)
     known_service(profile, name)
     return name
 

@@ -142,4 +142,4 @@ def test_a_clone_has_its_lock(capsys: pytest.CaptureFixture[str], monkeypatch: p
         assert not any(python.open for python in mine.python.values())
     for file in TOP.glob("Dockerfile*"):
         text = file.read_text("utf-8")
-        assert "NOT LOCKED" not in text and "@sha256:" in text and "python==3.12" in text, file
+        assert "Not locked" not in text and "@sha256:" in text and "python==3.12" in text, file

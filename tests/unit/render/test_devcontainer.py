@@ -70,5 +70,5 @@ def test_an_editor_starts_the_same_file_and_values(folder: Path) -> None:
 
 def test_a_built_image_has_the_base_image_s_python(folder: Path) -> None:
     found = exported("-p", "prod")
-    assert found["service"] == "serve" and "postCreateCommand" not in found
+    assert found["service"] == "dev" and "postCreateCommand" not in found
     assert found["customizations"]["vscode"]["settings"] == {"python.defaultInterpreterPath": "python3.12"}

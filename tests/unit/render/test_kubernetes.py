@@ -8,10 +8,13 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from tests_render_make import profile as made
 
-from envgen.errors import RefusedError
+from envgen.cli.setup.export import _named
+from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.render import exports
 
 IMAGE = "registry.example/vllm@sha256:" + "0" * 64
@@ -143,3 +146,12 @@ def test_a_pod_asks_for_the_gpus_of_its_ranks(
     template = found[0]["spec"]["leaderWorkerTemplate"]
     for one in (template[key] for key in ("leaderTemplate", "workerTemplate") if key in template):
         assert one["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": gpus}
+
+
+def test_the_service_that_is_meant_is_the_one_of_every_command() -> None:
+    service = Service(("x",))
+    assert _named(made(services={"a": service, "dev": service}), None) == "dev"
+    assert _named(made(services={"a": service, "b": service}), None) == "a"
+    assert _named(made(services={"a": service, "dev": service}), "a") == "a"
+    with pytest.raises(UsageError, match="has no services"):
+        _named(made(services={}), None)
