@@ -20,16 +20,16 @@ KINDS = {
     r"|scaled_dot_product",
     "MoE": r"moe|expert|topk_?gating|finalizeKernel|grouped|group_?gemm|GroupProblemShape|PtrArray"
     r"|swiglu_?oai|router|routing|matmul_ogs|ragged|bitmatrix|expt_|scatter_reduce|computeStrides"
-    r"|expandInput|doActivation|topk_softmax|^_topk(_forward)?$|masked_topk_sum|^_swiglu$|bmm_\w*E\dm\d"
+    r"|expandInput|work_tile_map|doActivation|topk_softmax|^_topk(_forward)?$|masked_topk_sum|^_swiglu$|bmm_\w*E\dm\d"
     r"|permute_(rows|input)|shuffleInputRows|_fwd_kernel_ep_",
     "sampling": r"sampl|argmax|top_?k|top_?p|softmax|multinomial|exponential|penalt|logit|logprob"
-    r"|sort|gumbel|min_p_|temperature|bincount|rejection|bad_words|philox",
+    r"|sort|gumbel|_bias_kernel|min_p_|temperature|bincount|rejection|bad_words|philox",
     "linear": r"gemm(?!a)|gemv|matmul|cutlass|cublas|marlin|nvjet|wgmma|xmma|machete|\bmm\b|_mm(_|$)|addmm"
     r"|bmm|(?<!bi)linear|scaled_mm|splitK|onednn|w\d+a16|lora_|hadamard",
     "norm": r"norm|rsqrt",
     "rotary": r"rope|rotary",
     "quantization": r"quant|fp8|fp4|mxfp|scale_",
-    "input preparation": r"prepare_|post_update|slot_mapping|block_table|seq_lens|idx_mapping",
+    "input preparation": r"prepare_|post_update|_apply_write|slot_mapping|block_table|seq_lens|idx_mapping",
     "copies": r"^(?!triton_).*(memcpy|memset|copy|_cat|CatArray|index_?select|gather|scatter|fill"
     r"|embedding|transpose|zero_kv)",
     "elementwise": r"elementwise|silu|gelu|sigmoid|act_and_mul|_and_mul|mul|triton_(poi|red|per)_"

@@ -16,7 +16,7 @@ from envgen.bench.trace import GAPS, kind_of, lines_of, rows_of
 from envgen.cli.measure.trace import shown
 from envgen.inside import kernels
 
-# As traces and profiles have them: of vLLM 0.33's own code, and of public tables of nsys and torch's profiler.
+# As traces and profiles have them: of vLLM 0.33 on an H200, of its own code, and of public tables of nsys and torch.
 NAMES = {
     "attention": """
 kernel_unified_attention_2d
@@ -26,7 +26,8 @@ kernel_reduce_segments_diffkv
 void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, 2u, 4u, 8u, 16u, 8u, 1u>
 void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<1, 64, 1, 4, 4, 4, 1, 8>>
 void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u, 8u, 4u, __nv_bfloat16, __nv_bfloat16, int>
-kernel_mha
+kernel_mha(unsigned int, unsigned int, float, float const*, Vec<__nv_bfloat16, 64u>*, Vec<__nv_bfloat16, 64u> const*)
+void flashinfer::PrefillWithKVCacheKernel<flashinfer::SparseCollectiveMainloop<PagedParams::AdditionalParams>>
 fmhaSm100fKernel_QkvBfloat16OBfloat16H64PagedKvSlidingOrChunkedCausalP32VarSeqQ8Kv128PersistentSwapsAbForGen
 void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2>>>>
 void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<64, 64, 256, 4, false, false, cutlass::bfloat16_t>>
@@ -45,7 +46,10 @@ _C::cpu_attention_with_kv_cache""",
     "MoE": """
 _matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu
 _p_matmul_ogs
-_combined_routing_compute
+_combined_routing_compute_pow2
+_ZN7cutlass13device_kernelINS_4gemm6kernel33GemmUniversalPrecomputedSchedulerINS1_17GroupProblemShapeIN4cute5tuple
+_ZN12tensorrt_llm7kernels19cutlass_kernels_oss6detail38build_precomputed_work_tile_map_kernelILi64ELi16ELi1ELi1ELb0
+void tensorrt_llm::kernels::cutlass_kernels::computeStridesTmaWarpSpecializedKernel<__nv_bfloat16>
 _expt_data_memset
 _sum_bitmatrix_rows
 _reduce_grouped
@@ -80,6 +84,8 @@ aten::addmm
 aten::mm
 _C::onednn_mm""",
     "norm": """
+std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::fused_add_rms_norm_kernel<>
+triton_red_fused__to_copy_embedding_rms_norm_0
 void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>
 void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>
 triton_red_fused__to_copy_add_rms_norm_0
@@ -93,6 +99,7 @@ void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, flo
 void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long>>
 _topk_topp_kernel
 _gumbel_sample_kernel
+_bias_kernel
 void at::native::sbtopk::gatherTopK<c10::BFloat16, unsigned int, 2, false>
 aten::exponential_""",
     "communication": """
@@ -110,13 +117,18 @@ Memset (Device)
 void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda()>>
 void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, std::array<char*, 1ul>>
 void vllm::vocab_embedding::vocab_parallel_embedding_kernel<c10::BFloat16>
+void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)
+memcpy32_post
 aten::copy_
 aten::index_select""",
     "input preparation": """
 _compute_slot_mappings_kernel
 _prepare_pos_seq_lens_kernel
-_post_update_kernel""",
+_post_update_kernel
+_gather_block_tables_kernel
+_apply_write_kernel""",
     "elementwise": """
+triton_poi_fused__to_copy_add_cat_index_select_mul_split_split_with_sizes_sub_unsqueeze_view_1
 void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, true>
 triton_poi_fused__to_copy_add_mul_split_sub_2
 void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<long>, std::array<char*, 3ul>>""",
