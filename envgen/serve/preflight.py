@@ -13,8 +13,8 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
-from envgen.engine.owner import is_gone
-from envgen.engine.values import Container, ContainerRow
+from envgen.engine.owner import folder_of, is_gone, same
+from envgen.engine.values import COMPOSE_PROJECT, Container, ContainerRow
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
@@ -349,7 +349,9 @@ def holders(deployment: Deployment, rows: Sequence[ContainerRow]) -> Holder:
     def holder(port: PortMapping) -> str:
         for row in rows:  # a port that a firewall rule forwards has no listener
             if port.host in row.ports:
-                return f"container {row.name}"
+                folder, name = folder_of(row), row.labels.get(COMPOSE_PROJECT, "")
+                ours = folder is not None and same(folder, deployment.root)
+                return f"container {row.name}" + f" (docker compose -p {name} down)" * ours
         if deployment.is_local and host.is_taken(port.host, port.address):
             return f"another program (`sudo ss -ltnp sport = :{port.host}` shows it)"
         return ""

@@ -148,12 +148,13 @@ def test_a_folder_that_moved_and_a_project_with_a_new_name(first: Project) -> No
     assert shown(moved) == [name]
     assert moved.envgen("up", "web", "--json").json["already_running"] is True
     assert f"{name} stopped" in moved.envgen("stop").out
-    moved.envgen("up", "web", "--recreate")
+    moved.envgen("up", "--recreate")
     local = moved.root / "envgen.local.yaml"
     local.write_text(f"name: {first.name}-2\n")
     command = f"docker compose -p {first.name}-dev down"
     assert f"also running: {name} (this project's name before: {command})" in moved.envgen("ps").err
-    assert command in moved.envgen("status").out and command in moved.envgen("down").err
+    assert command in moved.envgen("status").out
+    assert f"taken by container {first.name}-dev-port-1 ({command})" in moved.envgen("up", "port", code=6).err
     subprocess.run(command.split(), check=True)
     assert containers(first.name) == set()
 

@@ -91,7 +91,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-ROW: Any = SimpleNamespace(ports=(18001,), name="other", service="", project="")
+ROW: Any = SimpleNamespace(labels={}, ports=(18001,), name="other", service="", project="")
 LOW = {"MemAvailable": 1 << 30, "MemFree": 1 << 30}
 CACHED = {"MemAvailable": 90 << 30, "MemFree": 20 << 30}
 PAGES = "of the 90.0 GiB available, only 20.0 GiB are unused"
