@@ -54,7 +54,8 @@ def command(
 
     If only the lock, the image or the weights are missing, it lists what is missing and how large
     it is, asks once, and makes all of it: weights download while the image is built. After an
-    interruption, the same command continues.
+    interruption, the same command continues. With --build and a changed version, the same question
+    comes first, also for the running services that the new image would replace.
 
     A service is ready when it lists the model, answers a prompt (and a chat and a tool call, if it
     supports them), and the log matches `ready`. If it fails, its log and state are saved in a crash
