@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 
@@ -29,6 +29,8 @@ DOING: Mapping[Phase, str] = {
     Phase.ANSWER: "waiting for its first answer",
 }
 
+_GRAPHS = "Triton kernels and CUDA graphs"
+_NVCC = "nvcc for FlashInfer's "
 # (pattern of a line, its phase (None: any), what is done now: text, or the share that is done, as
 # "52 %" or "3 of 9")
 PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
@@ -45,9 +47,9 @@ PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
         "torch.compile",
     ),
     # What follows this line is logged only when it has ended.
-    (r"Initial profiling/warmup run took", Phase.COMPILE, "Triton kernels and CUDA graphs"),
+    (r"Initial profiling/warmup run took", Phase.COMPILE, _GRAPHS),
     (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, "warming up"),
-    (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, r"nvcc for FlashInfer's \1"),
+    (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, _NVCC + r"\1"),
     (r"init engine \(.*took ([\d.]+) s", Phase.API, ""),
     # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
     (r"^\[(\d+)/(\d+)\] .*(?:nvcc|c\+\+|g\+\+|cuda)", None, r"JIT, file \1 of \2"),
@@ -59,6 +61,8 @@ _REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse,
 # A progress bar has no line end until it is full, so its line arrives when all is done: it says
 # itself how long that took.
 _BAR = re.compile(r"\d+/\d+ \[(?:(\d+):)?(\d+):(\d\d)<")
+_COMPILER = re.compile(r"\b(ninja|nvcc|cicc|ptxas|cc1plus)\b")
+LOOK = 5.0  # seconds between two looks for compilers
 _SHARE = re.compile(r",?( file)? ?(\d+)(?: %| of (\d+))$")
 SHORT = 1.0  # seconds; what took less is not told
 
@@ -83,7 +87,7 @@ class StartProgress:
         self.phase = Phase.START
         self.detail = ""
         self._in_usage = False
-        self._since = self._detail_since = self._clock()
+        self._since = self._detail_since = self._looked = self._clock()
         self._spent: dict[Phase, float] = {}
         self._parts: dict[str, float] = {}  # of this phase
 
@@ -102,6 +106,17 @@ class StartProgress:
                     self._enter(phase)
                 self._note(match.expand(detail), bar_seconds(line))
                 return
+
+    @property
+    def may_have_built(self) -> bool:
+        """Whether the log named a build some seconds ago; it does not say when that has ended."""
+        return self.detail.startswith(_NVCC) and self._clock() - self._looked >= LOOK
+
+    def see(self, commands: Sequence[str]) -> None:
+        """The commands that run: without a compiler, the build has ended."""
+        self._looked = self._clock()
+        if commands and not any(map(_COMPILER.search, commands)):
+            self._note(_GRAPHS)
 
     def answering(self) -> None:
         """The port answers: now the completion is awaited."""
@@ -134,7 +149,7 @@ class StartProgress:
             name = _SHARE.sub("", self.detail)
             self._parts[name] = self._parts.get(name, 0.0) + began - self._detail_since
             self.detail = detail
-            self._detail_since = began
+            self._detail_since = self._looked = began
 
     def took(self) -> dict[str, float]:
         """Seconds spent in each phase so far, in the order of a start."""

@@ -180,6 +180,8 @@ class Waiter:
             self._read(event.line, container)
         elif event.kind is Kind.RUNNING:
             self._check(container)
+            if self.progress.may_have_built:
+                self.progress.see(self._commands(container))
             self.report()
             if self._answer is not None:
                 return self._when_steady(self._answer, container)
@@ -237,11 +239,13 @@ class Waiter:
         """Whether the command itself runs, and not the entry point before it, which can take
         seconds.
         """
-        with contextlib.suppress(EngineError):  # the engine's machine may have no `ps`
-            return not any(
-                ENTRY.match(process.command) for process in self._engine.processes(container.id)
-            )
-        return True
+        return not any(map(ENTRY.match, self._commands(container)))
+
+    def _commands(self, container: Container) -> list[str]:
+        """The commands that run in it; none where the engine's machine has no `ps`."""
+        with contextlib.suppress(EngineError):
+            return [process.command for process in self._engine.processes(container.id)]
+        return []
 
     def _ask(self) -> Future[Readiness]:
         """The question to the server, asked in the background with its own time-outs."""

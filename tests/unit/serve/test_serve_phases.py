@@ -233,6 +233,34 @@ def test_the_progress_is_what_happens_now_with_its_own_seconds() -> None:
     assert progress.words() == "compiling, nvcc for FlashInfer's fused_moe_90"
 
 
+@pytest.mark.parametrize(
+    ("after", "commands", "doing"),
+    [
+        (4, ["python3 -m vllm"], None),  # ninja may not have started yet
+        (6, ["python3 -m vllm", "ninja -v -C /cache"], "nvcc for FlashInfer's sampling"),
+        (6, ["python3 -m vllm", "/usr/local/cuda/bin/../nvvm/bin/cicc --c++17"], "nvcc for FlashInfer's sampling"),
+        (6, [], "nvcc for FlashInfer's sampling"),  # a machine without ps
+        (6, ["python3 -m vllm"], "Triton kernels and CUDA graphs"),
+    ],
+)
+def test_a_build_is_named_as_long_as_compilers_run(after: float, commands: list[str], doing: str | None) -> None:
+    """Docker passes on no progress bar before it is full, so nothing in the log follows a build for minutes."""
+    clock, ended = Clock(), list[str]()
+    progress = StartProgress(clock, lambda _phase, _seconds, what: ended.append(what))
+    progress.feed("Model loading took 61.43 GiB memory")
+    progress.feed("INFO flashinfer.jit: Building JIT module sampling")
+    clock.now += after
+    assert progress.may_have_built is (doing is not None)
+    if doing is None:
+        return
+    progress.see(commands)
+    assert progress.words() == f"compiling, {doing}" and not progress.may_have_built
+    clock.now += 100
+    progress.feed("Capturing CUDA graphs: 100%|##| 83/83 [01:40<00:00")
+    progress.finish()
+    assert ended[-1] == "nvcc for FlashInfer's sampling 6 s, CUDA graphs 100 s"
+
+
 @pytest.mark.parametrize("pattern", [r"(x+x+)+y", r"(a|aa)+$b", r"(.*.*.*.*)*z", r"^(\w+\s?)*$!"])
 def test_a_hostile_line_ends_every_pattern(pattern: str) -> None:
     """Each of them would keep a backtracking matcher busy for longer than the universe has been there."""
