@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 from envgen.deployment.host import Host
 
 B = TypeVar("B", bound="BuiltImage")
+_AFTER_LABELS = 2  # instructions of a Dockerfile after its labels: ENTRYPOINT, CMD
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,14 @@ class BuiltImage(Host):
         """Whether the image was built from what is rendered now."""
         if self.image is None or self.image.committed:
             return False
-        return self.image.labels.get(RENDER_LABEL) == self.rendered.digest
+        return self.image.labels.get(RENDER_LABEL) == self.rendered.digest and not self.built_upon
+
+    @cached_property
+    def built_upon(self) -> bool:
+        """Whether the image is another one, FROM envgen's, whose labels it has inherited."""
+        steps = self.engine.steps(self.image.id) if self.image else []
+        ours = [number for number, step in enumerate(steps) if RENDER_LABEL in step]
+        return bool(ours) and ours[0] > _AFTER_LABELS
 
     @property
     def outdated(self) -> list[InputChange]:
@@ -160,6 +168,8 @@ class BuiltImage(Host):
             )
             if self.image.committed and RENDER_LABEL in self.image.labels:
                 what = "was made by `docker commit`, so its labels are those of another image"
+            elif self.built_upon:
+                what = "was built FROM an image of envgen, so its labels are those of another image"
             if changes := first_of([str(one) for one in self.outdated], 4):
                 what += f" ({'; '.join(changes)})"
         hint = self.profile.hint("build")

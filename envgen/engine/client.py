@@ -72,6 +72,12 @@ class Engine:
             return values.image_of(self._api.inspect_image(name))
         return None
 
+    def steps(self, image: str) -> list[str]:
+        """The instructions that made an image, the last one first."""
+        with self._wrap_errors(f"image {image}"), self._absent:
+            return [str(step.get("CreatedBy")) for step in self._api.history(image)]
+        return []
+
     def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
         document = self.inspect(name)

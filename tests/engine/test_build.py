@@ -84,16 +84,30 @@ def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: En
     assert image is not None and image.id == document["image_id"]
 
 
-def test_a_committed_container_is_not_what_was_built(project: Project) -> None:
-    """`docker commit` keeps the labels; what was changed in the container is in nobody's Dockerfile."""
-    project.envgen("build")
-    built = project.envgen("status", "--json").json["image"]
+def commit(_folder: Path) -> None:
     container = docker("create", "envgentestbuild:prod", "true").strip()
     docker("commit", container, "envgentestbuild:prod")
     docker("rm", container)
+
+
+def build_upon(folder: Path) -> None:
+    folder.joinpath("Dockerfile").write_text('FROM envgentestbuild:prod\nENV A=1\nENTRYPOINT ["/bin/sh"]\n')
+    docker("build", "--quiet", "--tag", "envgentestbuild:prod", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(commit, "was made by `docker commit`"), (build_upon, "was built FROM an image of envgen")]
+)
+def test_an_image_made_of_the_image_is_not_what_was_built(
+    project: Project, tmp_path: Path, make: Callable[[Path], None], what: str
+) -> None:
+    """Both keep the labels; what was changed in them is in nobody's Dockerfile."""
+    project.envgen("build")
+    built = project.envgen("status", "--json").json["image"]
+    make(tmp_path)
     status = project.envgen("status", "--json").json["image"]
     assert status["state"] != built["state"] == "current"
-    assert "was made by `docker commit`" in project.envgen("up", "serve", code=6).err
+    assert what in project.envgen("up", "serve", code=6).err
     assert project.envgen("build", "--json").json["up_to_date"] is False
     assert project.envgen("status", "--json").json["image"]["state"] == "current"
 

@@ -123,6 +123,9 @@ class FakeEngine:
     def image(self, name: str) -> Image | None:
         return IMAGE
 
+    def steps(self, _image: str) -> list[str]:
+        return []
+
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
     ) -> tuple[Container, ...]:

@@ -75,7 +75,7 @@ class Bench:
         image = Image("sha256:1", {RENDER_LABEL: "d"}, "", 0, "", (), {}) if built else None
         rendered = SimpleNamespace(digest="d", inputs="")
         deployment = Deployment(profile, self.folder).with_cached(
-            engine=engine, image=image, rendered=rendered, lock_file=None, _gpu=(given, None)
+            engine=engine, image=image, rendered=rendered, lock_file=None, built_upon=False, _gpu=(given, None)
         )
         return LiveService(deployment, "web")
 
