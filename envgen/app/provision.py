@@ -136,6 +136,17 @@ def _downloads(service: LiveService) -> Iterator[Download]:
             yield Download(model, 0, held.bytes, why)
 
 
+def record_compiled(deployment: Deployment, since: float) -> None:
+    """Record what the modules were compiled from that a command has compiled since then."""
+    if deployment.gpu is GpuMode.NONE or CACHE not in deployment.profile.caches:
+        return
+    with suppress(EnvgenError, OSError):
+        cache = JitCache(deployment)
+        modules = [one for one in cache.inventory().modules if one.guess and one.modified > since]
+        if names := tuple(one.name for one in modules):
+            cache.baseline(make_query(names), since=int(since * 1e9))
+
+
 def record_sources(deployment: Deployment, seconds: float) -> None:
     """Record what fresh modules were compiled from, and with which driver, so that later answers of
     `envgen cache` are certain.

@@ -83,6 +83,16 @@ class BuiltImage(Host):
         return "" if image.id == base.digest else "has another ID"
 
     @cached_property
+    def other_base(self) -> str:
+        """The ID of the base image that is here, if it is not the one in the lock; "" otherwise."""
+        base = self.lock.base if self.lock else None
+        image = self.engine.image(base.name) if base else None
+        if base is None or image is None:
+            return ""
+        known = image.digests.intersection((base.digest, *base.platforms.values()))
+        return "" if known else image.id
+
+    @cached_property
     def needs_lock(self) -> bool:
         """Whether `envgen build` would refuse, because a production profile is in no lock."""
         return self.profile.mode is Mode.PRODUCTION and self.locked is None

@@ -266,6 +266,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "unpatched": lacking(deployment.profile, deployment.root) if local else {},
         "digest": or_none(lambda: deployment.rendered.digest) or "",
         "stale": or_none(lambda: deployment.image_problems),
+        "other_base": or_none(lambda: deployment.other_base) or "",
         "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
         **_own_compose(deployment),
     }

@@ -113,6 +113,7 @@ class Context:
     stale: tuple[Problem, ...] | None = (
         None  # that the image is missing or out of date; None: unknown
     )
+    other_base: str = ""  # the ID of the base image here, where the lock has another one
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
     box: Box | None = None  # of this machine; None: the engine is on another one

@@ -121,9 +121,15 @@ class Image:
         """
         return str((self.layers, sorted(self.env.items()), self.architecture))
 
+    @property
+    def digests(self) -> set[str]:
+        """Its ID, and its digests in registries."""
+        return {self.id, *(text.rpartition("@")[2] for text in self.repo_digests)}
+
 
 # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
 BY_ITSELF = 75
+KILLED = 137  # by SIGKILL: of a person or a program, or of the machine's memory
 WEDGED = 76  # envgen-health found that it generated nothing, and end-wedged ended it
 
 
@@ -179,11 +185,10 @@ class Container:
     @property
     def how_ended(self) -> str:
         """As a continuation of "its process"."""
-        return (
-            "was killed because memory ran out"
-            if self.oom_killed
-            else f"exited with code {self.own_code}"
-        )
+        if self.oom_killed:
+            return "was killed because memory ran out"
+        killed = "was killed (SIGKILL): it " if self.own_code == KILLED else ""
+        return f"{killed}exited with code {self.own_code}"
 
 
 @dataclass(frozen=True)

@@ -343,8 +343,7 @@ def _require_image(base: ImageLock, engine: Engine | None) -> None:
         raise LockError(
             f"{where}, but the engine does not have it", hint=f"docker pull {base.name}"
         )
-    known = {local.id, *(text.rpartition("@")[2] for text in local.repo_digests)}
-    if not known.intersection((base.digest, *base.platforms.values())):
+    if local.digests.isdisjoint((base.digest, *base.platforms.values())):
         raise LockError(
             f"the engine's {base.name} is not {base.digest[:19]}, which the lock names",
             hint=f"docker pull {base.name}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from envgen.app.cluster.machines import machine_of
+from envgen.app.provision import record_compiled
 from envgen.app.session import Session
 from envgen.cli.common import project_options
 from envgen.cli.run.common import command_of, inside_options, node_option
@@ -40,4 +43,7 @@ def command(
     words = with_start_up(command_of(argv))
     live = machine_of(LiveService(session.deployment(), service), node)
     container = live.running()
-    return attach(live.deployment.endpoint, container.id, words, options=inside, tty=tty)
+    since = time.time()
+    code = attach(live.deployment.endpoint, container.id, words, options=inside, tty=tty)
+    record_compiled(live.deployment, since)
+    return code

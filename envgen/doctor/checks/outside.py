@@ -170,6 +170,15 @@ def image(context: Context, stale: Sequence[Problem]) -> Findings:
             Remedy(problem.hint),
             case=case,
         )
+    if context.other_base:
+        base = context.profile.base.image
+        yield warning(
+            f"{base} on this engine is another image than the lock has",
+            f"{base} is {context.other_base[:19]}",
+            "the digest in envgen.lock, which builds take",
+            Remedy(f"`docker pull {base}`, or {context.profile.lock_command} --upgrade base"),
+            case="base",
+        )
     return (
         ok(f"{name} is up to date", id=image.id, created=str(image.created), size=image.size)
         if image

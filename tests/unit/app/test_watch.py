@@ -86,7 +86,11 @@ def test_the_first_to_end_is_the_culprit_whoever_is_seen_first(idle: Watch) -> N
     idle.ranks += [worker, head]
     idle.report(head, ending(head.follower.engine.container("a")))
     first, failure = idle.first.result(0)
-    assert first is worker and failure.reason == "its process exited with code 137" and idle.culprit == "b"
+    assert (
+        first is worker
+        and failure.reason == "its process was killed (SIGKILL): it exited with code 137"
+        and idle.culprit == "b"
+    )
 
 
 def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:

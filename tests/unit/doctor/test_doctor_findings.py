@@ -147,6 +147,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("up.refused", "refused"): given(container=None, refused=(Problem("its checkout is empty", None, "git clone x"),)),
     ("weights.whole", "not-whole"): given(weights={"dev": (Problem("a shard is short", None, "envgen model pull"),)}),
     ("image.current", "outdated"): given(stale=STALE),
+    ("image.current", "base"): given(stale=(), other_base="sha256:" + "a" * 64),
     ("patches.mounted", "lacks"): given(unpatched={"flashinfer": ("0001-a.patch",)}, checkouts={"flashinfer": "/me"}),
     ("container.running", "none"): given(container=None),
     ("container.running", "stopped"): given(

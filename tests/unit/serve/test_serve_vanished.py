@@ -61,6 +61,9 @@ class Stub:
     def containers(self, *_: object, **__: object) -> tuple[()]:
         return ()
 
+    def steps(self, _image: str) -> list[str]:
+        return []
+
 
 ENGINE: Any = Stub()
 
