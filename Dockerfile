@@ -80,6 +80,6 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.version="flashinfer 0.7.2.post1, vllm 0.33.0" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="31ee7d1fba623e73abf7230b296e67b3077308ef022cfc446db6066f0c81cc8d"
+    dev.envgen.render="5b4a69261972c36b292992aae69b691d81ee3a803a18fc37c762e98f3a630b90"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -83,7 +83,8 @@ def save(
     name = machines[0].name
     facts = {key: value for key, value in vars(failure).items() if key != "container"}
     facts |= {"profile": profile, "service": name, "cause": cause, "culprit": culprit}
-    facts["changes"] = since_it_worked(machines[0])
+    changes = [since_it_worked(one, asks=True) for one in machines]
+    facts["changes"] = "\n".join(filter(None, changes))
 
     def doctor(service: LiveService) -> Any:
         if service.deployment.node != culprit:

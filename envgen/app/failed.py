@@ -46,9 +46,8 @@ def failed(
     elif not shown:
         shown = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
     shown = [shorten(line, LONGEST_SHOWN) for line in shown]
-    changed = since_it_worked(service)
-    if changed:
-        shown.append(changed)
+    changes = [since_it_worked(one, asks=True) for one in machines or (service,)]
+    shown += filter(None, changes)
     if kept:
         shown.append(f"crash bundle: {kept}")
         shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")

@@ -1,7 +1,8 @@
 """What each start that became ready was made of, and what has changed since one worked.
 
 ``.envgen/starts/<profile>.<service>.json`` holds the last starts, oldest first: facts as text, and
-seconds by phase. Facts that are not known at both times are not compared.
+seconds by phase. Of a service on several machines, each has a file of its own. Facts that are not
+known at both times are not compared.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from envgen import files
-from envgen.bench.facts import checkouts, kernels
+from envgen.bench.facts import PROGRAM, checkouts, kernels
 from envgen.deployment.service import LiveService
 from envgen.engine import process
 from envgen.engine.host import meminfo
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
+from envgen.inside import run
 from envgen.redact import redact_secrets
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.serve.start import StartResult
@@ -36,6 +38,9 @@ LARGEST = 1 << 20  # bytes of the file
 SHOWN = 60  # characters of a value
 KERNEL_LINES = 5000  # of a log, for the kernels that it names
 PATIENCE = 5.0  # seconds for a program of this machine
+INSIDE = 30.0  # seconds for one in a container
+LISTED = 8  # changes in a sentence
+PACKAGE = "package "  # the name of a fact begins with it; of the last start alone
 
 # The names of facts, the most suspicious first: what changes without a word of the user's.
 DRIVER = "driver"
@@ -119,22 +124,67 @@ def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> 
     return {name: value for name, value in facts.items() if value}
 
 
+def packages(place: run.Execute) -> dict[str, str]:
+    """The versions of the Python packages there, and the driver; empty where nobody answers."""
+    with contextlib.suppress(EnvgenError, *MISSHAPEN):
+        inside = run.ask(place, "python3", PROGRAM, {"all": True}, timeout=INSIDE)
+        if isinstance(inside, run.NoAnswer):
+            return {}
+        facts = {PACKAGE + name: visible(str(it)) for name, it in inside["versions"].items()}
+        if inside.get("gpu"):
+            facts[DRIVER] = visible(str(inside["gpu"]["driver"]))
+        return facts
+    return {}
+
+
 def remember(service: LiveService, started: StartResult) -> list[str]:
     """Note a start that became ready. Lines for the user where it was slower than usual."""
-    facts = facts_of(service)
+    facts = packages(run.in_container(service.engine, started.container.id)) | facts_of(service)
     with contextlib.suppress(EnvgenError):
         log = service.engine.logs(started.container.id, tail=KERNEL_LINES)
         for number, line in enumerate(kernels(log)):
             facts[f"kernels {number}"] = line
     root = service.deployment.root
     profile = service.profile.name
-    return note(root, profile, service.name, facts, started.seconds, started.awaited.phases)
+    place = place_of(service)
+    return note(root, profile, place, facts, started.seconds, started.awaited.phases)
 
 
-def since_it_worked(service: LiveService) -> str:
-    """What changed since the last start that worked; "" where none is noted."""
-    earlier = starts(service.deployment.root, service.profile.name, service.name)
-    return since(earlier, facts_of(service)) if earlier else ""
+def since_it_worked(service: LiveService, *, asks: bool = False) -> str:
+    """What changed since the last start that worked; "" where none is noted. ``asks``: another
+    image than then is asked for its packages, which takes a second.
+    """
+    earlier = starts(service.deployment.root, service.profile.name, place_of(service))
+    if not earlier:
+        return ""
+    facts = facts_of(service)
+    image = service.deployment.image if asks else None
+    if image is not None and facts.get("image") != earlier[-1].facts.get("image"):
+        facts = packages(run.in_image(service.engine, image.id)) | facts
+    return service.deployment.named(since(earlier, facts))
+
+
+def between(ranks: Iterable[LiveService]) -> list[str]:
+    """A line for each machine but the first: how its last start differs from the first's. Each has
+    a command of its own.
+    """
+    lines = list[str]()
+    first = dict[str, str]()
+    for rank in ranks:
+        noted = starts(rank.deployment.root, rank.profile.name, place_of(rank))
+        if not noted:
+            continue
+        facts = {name: value for name, value in noted[-1].facts.items() if name != "command"}
+        differing = changes(first, facts)
+        if differing:
+            lines.append(rank.deployment.named(f"differs: {_listed(differing)}"))
+        first = first or facts
+    return lines
+
+
+def place_of(service: LiveService) -> str:
+    """The service, and its machine where there are several."""
+    return ".".join(filter(None, (service.name, service.deployment.node)))
 
 
 def path_of(root: Path, profile: str, service: str) -> Path:
@@ -171,6 +221,8 @@ def note(
     now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
     start = NotedStart(now, round(seconds, 1), facts, phases)
     rows = [asdict(one) for one in [*earlier, start][-KEPT:]]
+    for row in rows[:-1]:
+        row["facts"] = {name: it for name, it in row["facts"].items() if PACKAGE not in name}
     text = json.dumps({"format": FORMAT, "starts": rows}, indent=1, ensure_ascii=False)
     with contextlib.suppress(OSError, EnvgenError):  # a full disk fails no start
         files.write(path_of(root, profile, service), text.encode() + b"\n", within=root)
@@ -194,6 +246,12 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     return changed
 
 
+def _listed(differing: list[Change]) -> str:
+    more = len(differing) - LISTED
+    rest = f" and {more} more" if more > 0 else ""
+    return ", ".join(map(str, differing[:LISTED])) + rest
+
+
 def since(earlier: Iterable[NotedStart], facts: Mapping[str, str]) -> str:
     """What changed since the last start that worked, as a sentence; "" without such a start."""
     noted = list(earlier)
@@ -206,7 +264,7 @@ def since(earlier: Iterable[NotedStart], facts: Mapping[str, str]) -> str:
         return f"{when}: nothing that envgen knows has changed"
     changed = {change.name for change in differing}
     same = [name for name in ("image", "lock", "command") if name in facts and name not in changed]
-    listed = ", ".join(map(str, differing))
+    listed = _listed(differing)
     if not same:
         return f"{when}: {listed}"
     verb = "are" if len(same) > 1 else "is"

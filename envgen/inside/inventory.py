@@ -23,14 +23,14 @@ WANTED = re.compile(
 )
 
 
-def answer(_request: Doc) -> Doc:
-    """Versions of the WANTED packages, the GPU with its driver, the image's inputs, and
+def answer(request: Doc) -> Doc:
+    """Versions of the WANTED packages, or of ``all``, the GPU with its driver, the image's inputs, and
     FlashInfer's tuning results.
     """
     document: Doc = {"versions": {"python": platform.python_version()}}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"] or ""
-        if WANTED.match(name):
+        if WANTED.match(name) or (name and request.get("all")):
             document["versions"][name.lower().replace("_", "-")] = distribution.version
     nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
     cuda = re.search(r"release ([0-9.]+)", out(nvcc, "--version"))

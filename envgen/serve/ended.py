@@ -125,7 +125,10 @@ def cause_in(deployment: Deployment, failure: StartFailure) -> tuple[Cause, list
     """The cause of ``failure``, and the lines in which it was looked for."""
     container = failure.container
     log = deployment.engine.logs(container.id, tail=LINES) if container else ""
-    lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
+    logged = [log_text(line) for line in log.splitlines()]
+    if container and container.state == "exited":  # not between two runs of Docker's
+        logged = _last_run(logged)
+    lines = [*map(log_text, failure.lines), *logged]
     return Cause() if failure.says_all else judged(lines, known_of(deployment, container)), lines
 
 
@@ -204,10 +207,8 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
         return None
     began, until = ("", container.started_at) if runs else (container.started_at, "")
     text = engine.logs(container.id, tail=LINES, since=instant(began), until=instant(until))
-    lines = [log_text(line) for line in text.splitlines()]
     # Of a container that was restarted, Docker does not know when the run before had begun.
-    start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
-    lines = lines[start:]
+    lines = _last_run([log_text(line) for line in text.splitlines()])
     end = Ended(
         service=container.service,
         container=container.name,
@@ -243,6 +244,12 @@ def _asked(container: Container, lines: Sequence[str]) -> bool:
         return True
     # Stopped before the server had begun, such as while mounted sources were installed.
     return container.exit_code in (130, 143) and STARTS not in lines and len(lines) < LINES
+
+
+def _last_run(lines: list[str]) -> list[str]:
+    """What a container has logged since its program was started last."""
+    start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
+    return lines[start:]
 
 
 # What is known beside the log

@@ -124,6 +124,8 @@ def trouble(pair: Pair, name: str | None) -> None:
 def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert "serve is ready" in ready.envgen("up", "serve").stdout
     assert ready.running() == ["spark-1", "spark-2"]
+    noted = {path.name for path in (ready.folder / ".envgen/starts").iterdir()}
+    assert noted == {f"cpu.serve.{name}.json" for name in NUMBERS}  # each machine's own
     assert "serve was running already and is ready" in ready.envgen("up", "serve").stdout
     # What measures, looks or reports asks the head, wherever the command is typed.
     record = json.loads(ready.envgen("smoke", "--json").stdout)["record"]

@@ -403,7 +403,7 @@ def test_an_idle_server_is_asked_for_a_token_and_a_busy_one_is_not(check: Any) -
     Engine.tokens += 5
     assert check(0)[0] == 0 and Engine.asked == 3
     Engine.answer = 500  # a dead engine behind a healthy port
-    assert check(0) == (1, "envgen-health: m completes no token: answered 500\n")
+    assert check(0) == (1, "envgen-health: m generates nothing: answered 500\n")
     Engine.answer = 200
     assert check(0)[0] == 0
 
@@ -453,7 +453,7 @@ def test_a_wedged_server_is_ended_with_its_stacks_and_a_code_of_its_own(
         rest = server.stderr.read()
     assert server.wait(60) == 76
     assert "in stuck_here" in rest and "the server was wedged and was ended" in rest
-    assert "the server is ended: m completes no token: answered 500" in rest and f"wedged: process {worker} " in rest
+    assert "the server is ended: m generates nothing: answered 500" in rest and f"wedged: process {worker} " in rest
 
 
 def test_a_server_that_sleeps_or_has_never_answered_is_not_ended(check: Any, tmp_path: Path) -> None:

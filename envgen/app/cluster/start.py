@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from envgen.app import history
 from envgen.app.cluster import nodes
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
@@ -36,7 +37,18 @@ class CheckedCluster(Checked):
                 prepare_caches(rank)
         if self.running and self.starts(options):
             self._take_down()
-        return Group(self.ranks).start(wait_for_it=options.wait, timeout=options.timeout)
+        started = Group(self.ranks).start(wait_for_it=options.wait, timeout=options.timeout)
+        if options.wait and not started.already:
+            self._remember(started)
+        return started
+
+    def _remember(self, started: StartResult) -> None:
+        """Note the start of each machine, and print what differs between them."""
+        lines = list[str]()
+        for rank in self.ranks:
+            lines += history.remember(rank, replace(started, container=rank.running()))
+        for line in lines + history.between(self.ranks):
+            progress(f"  {line}")
 
     def _take_down(self) -> None:
         """Stop it on all machines, and check what could not be checked while it ran."""

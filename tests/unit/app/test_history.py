@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,3 +85,23 @@ def test_a_machine_says_what_it_has(tmp_path: Path) -> None:
     facts = history.machine_facts(tmp_path)
     assert facts["driver"] == "580.142" and facts["firmware"] == "5.36_0ACUM018"
     assert facts["DGX OS"] == "7.2.3" and facts["free memory"] == "100 GiB"
+
+
+def test_packages_are_those_of_the_last_start_and_the_rest_of_many_is_a_number(tmp_path: Path) -> None:
+    many = {f"package p{number:02}": "1" for number in range(12)}
+    for _ in range(2):
+        history.note(tmp_path, "p", "s", GOOD | many, 5, {})
+    first, last = history.starts(tmp_path, "p", "s")
+    assert first.facts == GOOD and last.facts == GOOD | many
+    text = history.since([last], GOOD | dict.fromkeys(many, "2"))
+    assert "package p00 1 → 2" in text and "package p07 1 → 2 and 4 more; image" in text
+
+
+def test_machines_are_compared_by_their_last_starts_but_for_their_commands(tmp_path: Path) -> None:
+    def rank(node: str, **facts: str) -> Any:
+        history.note(tmp_path, "p", f"s.{node}", GOOD | facts, 5, {})
+        deployment = SimpleNamespace(root=tmp_path, node=node, named=lambda text: f"{node}: {text}")
+        return SimpleNamespace(deployment=deployment, profile=SimpleNamespace(name="p"), name="s")
+
+    ranks = [rank("a"), rank("b", command="--rank 1"), rank("c", driver="590")]
+    assert history.between(ranks) == ["c: differs: driver 580.142 → 590"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from envgen.engine.values import SERVER, Container, container_of
 from envgen.errors import EngineError
 from envgen.explain.read import cause_of
 from envgen.lock.model import Pinned, ProfileLock, PythonLock
+from envgen.serve import ended
 from envgen.serve.ended import circumstances, last_end
 
 RECORD: dict[str, Any] = {
@@ -174,3 +176,12 @@ def test_the_installed_version_is_the_locked_one() -> None:
     assert cause is not None and cause.cause.endswith("is missing in it (installed: 4.5.0)")
     cause = cause_of(["Kernel: cudnn_generated_fort_native_sm120_x"], about, service=True)
     assert cause is not None and "the installed cuDNN (9.19.0.56) reads" in cause.cause
+
+
+def test_a_container_that_was_started_again_does_not_die_of_its_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended, "known_of", lambda _, one: circumstances(one))
+    log = f"{RAISED}envgen: starting the server\nINFO nothing special\n"
+    for one, cause in (container(ExitCode=137), False), (container(Status="restarting", ExitCode=1), True):
+        deployment: Any = SimpleNamespace(engine=Logs(log))
+        found, lines = ended.cause_in(deployment, ended.StartFailure("it ended", one))
+        assert ("a kernel of mine failed" in f"{found}{lines}") is cause
