@@ -124,7 +124,8 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
             if end is None or end.asked:
                 continue
             when = float(instant(end.at) or 0)
-            opens = partial(of_container, deployment, container)
+            # Of one that Docker started again, the run that ended is read, not the one since.
+            opens = partial(of_container, deployment, container, instant(end.since))
             yield PastFailure("service", when, str(end), opens, container.service)
 
 
@@ -155,9 +156,10 @@ def log_of(service: LiveService) -> Log | None:
     return None
 
 
-def of_container(deployment: Deployment, container: Container) -> Log:
-    """The log of a container, and how it ended."""
-    text = io.BytesIO(deployment.engine.logs(container.id).encode("utf-8", "replace"))
+def of_container(deployment: Deployment, container: Container, until: str = "") -> Log:
+    """The log of a container, up to a time of the engine, and how it ended."""
+    lines = deployment.engine.logs(container.id, tail=None, until=until)
+    text = io.BytesIO(lines.encode("utf-8", "replace"))
     return Log(f"log of {container.name}", text, known_of(deployment, container), "serve")
 
 

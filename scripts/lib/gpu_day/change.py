@@ -96,8 +96,8 @@ def wedged(day: Day, rows: Rows) -> None:
     text = day.log(day.service)
     evidence = [line for line in text.splitlines() if line.startswith("envgen: wedged:")]
     (day.work / "logs" / "wedged.log").write_text(text)
-    named = ("Current thread", "EngineCore", "vllm:num_requests", "power")
-    found = [name for name in named if any(name in line for line in evidence)]
+    named = ("EngineCore", "vllm:num_requests", "power", "(most recent call first)")
+    found = [name for name in named if name in text.partition("envgen: wedged:")[2]]
     rows.add("ended, and started again by Docker", ended is not None, found, "evidence", ended)
     rows.add("evidence in its log", len(evidence) > 5, f"{len(evidence)} lines; {evidence[:3]}")
     served = until(lambda: answers(day), 600)
@@ -220,6 +220,7 @@ def _broken_off(day: Day, rows: Rows, words: list[str], mark: str, sent: signal.
 def upgrade(day: Day, rows: Rows) -> None:
     if day.foreign or not day.options.older:
         raise NotRun("name a release that --wheels or the index has: --older 0.32.0")
+    day.write_project()
     origin = yaml.safe_load((day.project / "envgen.yaml").read_text())["profiles"][day.profile]
     newer = str(origin["sources"]["vllm"]["origin"]["wheel"])
     day.envgen("down")

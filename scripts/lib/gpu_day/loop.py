@@ -145,14 +145,17 @@ def _development(day: Day) -> tuple[Day, Path]:
     (folder / "envgen.yaml").write_text(yaml.safe_dump(shipped, sort_keys=False))
     local = yaml.safe_load((day.project / "envgen.local.yaml").read_text())
     if day.options.wheels:  # without an index what their builds need has to be in the image
+        own = local["profiles"][day.profile]
         tools = shipped["profiles"][day.profile]["pip"]["tools"]
-        local["profiles"][day.profile].setdefault("pip", {})["tools"] = [*tools, *BUILD]
+        pip = own.setdefault("pip", {})
+        pip["tools"] = [*pip.get("tools", tools), *BUILD]
+        own.setdefault("build", {})["ccache"] = False  # which a base without a network may lack
     local["profiles"]["dev"] = {"services": {"serve": _elsewhere(day)}}
     if day.options.small_moe:
         day.run(["git", "-C", str(folder / "flashinfer"), "apply", str(SMALL_MOE)])
     (folder / "envgen.local.yaml").write_text(yaml.safe_dump(local, sort_keys=False))
-    own = {**vars(day.options), "project": str(folder), "profile": "dev"}
-    return Day(argparse.Namespace(**own)), folder
+    options = {**vars(day.options), "project": str(folder), "profile": "dev"}
+    return Day(argparse.Namespace(**options)), folder
 
 
 def _elsewhere(day: Day) -> dict[str, Any]:

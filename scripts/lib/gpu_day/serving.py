@@ -97,7 +97,8 @@ def model(day: Day, rows: Rows) -> None:
     words.mkdir(exist_ok=True)
     if day.options.tokenizer:
         for path in Path(day.options.tokenizer).expanduser().iterdir():
-            shutil.copyfile(path, words / path.name)
+            if path.name != "config.json":  # of a whole model; each of ours has its own
+                shutil.copyfile(path, words / path.name)
     elif not (words / "o200k_base.tiktoken").exists():
         entry = yaml.safe_load((TOP / "envgen.yaml").read_text())["defaults"]["tiktoken"][
             "encodings"

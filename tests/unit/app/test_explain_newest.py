@@ -92,3 +92,27 @@ def test_what_changed_since_it_worked_is_the_bundles_or_of_now(tmp_path: Path, m
     assert explain_command._changes(session, build, log) == explain_command._changes(session, None, log) == ""
     told = replace(log, about={"changes": "kernel 6.17 → 7.0\x1b"})
     assert explain_command._changes(session, ended, told) == "kernel 6.17 → 7.0\\x1b"
+
+
+@pytest.mark.parametrize(("restarts", "until"), [(0, ""), (2, "2100.000000000")])
+def test_all_of_the_run_that_ended_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: int, until: str
+) -> None:
+    """Of a service that Docker started again, the log of the run before; and never its last lines alone."""
+    asked: list[dict[str, Any]] = []
+    state: dict[str, Any] = {"Status": "running", "Running": True, "StartedAt": "1970-01-01T00:35:00Z"}
+    made: Any = deployment(tmp_path, **(state if restarts else {}))
+    container = replace(made.containers()[0], restarts=restarts)
+    monkeypatch.setattr(made, "containers", lambda *_words, **_how: [container])
+    monkeypatch.setattr(made, "lock", None, raising=False)
+
+    def logs(_id: str, **how: Any) -> str:
+        asked.append(how)
+        return LOG
+
+    monkeypatch.setattr(made.engine, "logs", logs)
+    found = newest(made, "serve")
+    assert found is not None
+    monkeypatch.setattr(explain, "known_of", lambda *_words: None)
+    found.open()
+    assert (asked[-1]["tail"], asked[-1]["until"]) == (None, until)
