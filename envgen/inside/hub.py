@@ -94,10 +94,46 @@ def check(
         problems.append(
             "%s is %s here, and %s in the lock" % (revision, current[:12] or "unknown", commit[:12])
         )
-    names = sorted(walk(snapshot))
+    sizes = sizes_of(snapshot, folder, problems)
+    document["files"] = len(sizes)
+    document["bytes"] = sum(sizes.values())
+    if "config.json" not in sizes:
+        problems.append("config.json is missing")
+    elif not json_of(os.path.join(snapshot, "config.json")):
+        problems.append("config.json is empty, or can't be read")
+    if reads and not any(
+        VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes
+    ):
+        problems.append("the tokenizer's vocabulary is missing")
+    shards, why = wanted_shards(snapshot, sizes)
+    problems.extend(why)
+    problems.extend(["%s is missing" % name for name in shards if name not in sizes][:NAMED])
+    for name in sizes:
+        if not name.endswith(".safetensors"):
+            continue
+        expected, tensors = shard_of(os.path.join(snapshot, name))
+        if expected < 0:
+            problems.append("%s is not a safetensors file" % name)
+        elif not tensors:
+            problems.append("%s holds no weights" % name)
+        elif expected != sizes[name]:
+            problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
+        elif not shards.get(name, set()) <= tensors:
+            problems.append("%s has other weights than the index says" % name)
+    for name, size in sizes.items():
+        if deep and differs(os.path.join(snapshot, name), size):
+            problems.append("%s has other bytes than the hub's" % name)
+    problems[:] = list(dict.fromkeys(problems))
+    lacks = partial or any(text.endswith("is missing") for text in problems)
+    document["state"] = "whole" if not problems else "partial" if lacks else "damaged"
+    return document
+
+
+def sizes_of(snapshot: str, folder: str, problems: List[str]) -> Dict[str, int]:
+    """The sizes of the files of a snapshot, by name. Problems with files are added to ``problems``."""
     sizes: Dict[str, int] = {}
     inside = os.path.realpath(folder) + os.sep
-    for name in names:
+    for name in sorted(walk(snapshot)):
         path = os.path.join(snapshot, name)
         try:
             status = os.stat(path)
@@ -111,35 +147,7 @@ def check(
             problems.append("%s is a link that leads out of the cache" % name)
         elif name not in CHECKED and name.endswith(FULL) and is_hollow(path, status.st_size):
             problems.append("%s is empty, or cut off" % name)
-    document["files"], document["bytes"] = len(sizes), sum(sizes.values())
-    if "config.json" not in sizes:
-        problems.append("config.json is missing")
-    elif not json_of(os.path.join(snapshot, "config.json")):
-        problems.append("config.json is empty, or can't be read")
-    if reads and not any(
-        VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes
-    ):
-        problems.append("the tokenizer's vocabulary is missing")
-    shards, why = wanted_shards(snapshot, sizes)
-    problems.extend(why)
-    problems.extend(["%s is missing" % name for name in shards if name not in sizes][:NAMED])
-    for name in sorted(name for name in sizes if name.endswith(".safetensors")):
-        expected, tensors = shard_of(os.path.join(snapshot, name))
-        if expected < 0:
-            problems.append("%s is not a safetensors file" % name)
-        elif not tensors:
-            problems.append("%s holds no weights" % name)
-        elif expected != sizes[name]:
-            problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
-        elif not shards.get(name, set()) <= tensors:
-            problems.append("%s has other weights than the index says" % name)
-    for name in names:
-        if deep and name in sizes and differs(os.path.join(snapshot, name), sizes[name]):
-            problems.append("%s has other bytes than the hub's" % name)
-    problems[:] = list(dict.fromkeys(problems))
-    lacks = partial or any(text.endswith("is missing") for text in problems)
-    document["state"] = "whole" if not problems else "partial" if lacks else "damaged"
-    return document
+    return sizes
 
 
 def walk(snapshot: str) -> Iterator[str]:

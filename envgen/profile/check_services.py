@@ -275,8 +275,14 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
         if variable in service.env:
             hint = "leave it out: envgen sets it on each machine from `nodes`"
             section.problem(("env", variable), "is set by `cluster`", hint, at_key=True)
-    # A path relative to the project only exists on this machine: another would mount an empty
-    # folder.
+    _cluster_paths(section, service, cluster)
+
+
+def _cluster_paths(section: BoundProfile, service: Service, cluster: Cluster) -> None:
+    """A path relative to the project only exists on this machine: another would mount an empty
+    folder.
+    """
+    machines = section.profile.nodes
     others = [
         name
         for name in dict.fromkeys(cluster.nodes)

@@ -116,6 +116,17 @@ def value_of(node: YamlNode) -> Any:
     return None if node.kind == NULL else node.text
 
 
+# The keys of a recipe of vllm-project/recipes that are read, or that say nothing about a server.
+_KEYS = (
+    *("meta", "model", "features", "opt_in_features", "variants", "compatible_strategies"),
+    *("hardware_overrides", "strategy_overrides", "guide", "kv_offload_support", "dependencies"),
+)
+_MODEL_KEYS = (
+    *("model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count"),
+    *("active_parameters", "context_length", "base_args", "base_env", "nightly_required"),
+)
+
+
 class _Reader:
     """One file, in any of the formats."""
 
@@ -235,6 +246,41 @@ class _Reader:
 
     # --- vllm-project/recipes ---
 
+    def _chosen(self, variant: str, variants: dict[str, YamlNode]) -> str:
+        """The variant to take: the named one, else one for our hardware, else the default."""
+        if variant and variant not in variants:
+            place = self.top.items["variants"].key_place() if variants else self.top.place()
+            known = ", ".join(variants) or "none"
+            raise refusal(f"no variant {variant!r}", place, f"it has {known}")
+        if variant:
+            return variant
+        chosen = "default" if "default" in variants else ""
+        for name, node in reversed(variants.items()):
+            if HARDWARE in self._map("hardware_overrides", node):
+                chosen = name
+        others = [name for name in variants if name != chosen]
+        if others:
+            self.left.append(f"variants: {', '.join(others)}; --model-variant takes one of them")
+        return chosen
+
+    def _features(self, modes: Mapping[str, YamlNode]) -> list[str]:
+        """The flags of the features that are on."""
+        optional = self._words(self.top.items.get("opt_in_features"))
+        words = list[str]()
+        for name, feature in self._map("features").items():
+            is_off = name in optional and name not in modes
+            if is_off or name in ("text_only", "encoder_parallel"):
+                flags = shlex.join(self._words(feature.items.get("args")))
+                shown = f"; its flags: {flags}" if flags else ""
+                self.left.append(f"feature {name}: optional{shown}")
+                continue
+            kinds = self._map("modes", feature)
+            wanted = modes[name].text if name in modes else self._text("default_mode", feature)
+            kind = kinds.get(wanted) or next(iter(kinds.values()), feature)
+            ours = self._for_us(kind, HARDWARE, *_WIDER) or kind
+            words += self._words(ours.items.get("args"))
+        return words
+
     def vllm(self, variant: str) -> Recipe:
         model = self.top.items["model"]
         variants = self._map("variants")
@@ -243,84 +289,22 @@ class _Reader:
                 "is served by vLLM-Omni, not by `vllm serve`",
                 self.top.items["meta"].items["tasks"].place(),
             )
-        self._unknown(
-            (
-                "meta",
-                "model",
-                "features",
-                "opt_in_features",
-                "variants",
-                "compatible_strategies",
-                "hardware_overrides",
-                "strategy_overrides",
-                "guide",
-                "kv_offload_support",
-                "dependencies",
-            ),
-            self.top.items,
-        )
-        self._unknown(
-            (
-                "model_id",
-                "min_vllm_version",
-                "docker_image",
-                "architecture",
-                "parameter_count",
-                "active_parameters",
-                "context_length",
-                "base_args",
-                "base_env",
-                "nightly_required",
-            ),
-            model.items,
-            "model.",
-        )
+        self._unknown(_KEYS, self.top.items)
+        self._unknown(_MODEL_KEYS, model.items, "model.")
         if self._text("nightly_required", model) == "true":
             self.left.append("a nightly build of vLLM")
         steps = self.top.items.get("dependencies")
         for step in steps.elements if steps is not None else ():
             optional_step = " (optional)" * (self._text("optional", step) == "true")
             self.left.append(f"dependencies{optional_step}: {self._text('command', step)}")
-        supporting = [
-            name
-            for name, one in variants.items()
-            if HARDWARE in self._map("hardware_overrides", one)
-        ]
-        chosen = variant or (
-            supporting[0] if supporting else "default" if "default" in variants else ""
-        )
-        if variant and variant not in variants:
-            place = self.top.items["variants"].key_place() if variants else self.top.place()
-            raise refusal(
-                f"no variant {variant!r}", place, f"it has {', '.join(variants) or 'none'}"
-            )
-        others = [name for name in variants if name != chosen]
-        if others and not variant:
-            self.left.append(f"variants: {', '.join(others)}; --model-variant takes one of them")
+        chosen = self._chosen(variant, variants)
         described = variants.get(chosen, model)
         over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
             self.left.append(f"the recipe does not name {HARDWARE}")
         repo = self._text("model_id", described) or self._text("model_id", model, needed=True)
         words = self._words(model.items.get("base_args"))
-        optional = self._words(self.top.items.get("opt_in_features"))
-        modes = self._map("default_modes", described)
-        for name, feature in self._map("features").items():
-            if (name in optional and name not in modes) or name in (
-                "text_only",
-                "encoder_parallel",
-            ):
-                flags = shlex.join(self._words(feature.items.get("args")))
-                self.left.append(
-                    f"feature {name}: optional" + f"; its flags: {flags}" * bool(flags)
-                )
-                continue
-            kinds = self._map("modes", feature)
-            wanted = modes[name].text if name in modes else self._text("default_mode", feature)
-            feature = kinds.get(wanted) or next(iter(kinds.values()), feature)
-            words += self._words(
-                (self._for_us(feature, HARDWARE, *_WIDER) or feature).items.get("args")
-            )
+        words += self._features(self._map("default_modes", described))
         env = self._env(self._map("base_env", model))
         layers = [described if chosen else None, self._for_us(self.top, *_WIDER)]
         for layer in (*layers, self._for_us(described, *_WIDER) if chosen else None, over):
@@ -331,11 +315,9 @@ class _Reader:
         release = self._text("min_vllm_version", described) or self._text("min_vllm_version", model)
         args = flags_of(words, self.top.place(), again=True)
         vram = self._text("vram_minimum_gb", described) if chosen else ""
-        weights = (
-            f"{float(vram) * 10**9 / (1 << 30):.0f} GiB"
-            if re.fullmatch(r"\d{1,6}(\.\d+)?", vram)
-            else ""
-        )
+        weights = ""
+        if re.fullmatch(r"\d{1,6}(\.\d+)?", vram):
+            weights = f"{float(vram) * 10**9 / (1 << 30):.0f} GiB"
         release = self._release(release, model)
         return Recipe(
             name_of(self.file) + (f"-{chosen}" if chosen not in ("", "default") else ""),

@@ -210,6 +210,31 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
                 )
 
 
+def _module(target: Part) -> ModuleTarget:
+    measure = target.measure
+    return ModuleTarget(
+        target.shelf.version,
+        target.shelf.arch,
+        target.name,
+        measure.bytes,
+        measure.files,
+        target.damaged,
+        tuple(inode for _, inode, _ in measure.libraries),
+        target.gone,
+    )
+
+
+def _generated(part: Part) -> Generated:
+    return Generated(
+        part.shown,
+        part.measure.bytes,
+        part.measure.files,
+        tuple(part.modules),
+        tuple(part.kept_for),
+        part.gone,
+    )
+
+
 def run_clear(request: dict[str, Any]) -> dict[str, Any]:
     """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``:
     change nothing.
@@ -254,30 +279,8 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             Cleared(
                 root=root_of(request),
                 dry_run=dry,
-                modules=tuple(
-                    ModuleTarget(
-                        t.shelf.version,
-                        t.shelf.arch,
-                        t.name,
-                        t.measure.bytes,
-                        t.measure.files,
-                        t.damaged,
-                        tuple(inode for _, inode, _ in t.measure.libraries),
-                        t.gone,
-                    )
-                    for t in targets
-                ),
-                generated=tuple(
-                    Generated(
-                        g.shown,
-                        g.measure.bytes,
-                        g.measure.files,
-                        tuple(g.modules),
-                        tuple(g.kept_for),
-                        g.gone,
-                    )
-                    for g in generated
-                ),
+                modules=tuple(map(_module, targets)),
+                generated=tuple(map(_generated, generated)),
                 leftovers=swept,
                 freed=freed + (0 if dry else swept.bytes),
                 users=tuple(users),
