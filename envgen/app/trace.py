@@ -12,8 +12,8 @@ from typing import Any
 from envgen.app.measure import Measurement, MeasureOptions, measure, results_folder, service_of
 from envgen.app.stage import VariantSwitch
 from envgen.bench import record
-from envgen.bench.checks import FAILED, PASSED, Outcome
-from envgen.bench.client import COMPLETIONS, Refused, ServerGone, tokens
+from envgen.bench.checks import FAILED, PASSED, Outcome, fault_of
+from envgen.bench.client import ServerGone
 from envgen.bench.record import Run
 from envgen.bench.trace import FOLDER
 from envgen.errors import ServiceError, UsageError
@@ -94,16 +94,8 @@ def _work(trial: Measurement, run: Run, prompt: int, output: int) -> Outcome:
 
 
 def _complete(trial: Measurement, prompt: int, output: int) -> None:
-    body = {
-        "prompt": tokens(prompt),
-        "max_tokens": output,
-        "min_tokens": output,
-        "ignore_eos": True,
-    }
-    try:
-        trial.target.ask(COMPLETIONS, body)
-    except Refused as refused:
-        raise ServiceError(f"the request to trace {refused}") from None
+    if fault := fault_of(trial.target, prompt, output):
+        raise ServiceError(f"the request to trace: {fault}")
 
 
 def _post(trial: Measurement, path: str) -> None:

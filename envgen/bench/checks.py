@@ -76,12 +76,13 @@ def smoke(target: BenchTarget, flags: Sequence[str]) -> list[Criterion]:
     return [*rows, criterion(name, not fault, fault or "a text", "no time-out, no error", note)]
 
 
-def fault_of(target: BenchTarget, length: int) -> str:
-    """What is wrong with the answer to a random prompt of ``length`` tokens; "": nothing."""
+def fault_of(target: BenchTarget, length: int, output: int = SHORT) -> str:
+    """What is wrong with the answer of ``output`` tokens to a random prompt of ``length``; "":
+    nothing.
+    """
+    body = {"prompt": tokens(length), "max_tokens": output, "ignore_eos": True}
     try:
-        reply = target.ask(
-            COMPLETIONS, {"prompt": tokens(length), "max_tokens": SHORT, "ignore_eos": True}
-        )
+        reply = target.ask(COMPLETIONS, body)
     except Refused as error:
         return str(error)
     try:

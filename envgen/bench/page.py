@@ -121,6 +121,15 @@ def _height(value: float, most: float) -> float:
     return HEIGHT - value / most * (HEIGHT - 10)
 
 
+def _marks(points: Sequence[tuple[float, float, str, int]], most: float) -> tuple[Mark, ...]:
+    """Marks of points: how far along, how high, what it is, its color."""
+    longest = max(x for x, *_ in points) or 1.0
+    return tuple(
+        Mark(label, 10 + x / longest * (WIDTH - 20), _height(value, most), color)
+        for x, value, label, color in points
+    )
+
+
 def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Chart:
     """The decode speed of each bench with one request and no context, by its day."""
     points: list[tuple[datetime, float, str]] = []
@@ -135,13 +144,12 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
     titles = list(dict.fromkeys(title for _, _, title in points))
     first = points[0][0]  # records are ordered
     last = points[-1][0]
-    length = (last - first).total_seconds() or 1.0
     most = max([value for _, value, _ in points] + [one.decode for one in targets]) or 1.0
-    marks = []
+    marked = []
     for when, value, title in points:
-        x = 10 + (when - first).total_seconds() / length * (WIDTH - 20)
         label = f"{title}: {value:,.1f} t/s, {when:%Y-%m-%d}"
-        marks.append(Mark(label, x, _height(value, most), titles.index(title) % COLORS))
+        color = titles.index(title) % COLORS
+        marked.append(((when - first).total_seconds(), value, label, color))
     lines = []
     for place, one in enumerate(targets):  # their names stand side by side
         x = 4 + place % 4 * WIDTH / 4
@@ -149,7 +157,12 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
     days = (f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}")
     names = tuple(titles[:COLORS])
     return Chart(
-        "Decode over days, tokens/s", tuple(marks), tuple(lines), f"{most:,.0f}", *days, names
+        "Decode over days, tokens/s",
+        _marks(marked, most),
+        tuple(lines),
+        f"{most:,.0f}",
+        *days,
+        names,
     )
 
 
@@ -168,22 +181,13 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
         value = _median(cell, name)
         size = number(cell.get(axis))
         if value is not None and size is not None:
-            points.append((size, value, str(cell.get("test", ""))))
-    sizes = {size for size, _, _ in points}
+            points.append((size, value, f"{cell.get('test', '')}: {value:,.1f}", 0))
+    sizes = {size for size, *_ in points}
     if len(sizes) < 2:
         return None
-    largest = max(sizes)
-    most = max(value for _, value, _ in points) or 1.0
-    marks = [
-        Mark(
-            f"{test}: {value:,.1f}",
-            10 + size / largest * (WIDTH - 20),
-            _height(value, most),
-            0,
-        )
-        for size, value, test in points[:MOST]
-    ]
-    return Chart(f"{title}, {run.title}", tuple(marks), (), f"{most:,.0f}", "0", f"{largest:,.0f}")
+    most = max(value for _, value, *_ in points) or 1.0
+    marks = _marks(points[:MOST], most)
+    return Chart(f"{title}, {run.title}", marks, (), f"{most:,.0f}", "0", f"{max(sizes):,.0f}")
 
 
 def _median(cell: Mapping[str, Any], name: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
@@ -152,6 +153,8 @@ def test_a_chart_has_what_can_be_compared() -> None:
         "concurrency": {"pp2048 tg32", "pp2048 tg32 c8"},
         "context_tokens": {"pp2048 tg32", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d16384"},
     }
+    odd = [{"context_tokens": 0, "concurrency": many, "decode_tps": {"median": 0}} for many in (0, -1)]
+    assert page.by_size(replace(run, summary={"cells": odd}), "concurrency", "")  # of a record that nobody measured
     targets = [page.TargetLine(name, 50.0, "") for name in "abc"]
     time = page.over_time([run], targets)
     assert len(time.marks) == 1 and len({line.x for line in time.lines}) == 3
