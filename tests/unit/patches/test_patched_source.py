@@ -10,7 +10,8 @@ import pytest
 
 from envgen.errors import EnvgenError, UsageError
 from envgen.patches import source
-from envgen.patches.source import PatchedSource, mounted_at
+from envgen.patches.source import PatchedSource, mounted_at, put
+from envgen.patches.wheel import File
 from envgen.profile.load import load_project
 
 URL = "https://git.example/lib"
@@ -133,3 +134,8 @@ def test_a_mounted_checkout_is_beside_the_project(tmp_path: Path, fetched: list[
     assert one.version == ""  # the folder is not there
     assert (one.folder, patched(tmp_path, "wheel").mounted) == ("patches/lib", None)
     assert patched(tmp_path, "git", locked="1.2").version == "1.2"
+
+
+def test_files_keep_whether_they_can_be_run(tmp_path: Path) -> None:
+    put(tmp_path, {"a/x.sh": File(b"1", True), "b": File(b"2", False)})
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a/x.sh", "b")] == [0o755, 0o644]

@@ -156,7 +156,8 @@ def test_values_of_this_shell_go_by_themselves(monkeypatch: pytest.MonkeyPatch) 
     [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("DB_PASSWORD", True), ("MY_PAT", True),
      ("AWS_SECRET_ACCESS_KEY", True), ("GITHUB_TOKEN_2", True), ("MAX_TOKENS", False), ("VLLM_USE_V1", False),
      ("TOKENIZER", False), ("PATH", False),
-     ("KEY_CACHE", False), ("AUTHOR", False), ("VLLM_CACHE_ROOT", False)],
+     ("KEY_CACHE", False), ("AUTHOR", False), ("VLLM_CACHE_ROOT", False), ("eos_token", False),
+     ("next_token_id", False), ("hub_token", True)],
 )  # fmt: skip
 def test_names_that_say_secret(name: str, is_one: bool) -> None:
     assert secret_like(name) is is_one

@@ -87,6 +87,13 @@ def test_a_chat_that_is_refused(status: int, reason: str, promised: bool | None,
     assert refused(status, reason, FLAGS)[0] is promised and refused(status, reason, ChatFlags())[0] is plain
 
 
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_server_without_chats(status: int) -> None:
+    assert refused(status, "x", ChatFlags()) == (None, "the server has no chats")
+    assert refused(status, TEMPLATE, ChatFlags())[1] == "the server has no chats"
+    assert refused(400, TEMPLATE, ChatFlags()) == (None, "the model has no chat template")
+
+
 @given(st.text(), st.text(), st.text(), st.dictionaries(st.integers(0, 1), st.tuples(st.text(), st.text())))
 def test_whatever_comes_is_judged_in_one_printable_line(text: str, thought: str, finish: str, calls: Any) -> None:
     reply = Completion(text, reasoning=thought, finish=finish, tools=calls)
