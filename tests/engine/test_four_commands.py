@@ -1,4 +1,4 @@
-"""README's four commands, in their order, on the real FlashInfer 0.7.2.post1 and the real nvcc, for 12.1a, without a GPU.
+"""README's four commands, in their order, on the real FlashInfer 0.7.4 and the real nvcc, for 12.1a, without a GPU.
 
 The module is `page`, small enough for two cores, in place of `fused_moe_120`. Its server has FlashInfer compile it before
 it answers, as vLLM does, and calls it done by the library that is there.
@@ -6,6 +6,7 @@ it answers, as vLLM does, and calls it done by the library that is there.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ NAME = "envgenfour"
 SERVER = """\
 import http.server, json
 from flashinfer.jit.page import gen_page_module
-gen_page_module().build(False)
+gen_page_module()._timed_build()  # as its build_and_load(), without loading it
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -53,14 +54,14 @@ def project(engine: Engine, tmp_path: Path) -> Iterator[Project]:
     subprocess.run([TOP / "scripts/fetch-wheel", *pins, tmp_path / "nvcc/wheels"], check=True, capture_output=True)
     (tmp_path / "nvcc/Dockerfile").write_text(NVCC)
     docker("build", "-q", "-t", f"{NAME}-base:1", str(tmp_path / "nvcc"), timeout=900)
-    release, folder = "flashinfer-python==0.7.2.post1", str(tmp_path / "flashinfer")
+    release, folder = "flashinfer-python==0.7.4", str(tmp_path / "flashinfer")
     fetch = [sys.executable, str(TOP / "scripts/fetch-source"), release, folder]
     subprocess.run(fetch, check=True, capture_output=True)
     root = tmp_path / "project"
     root.mkdir()
     (root / "server.py").write_text(SERVER)
     text = (TOP / "examples/loop/envgen.yaml").read_text("utf-8").replace("name: loop", f"name: {NAME}")
-    text = text.replace("nvcr.io/nvidia/pytorch:25.12-py3", f"{NAME}-base:1")
+    text = text.replace("nvcr.io/nvidia/pytorch:25.12-py3", f"{NAME}-base:1").replace("0.7.2.post1", "0.7.4")
     serve = f"""\
       serve:
         command: [python3, /srv/server.py]
@@ -86,7 +87,7 @@ def test_build_up_doctor_and_one_kernel_compiled_again(project: Project) -> None
 
     def library() -> str:
         """When it was linked, to the nanosecond; "" where it is not there."""
-        words = "stat -c %.9Y /root/.cache/flashinfer/0.7.2.post1/121a/cached_ops/page/page.so || true"
+        words = "stat -c %.9Y /root/.cache/flashinfer/0.7.4/121a/cached_ops/page/page.so || true"
         return project.envgen("exec", "-T", "serve", "--", "sh", "-c", words).out.strip()
 
     project.envgen(*build)
@@ -94,14 +95,16 @@ def test_build_up_doctor_and_one_kernel_compiled_again(project: Project) -> None
     first = library()
     assert first
     assert "flashinfer is /workspace/flashinfer/flashinfer/__init__.py" in project.envgen(*doctor).out
-    assert "removed page (0.7.2.post1/121a)" in project.envgen(*clear).out
+    assert "removed page (0.7.4/121a)" in project.envgen(*clear).out
     assert library() == ""
     project.envgen("restart", "serve")
     assert library() not in ("", first)
-    assert "fresh" in project.envgen("cache", "list", "page").out
+    (module,) = json.loads(project.envgen("cache", "list", "page", "--json").out)["modules"]
+    assert module["state"] == "fresh" and module["seconds"] > 1  # by FlashInfer's own log
+    assert "FlashInfer compiled it in " in project.envgen("cache", "why", "page").out
     header = next((project.root.parent / "flashinfer").rglob("include/flashinfer/page.cuh"))
     before = header.read_text()
     header.write_text(before + "// mine\n")
     why = project.envgen("cache", "why", str(header), code=None).out
     header.write_text(before)
-    assert "page (0.7.2.post1/121a): stale" in why and str(header.name) in why
+    assert "page (0.7.4/121a): stale" in why and str(header.name) in why
