@@ -158,7 +158,10 @@ def record_sources(deployment: Deployment, seconds: float) -> None:
         return
     with suppress(EnvgenError, OSError):
         cache = JitCache(deployment)
-        modules = cache.inventory().modules
+        inventory = cache.inventory()
+        modules = inventory.modules
+        for line in inventory.package.prebuilt:
+            progress(f"  prebuilt: {visible(line)}")
         since = time.time() - seconds
         compiled = [one for one in modules if one.modified > since and one.seconds >= 1]
         took = [f"{visible(one.name)} {duration(one.seconds)}" for one in compiled]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 
 from envgen import files
@@ -59,7 +59,8 @@ def find(engine: Engine, project: Project) -> Iterator[Item]:
         yield Item("container", container.name, 0, container.reason, removal)
     ids = {container.id for container in left}
     containers = [container for container in engine.containers(all=True) if container.id not in ids]
-    sizes = Sizes(engine)
+    # What removing an image or a volume alone frees: the engine measures its volumes for it.
+    sizes = cache(lambda: engine.disk()[0])
     ways = dict[str, bool]()
     for name, profile in project.profiles.items():
         before = engine.image(profile.image_name + BEFORE)
@@ -106,7 +107,7 @@ def _images(
     project: Project,
     containers: Sequence[Container],
     foreign: Mapping[str, Path],
-    sizes: Sizes,
+    sizes: Callable[[], Mapping[str, int]],
 ) -> Iterator[Item]:
     """Images of earlier builds and of upgrades that were not kept, which no container uses. The
     image before stays for a month, because it is the way back.
@@ -126,31 +127,13 @@ def _images(
         if is_way_back or is_tried:
             continue
         why = f"an earlier build of profile {profile}"
-        bytes_ = sizes.of(image.id, image.size)
+        bytes_ = sizes().get(image.id, image.size)
         yield Item("image", short_id(image.id), bytes_, why, partial(engine.remove_image, image.id))
 
 
 def _age(when: str) -> float:
     """Seconds since a time of the engine; 0 where it has none."""
     return time.time() - seconds(when) if when else 0.0
-
-
-class Sizes:
-    """What removing an image or a volume alone frees. Asked once, and only where something is
-    found: the engine measures its volumes for it.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    @cached_property
-    def known(self) -> Mapping[str, int]:
-        """Bytes by ID of an image, or name of a volume."""
-        return self.engine.disk()[0]
-
-    def of(self, name: str, otherwise: int = 0) -> int:
-        """The bytes of one."""
-        return self.known.get(name, otherwise)
 
 
 _KEYED = re.compile(r"-(?:cache-\w+|env)-[0-9a-f]{12}")  # what follows the Compose project's name
@@ -161,7 +144,7 @@ def _volumes(
     project: Project,
     containers: Sequence[Container],
     kept: Collection[str],
-    sizes: Sizes,
+    sizes: Callable[[], Mapping[str, int]],
 ) -> Iterator[Item]:
     """Caches and overlays of earlier releases, a month old, that this folder made and no container
     has. ``kept``: profiles whose way back would miss theirs, or that another folder has.
@@ -181,7 +164,7 @@ def _volumes(
                     f"an earlier build of profile {name}",
                     partial(engine.remove_volume, volume),
                 )
-                yield Item("volume", volume, sizes.of(volume), why, removal)
+                yield Item("volume", volume, sizes().get(volume, 0), why, removal)
 
 
 def _old_volumes(engine: Engine, head: str, root: Path) -> list[str]:
@@ -219,10 +202,10 @@ def _downloads(project: Project) -> Iterator[Item]:
     """Parts of downloads of the project's models that nothing has written to for a week."""
     found = dict[Path, Item]()
     for profile in project.profiles.values():
-        cache = profile.caches.get(HUGGINGFACE.name)
-        if cache is None or cache.host is None:
+        weights = profile.caches.get(HUGGINGFACE.name)
+        if weights is None or weights.host is None:
             continue
-        hub = (project.root / Path(cache.host.path).expanduser()).resolve() / "hub"
+        hub = (project.root / Path(weights.host.path).expanduser()).resolve() / "hub"
         for model in [model for one in profile.services.values() for model in one.models]:
             blobs = hub / f"models--{model.repo.replace('/', '--')}" / "blobs"
             for path in blobs.glob("*.incomplete"):

@@ -18,7 +18,6 @@ from envgen.deployment.service import LiveService
 from envgen.engine.endpoint import require_plugin, with_plugin
 from envgen.engine.values import COMPOSE_PROJECT, Container
 from envgen.errors import EngineError, EnvgenError
-from envgen.jitcache.place import CACHE
 from envgen.jitcache.service import JitCache
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
@@ -88,8 +87,6 @@ class Checked:
         started = self.launch(options)
         if broken_off:
             journal.forget(root, profile.name)
-        if options.wait and not started.already:
-            journal.note_start(root, profile.compose_name, service.name, started.seconds)
         return started
 
     def _may_replace(self, running: Container, agree: Agree, agreed: Sequence[str]) -> None:
@@ -151,12 +148,9 @@ def prepare_caches(service: LiveService) -> None:
 
 def stale_by_driver(service: LiveService) -> list[str]:
     """A note on kernels that another driver than that of the last start makes stale."""
-    profile = service.profile
-    root = service.deployment.root
-    noted = history.starts(root, profile.name, service.name)
-    if not noted or CACHE not in profile.caches or not service.deployment.is_local:
-        return []
-    then, now = (facts.get(history.DRIVER) for facts in (noted[-1].facts, history.machine_facts()))
+    noted = history.starts(service.deployment.root, service.profile.name, service.name)
+    then = noted[-1].facts.get(history.DRIVER) if noted else None
+    now = history.machine_facts().get(history.DRIVER)
     if not then or not now or then == now:
         return []
     stale = list[str]()
@@ -164,11 +158,9 @@ def stale_by_driver(service: LiveService) -> list[str]:
         for module in JitCache(service.deployment).inventory().modules:
             if any(reason.stale and reason.kind == "driver" for reason in module.reasons):
                 stale.append(visible(module.name))
-    if not stale:
-        return []
-    clear = profile.hint("cache", "clear --stale")
-    names = ", ".join(first_of(stale, 5))
-    return [f"driver {then} is now {now}, so compiled kernels are stale: {names}; `{clear}`"]
+    names, clear = ", ".join(first_of(stale, 5)), service.profile.hint("cache", "clear --stale")
+    note = f"driver {then} is now {now}, so compiled kernels are stale: {names}; `{clear}`"
+    return [note] if stale else []
 
 
 def what_next(service: LiveService) -> str:

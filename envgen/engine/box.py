@@ -70,10 +70,10 @@ class BoxGpu:
 
     name: str
     power: float | None = None
-    clock: int | None = None
-    fastest: int | None = None
-    temperature: int | None = None
-    load: int | None = None
+    clock: float | None = None
+    fastest: float | None = None
+    temperature: float | None = None
+    load: float | None = None
     limits: tuple[str, ...] = ()  # what slows it down now
 
 
@@ -191,17 +191,7 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
         with contextlib.suppress(ValueError):
             bits = int(words[6], 16)
             limits = tuple(name for bit, name in LIMITS.items() if bits & bit)
-            gpus.append(
-                BoxGpu(
-                    words[0],
-                    power,
-                    _int(clock),
-                    _int(fastest),
-                    _int(temperature),
-                    _int(load),
-                    limits,
-                )
-            )
+            gpus.append(BoxGpu(words[0], power, clock, fastest, temperature, load, limits))
     return tuple(gpus)
 
 
@@ -227,10 +217,6 @@ def _number(text: str) -> float | None:
         return number if math.isfinite(number := float(text)) else None
     except ValueError:  # [N/A]
         return None
-
-
-def _int(number: float | None) -> int | None:
-    return None if number is None else int(number)
 
 
 def _killers(root: Path, total: int) -> dict[str, int]:

@@ -24,7 +24,6 @@ from envgen.lock.model import FILE_NAME as LOCK_FILE
 from envgen.profile.load import find
 from envgen.profile.model import Project
 from envgen.render import outputs
-from envgen.text import visible
 
 FOLDER = "candidate"
 JOURNAL = "keep.json"
@@ -96,23 +95,6 @@ def forget(root: Path, profile: str) -> None:
     """Remove the candidate's files: the trial is over."""
     (folder_of(root, profile) / TRIAL).unlink(missing_ok=True)
     shutil.rmtree(folder_of(root, profile), ignore_errors=True)
-
-
-def note_start(root: Path, project: str, service: str, seconds: float) -> None:
-    """Record how long a start took, for those who are asked whether to begin another."""
-    with contextlib.suppress(OSError):
-        files.write(_start_of(root, project, service), f"{seconds:.0f}".encode(), within=root)
-
-
-def last_start(root: Path, project: str, service: str) -> str:
-    """The seconds that the last start took; "" if they are not known."""
-    with contextlib.suppress(OSError):
-        return visible(files.read(_start_of(root, project, service)).decode("ascii", "replace"))[:9]
-    return ""
-
-
-def _start_of(root: Path, project: str, service: str) -> Path:
-    return state_dir(root, "state") / f"started-{project}-{service}"
 
 
 def write_together(root: Path, profile: str, texts: Mapping[str, str]) -> None:

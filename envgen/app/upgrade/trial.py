@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app import images
+from envgen.app import history, images
 from envgen.app.answers import GOOD
 from envgen.app.cluster.machines import all_machines, head_of
 from envgen.app.measure import MeasureOptions, results_folder, service_of
@@ -265,11 +265,11 @@ def require_way_out(session: Session) -> None:
 
 def last_starts(session: Session) -> dict[str, str]:
     """Service -> the seconds that its last start took, if they are known."""
-    deployment = session.deployment()
-    root = deployment.root
-    project = deployment.profile.compose_name
-    known = {name: journal.last_start(root, project, name) for name in deployment.profile.services}
-    return {name: seconds for name, seconds in known.items() if seconds}
+    deployment, known = session.deployment(), dict[str, str]()
+    for name in deployment.profile.services:
+        for start in history.starts(deployment.root, deployment.profile.name, name)[-1:]:
+            known[name] = f"{start.seconds:.0f}"
+    return known
 
 
 def known_row(asked: MeasureOptions, folder: Path) -> Row | None:

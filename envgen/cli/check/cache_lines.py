@@ -54,6 +54,8 @@ def inventory(inventory: Inventory) -> Iterator[str]:
             yield "? = a guess from file times; later answers are certain after `envgen cache warm MODULE`, or a start"
         elif guesses:
             yield "? = a guess; `envgen cache why MODULE` has the reason"
+    for line in inventory.package.prebuilt:
+        yield f"prebuilt: {visible(line)}"
     for batch in inventory.building:
         yield f"{what_is_locked(batch.lock)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:

@@ -93,17 +93,17 @@ def memory(_context: Context, box: Box) -> Finding | None:
         )
         expected = "the driver gives a server's memory back within two minutes of its end"
         return warning(box.left, evidence, expected, Remedy(REBOOT), case="driver")
-    names = ", ".join(map(str, box.programs)) or "no program"
-    return ok(f"the driver holds {box.taken / GIB:.1f} GiB; {names} uses the GPU")
+    names = ", ".join(map(str, box.programs)) or "nobody"
+    return ok(f"GPU memory: {box.taken / GIB:.1f} GiB, held by {names}")
 
 
 def _state(gpu: BoxGpu) -> str:
-    clock = "{} MHz" if gpu.fastest is None else f"{{}} of {gpu.fastest} MHz"
+    clock = "{:.0f} MHz" if gpu.fastest is None else f"{{:.0f}} of {gpu.fastest:.0f} MHz"
     figures = (
         (gpu.power, "{:.0f} W"),
         (gpu.clock, clock),
-        (gpu.temperature, "{} C"),
-        (gpu.load, "{} % busy"),
+        (gpu.temperature, "{:.0f} C"),
+        (gpu.load, "{:.0f} % busy"),
     )
     return f"{gpu.name}: " + (
         ", ".join(text.format(one) for one, text in figures if one is not None) or "no figures"

@@ -648,10 +648,23 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
             modules=modules,
             building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
             leftovers=asdict(sweep(cache.fd, [], dry=True)),
-            package={"root": package.root, "version": package.version},
+            package={
+                "root": package.root,
+                "version": package.version,
+                "prebuilt": package.prebuilt + _no_use(package, judge.archs),
+            },
             problems=cache.problems,
         )
         return answer
+
+
+def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:
+    """A line where no prebuilt library is for any GPU of this environment."""
+    archs = [arch for folder in folders or () for arch in folder.split("_")]
+    codes = [code for _, codes, _ in package.providers for code in codes]
+    if not archs or not codes or any(runs(code, arch) for code in codes for arch in archs):
+        return []
+    return ["FlashInfer compiles all, because none of them is for " + ", ".join(archs)]
 
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:

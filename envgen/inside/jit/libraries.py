@@ -70,13 +70,15 @@ UNKNOWN = "0.0.0+unknown"
 @dataclass
 class InstalledPackage:
     """``root``: the folder that Python imports; ``aot``: the folder of prebuilt libraries;
-    ``providers``: folder, archs
-    and modules of each package of prebuilt libraries (from 0.7 on)."""
+    ``providers``: folder, archs and modules of each package of prebuilt libraries (from 0.7 on);
+    ``prebuilt``: what is installed of these, in words.
+    """
 
     root: str = ""
     version: str = ""
     aot: str = ""
     providers: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
+    prebuilt: list[str] = field(default_factory=list)
 
     def masking(self, name: str, archs: list[str]) -> str:
         """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; ""
@@ -128,22 +130,35 @@ def package_of() -> InstalledPackage:
         package.aot = cache + "/jit_cache"
     elif cache:
         with contextlib.suppress(Exception):
-            package.providers = providers_of(package.version)
+            find_providers(package)
     return package
 
 
-def providers_of(version: str) -> list[tuple[str, list[str], set[str]]]:
-    """The providers of the jit-cache for this FlashInfer."""
+def find_providers(package: InstalledPackage) -> None:
+    """The providers of the jit-cache for this FlashInfer, and who ignores the others."""
     shim: Any = importlib.import_module("flashinfer_jit_cache")
+    version, whole = package.version, shim.__version__
     loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == UNKNOWN
-    if not (loose or shim.__version__ == version or shim.__version__.startswith(version + "+")):
-        return []
-    return [
-        (
-            str(one.jit_cache_dir),
-            sorted(arch[2:] for arch in one.cuda_architectures),
-            set(one.modules),
-        )
-        for one in shim.get_jit_cache_providers()
-        if loose or one.version == shim.__version__
-    ]
+    if not (loose or whole == version or whole.startswith(version + "+")):
+        package.prebuilt.append("FlashInfer " + version + " ignores flashinfer-jit-cache " + whole)
+        return
+    for one in shim.get_jit_cache_providers():
+        name = one.distribution + " " + one.version
+        if not loose and one.version != whole:
+            package.prebuilt.append("FlashInfer ignores " + name + " beside its " + whole)
+            continue
+        codes, modules = sorted(arch[2:] for arch in one.cuda_architectures), set(one.modules)
+        package.providers.append((str(one.jit_cache_dir), codes, modules))
+        text = name + ": %d modules for " % len(modules) + ", ".join(codes)
+        package.prebuilt.append(text + _other_cuda(one.version))
+
+
+def _other_cuda(version: str) -> str:
+    """What is wrong with a package for CUDA 12 (``+cu129``) beside CUDA 13; "" where nothing is."""
+    libraries, label = os.environ.get("CUDA_HOME", "") + "/lib64", re.search(r"\+cu(\d\d)", version)
+    if label is None or not os.path.exists(libraries):
+        return ""
+    needed = "libcudart.so." + label[1]
+    if os.path.exists(libraries + "/" + needed):
+        return ""
+    return ", which need " + needed + ": FlashInfer compiles those that it can't load"

@@ -100,10 +100,13 @@ class BaselineRecord:
 
 @dataclass(frozen=True)
 class ImportedPackage:
-    """The FlashInfer that the service imports; empty: none, or unknown."""
+    """The FlashInfer that the service imports; empty: none, or unknown. ``prebuilt``: the packages
+    of prebuilt libraries, in words.
+    """
 
     root: str = ""
     version: str = ""
+    prebuilt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from envgen.app import history, provision, start, up, weights
 from envgen.deployment.service import LiveService
 from envgen.engine import endpoint
 from envgen.errors import BuildError, EngineError, LockError, RefusedError
-from envgen.inside.jit.shapes import Module
+from envgen.inside.jit.shapes import ImportedPackage, Module
 from envgen.profile.model import GpuMode
 from envgen.profile.service import ModelRef
 from envgen.text import network_reason
@@ -126,7 +126,10 @@ class Cache:
             ("norm", "stale", True),
             ("rope", "partial", False),
         )
-        return SimpleNamespace(modules=[Module("0.7.4", "121a", n, state=s, guess=g) for n, s, g in rows])
+        package = ImportedPackage(prebuilt=("flashinfer-jit-cache-sm121a 0.7.4+cu130: 2 modules for 121a",))
+        return SimpleNamespace(
+            package=package, modules=[Module("0.7.4", "121a", n, state=s, guess=g) for n, s, g in rows]
+        )
 
     def baseline(self, query: Any) -> None:
         Cache.recorded.append(query.patterns)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -599,3 +601,32 @@ def test_seconds_are_those_of_the_log(lab: Lab) -> None:
     ]  # fmt: skip
     put(lab.root / "jit-builds.jsonl", "".join(lines))
     assert {name: module.seconds for name, module in lab.list().items()} == {"page": 41.309, "rope": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("whole", "version", "gpu", "said"),
+    [
+        ("0.7.4+cu130", "0.7.4+cu130", "sm121a", ["jit-cache-x 0.7.4+cu130: 2 modules for 121a"]),
+        ("0.7.2+cu130", "0.7.2+cu130", "sm121a", ["FlashInfer 0.7.4 ignores flashinfer-jit-cache 0.7.2+cu130"]),
+        ("0.7.4+cu130", "0.7.4+cu134", "sm121a", ["FlashInfer ignores jit-cache-x 0.7.4+cu134 beside its 0.7.4+cu130"]),
+        ("0.7.4", "0.7.4", "sm90a", ["jit-cache-x 0.7.4: 2 modules for 90a",
+                                     "FlashInfer compiles all, because none of them is for 121a"]),
+        ("0.7.4+cu129", "0.7.4+cu129", "sm120f", ["jit-cache-x 0.7.4+cu129: 2 modules for 120f, which need "
+                                                  "libcudart.so.12: FlashInfer compiles those that it can't load"]),
+    ],
+)  # fmt: skip
+def test_prebuilt_packages_are_named_and_who_refuses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: str, version: str, gpu: str, said: list[str]
+) -> None:
+    """Read in FlashInfer 0.7.4; tests/process/test_prebuilt.py asks the real one."""
+    put(tmp_path / "lib64/libcudart.so.13")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    one = SimpleNamespace(
+        distribution="jit-cache-x", version=version, jit_cache_dir="/x", cuda_architectures={gpu}, modules=["a", "b"]
+    )
+    shim = SimpleNamespace(__version__=whole, get_jit_cache_providers=lambda: [one])
+    monkeypatch.setitem(sys.modules, "flashinfer_jit_cache", shim)
+    package = libraries.InstalledPackage("/site", "0.7.4")
+    libraries.find_providers(package)
+    assert package.prebuilt + judge._no_use(package, ["121a"]) == said
+    assert judge._no_use(package, None) == [] and bool(package.providers) == ("ignores" not in said[0])
