@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -73,5 +74,12 @@ def test_a_command_a_break_and_what_moves_together(project: Project, by: int) ->
     done = project.envgen(*words)
     assert done.err.count("bad: 10 of") == 1 and "starting the" not in done.err.partition("bad: 10 of")[0]
     assert [one["name"] for one in done.json["changes"]] == ["toyfille", "toyfillf"]
-    same = project.envgen("bisect", "envgen.lock", "envgen.lock", "--yes", code=6)
+
+
+@pytest.mark.parametrize("side", ["envgen.lock", "HEAD", "toy==3.0"])
+def test_a_lock_a_revision_and_a_release(project: Project, side: str) -> None:
+    for words in (["init", "-q"], ["add", "envgen.yaml", "envgen.lock"], ["commit", "-qm", "one", "--allow-empty"]):
+        who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+        subprocess.run(["git", *who, *words], cwd=project.root, check=True)
+    same = project.envgen("bisect", side, side, "--yes", code=6)
     assert "both sides lock the same" in same.err

@@ -183,7 +183,7 @@ def test_who_pins_it_and_what_the_owner_insists_on(toy: Toy) -> None:
         install: {dependencies: true}
 """
     text = before["envgen.yaml"].decode()
-    file.write_text(text.replace("    services:\n", source + "    services:\n"))
+    file.write_text(text.replace("    targets:\n", source + "    targets:\n"))
     try:
         toy.envgen("lock")
         stale = toy.envgen("upgrade", "speed==2.0", *KEEP, code=6)

@@ -233,9 +233,9 @@ profiles:
 
 
 @contextlib.contextmanager
-def toy_project(make: Callable[..., Project], name: str, top: Path) -> Iterator[Project]:
+def toy_project(make: Callable[..., Project], name: str, top: Path, base: str = "") -> Iterator[Project]:
     """A project that serves toyserver from an index below ``top``; its base and images go with it."""
-    base = lean_base(f"{name}base:1")
+    base = base or lean_base(f"{name}base:1")
     gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
     with index(top, gateway) as address:
         yield make(name, PROJECT.replace("BASE", base).replace("INDEX", address).replace("PORT", str(free_port())))
