@@ -123,6 +123,8 @@ class Soak:
         self.engine = engine
         self.state = server.server.project.root / ".envgen"
         self.outcomes: list[Outcome] = []
+        self.before: dict[str, int] = {}
+        self.after: dict[str, int] = {}
         self.unit: Unit
         self.watched: list[dict[str, int]] = []  # after the start of each half, and at its end
         self.client = Client(server)
@@ -207,7 +209,7 @@ class Soak:
         self.state.mkdir(exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}m", "tmpfs", self.state], check=True)
         try:
-            before = self.leftovers()
+            self.before = self.leftovers()
             self.client.start()
             bag: list[str] = []
             chance, faults = random.Random(self.seed), self.faults()
@@ -223,7 +225,7 @@ class Soak:
             self.client.ends = True
             self.client.join(60)
             self.server.server.project.envgen("down", "-p", "cpu", code=None)
-            after = self.leftovers()
+            self.after = self.leftovers()
             shutil.copytree(self.state / "crash", self.folder / "crash", dirs_exist_ok=True)
         finally:
             self.client.ends = True
@@ -231,7 +233,8 @@ class Soak:
         report = {
             "seed": self.seed, "minutes": round((time.monotonic() - self.began) / 60, 1),
             "answered": len(self.client.served) - 1, "unanswered": self.client.failures,
-            "faults": [asdict(one) for one in self.outcomes], "watching": self.watched, "before": before, "after": after,
+            "faults": [asdict(one) for one in self.outcomes], "watching": self.watched,
+            "before": self.before, "after": self.after,
         }  # fmt: skip
         (self.folder / "report.json").write_text(json.dumps(report, indent=1))
         return report

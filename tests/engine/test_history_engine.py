@@ -48,7 +48,7 @@ def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     by_hand(BASE, "1.0")
     text = FILE.replace("PROGRAM", json.dumps(PROGRAM)).replace("PORT", str(free_port()))
     yield make_project(NAME, text)
-    docker("image", "rm", "-f", OURS, check=False)
+    docker("image", "rm", "-f", OURS, f"{NAME}:prod-before", check=False)
 
 
 def test_a_package_changed_by_hand_in_the_base_image_is_named(project: Project) -> None:
