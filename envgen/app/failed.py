@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from envgen.app.history import since_it_worked
 from envgen.deployment.service import LiveService
 from envgen.errors import ServiceError
-from envgen.serve.ended import SHOWN, StartFailure, cause_in, in_profile
+from envgen.serve.ended import SHOWN, StartFailure, cause_in, with_profile_named
 from envgen.serve.start import Say
 from envgen.text import progress, shorten
 
@@ -51,7 +51,7 @@ def failed(
     if kept:
         shown.append(f"crash bundle: {kept}")
         shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")
-    fix = in_profile(cause.cure, service.profile, name) or failure.hint or hint
+    fix = with_profile_named(cause.cure, service.profile, name) or failure.hint or hint
     return ServiceError("\n  ".join([text, *shown]), hint=fix or _closer_look(service, failure))
 
 

@@ -226,7 +226,7 @@ def ask_release(
     if without_gpu:
         return []
     notes = [prediction.chosen] if prediction.chosen else []
-    notes += made_for_it(prediction)
+    notes += notes_on_unused_kernels(prediction)
     notes += _memory_notes(service, prediction)
     notes += _compile_notes(service, large_module(prediction.known))
     notes += [f"not asked: {one}" for one in judged.unasked]
@@ -283,7 +283,7 @@ def _refused(refusal: Refusal, service: LiveService) -> Problem:
     return Problem(message, hint=f"`{up} {without}` leaves it out; {anyway}")
 
 
-def made_for_it(prediction: Prediction) -> list[str]:
+def notes_on_unused_kernels(prediction: Prediction) -> list[str]:
     """A line where kernels that are made for this GPU fit and are not used."""
     names = unused_family(prediction.known)
     flags = f"`envgen predict {prediction.service}` has their flags" if names else ""
@@ -350,7 +350,7 @@ def findings(prediction: Prediction, context: Context) -> list[Finding]:
         }
         reported.append(ok(f"{name}: {prediction.chosen}", **facts))
     reported += [_not_asked(name, one, context) for one in judged.unasked]
-    reported += [info(f"{name}: {one}") for one in made_for_it(prediction)]
+    reported += [info(f"{name}: {one}") for one in notes_on_unused_kernels(prediction)]
     return reported + [info(f"{name}: {one}") for one in judged.warnings]
 
 

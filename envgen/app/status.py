@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from envgen.app import lock, prune
-from envgen.app.cluster.machines import nodes_of, reach
+from envgen.app.cluster.machines import connect_all, nodes_of
 from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
 from envgen.app.upgrade.trial import upgrade_state
@@ -46,7 +46,7 @@ def look(session: Session) -> dict[str, Any]:
     }
     first = deployment = session.deployment()
     try:
-        reached, lost = reach(deployment, nodes_of(profile), PATIENCE)
+        reached, lost = connect_all(deployment, nodes_of(profile), PATIENCE)
         state["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise with_plugin(next(iter(lost.values())), "compose")

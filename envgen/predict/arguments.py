@@ -16,7 +16,7 @@ _FRAME = re.compile(
 
 
 def key_of(message: str, service: Service) -> str:
-    """The key below the service that the parser's ``message`` is about; "" where it can't be told."""
+    """The key below the service that the parser's ``message`` is about; "" where that is unknown."""
     named = re.search(
         r"(?:argument|unrecognized arguments:) (-[\w.-]+)|^invalid ([\w-]+):", message
     )

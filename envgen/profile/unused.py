@@ -218,7 +218,7 @@ def _above_package(profile: Profile, source: Source) -> str:
 
 
 def _lacks_gpus(profile: Profile, service: Service, flag: str) -> bool:
-    """Whether vLLM has more ranks than one machine has GPUs for it; told at the first flag of
+    """Whether vLLM has more ranks than one machine has GPUs for it; reported at the first flag of
     ``RANKS``.
     """
     if not service.is_vllm or service.cluster is not None:

@@ -290,7 +290,7 @@ def known_of(deployment: Deployment, container: Container | None) -> Circumstanc
     return circumstances(container, profile=deployment.profile, lock=deployment.lock)
 
 
-def in_profile(cure: str, profile: Profile, service: str) -> str:
+def with_profile_named(cure: str, profile: Profile, service: str) -> str:
     """``cure`` with the service and the profile in its commands."""
 
     def named(command: re.Match[str]) -> str:

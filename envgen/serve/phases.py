@@ -64,7 +64,7 @@ _BAR = re.compile(r"\d+/\d+ \[(?:(\d+):)?(\d+):(\d\d)<")
 _COMPILER = re.compile(r"\b(ninja|nvcc|cicc|ptxas|cc1plus)\b")
 LOOK = 5.0  # seconds between two looks for compilers
 _SHARE = re.compile(r",?( file)? ?(\d+)(?: %| of (\d+))$")
-SHORT = 1.0  # seconds; what took less is not told
+SHORT = 1.0  # seconds; a shorter phase is not reported
 
 
 class StartProgress:

@@ -21,7 +21,7 @@ from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, 
 from envgen.explain import Explanation
 from envgen.profile.service import Ready, Service
 from envgen.serve import preflight
-from envgen.serve.ended import StartFailure, in_profile, log_text
+from envgen.serve.ended import StartFailure, log_text, with_profile_named
 from envgen.serve.notices import notices
 from envgen.serve.readiness import Readiness
 from envgen.serve.wait import ReadyResult, Waiter
@@ -318,7 +318,7 @@ def install(start: Start, *how: str) -> None:
     what = f"the mounted sources could not be installed (exit code {done.code})"
     cause = cause_of(lines)
     if cause and cause.rule in ("no_space", "undeclared_dependency"):
-        hint = in_profile(cause.cure, service.profile, service.name)
+        hint = with_profile_named(cause.cure, service.profile, service.name)
         raise ServiceError(f"{what}: {cause.cause}", hint=hint)
     if lines:
         what += f": {lines[-1].removeprefix('envgen: ')}"

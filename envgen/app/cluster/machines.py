@@ -123,7 +123,7 @@ def connected(deployment: Deployment, nodes: Sequence[str]) -> Machines:
     image.
     """
     profile = deployment.profile
-    reached, lost = reach(deployment, nodes)
+    reached, lost = connect_all(deployment, nodes)
     if not reached:
         return Machines(profile, lost=lost)
     first = next(iter(reached.values())).with_cached(profile=profile)
@@ -153,7 +153,7 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
     return list(places)
 
 
-def reach(
+def connect_all(
     deployment: Deployment, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Deployment], dict[str, EngineError]]:
     """Connect to machines at once. Returns those that answer (within ``seconds``), and the errors

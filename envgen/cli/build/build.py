@@ -18,7 +18,7 @@ from envgen.app.status import drift
 from envgen.cli.common import print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import BuildResult
 from envgen.errors import BuildError, ExitCode
-from envgen.serve.ended import in_profile
+from envgen.serve.ended import with_profile_named
 from envgen.text import progress, short_id, shorten
 
 SHOWN_LINES = 25  # of a step that failed
@@ -101,7 +101,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
         what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif result.exit_code is None and result.notes:
         what += f"\n    {shorten(result.notes.splitlines()[-1], 500)}"
-    hints = [in_profile(cause.cure, outcome.deployment.profile, "SERVICE")] if cause else []
+    hints = [with_profile_named(cause.cure, outcome.deployment.profile, "SERVICE")] if cause else []
     error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
     error.details = _document(outcome)
     return error

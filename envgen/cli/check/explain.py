@@ -23,7 +23,7 @@ from envgen.explain import Explanation
 from envgen.explain.read import LogReport, read_log
 from envgen.explain.unknown import in_words
 from envgen.files import state_dir
-from envgen.serve.ended import in_profile
+from envgen.serve.ended import with_profile_named
 from envgen.text import counted, shorten, visible
 
 
@@ -139,12 +139,13 @@ def _fitted(
     profile = session.profile()
     service = failure.service or "SERVICE"
     fitted = [
-        replace(known, cure=in_profile(known.cure, profile, service)) for known in explanations
+        replace(known, cure=with_profile_named(known.cure, profile, service))
+        for known in explanations
     ]
     if failure.service and fitted:
         live = LiveService(session.deployment(), service)
-        if told := failures.asked(live, fitted[0].evidence):
-            cause = f"{fitted[0].cause} (asked its image: {visible(told)})"
+        if reply := failures.asked(live, fitted[0].evidence):
+            cause = f"{fitted[0].cause} (asked its image: {visible(reply)})"
             fitted[0] = replace(fitted[0], cause=cause)
     return tuple(fitted)
 

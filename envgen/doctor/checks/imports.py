@@ -148,7 +148,7 @@ def ways(cells: Sequence[Imported], everything: Iterable[Imported]) -> str:
     )
 
 
-def starter(wrong: WrongImport, probe: Probe) -> str:
+def file_that_changed_sys_path(wrong: WrongImport, probe: Probe) -> str:
     """The file that put the deciding entry on sys.path, or that started the import hook; "" if none
     is known.
     """
@@ -180,7 +180,7 @@ def decided_by(wrong: WrongImport, context: Context, probe: Probe) -> str:
     """The entry or finder that decided, in words."""
     entry = wrong.entry
     how = wrong.cells[0].how
-    by = starter(wrong, probe)
+    by = file_that_changed_sys_path(wrong, probe)
     if entry is None:
         if wrong.finder in ("", "PathFinder"):
             return "no entry of sys.path"
@@ -229,7 +229,7 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
     if wrong.entry in on_path and not in_checkout:
         return remedies.python_path(context, without=[str(wrong.entry)])
     if wrong.case in (Case.SHADOWED, Case.OTHER_COPY, Case.FROM_ELSEWHERE) and (
-        by := starter(wrong, probe)
+        by := file_that_changed_sys_path(wrong, probe)
     ):
         editable = wrong.entry is None and "__editable__" in wrong.finder
         return (

@@ -66,7 +66,7 @@ def probe_ran(context: Context) -> Findings:
 
 @check("mounts.sources", Section.INSIDE, needs="probe")
 def source_mounts(context: Context, probe: Probe) -> Findings:
-    """Each mounted checkout is the folder of now, and the container's user may write to it."""
+    """Each mounted checkout is the folder that is there now, and the container's user may write to it."""
     folders = {folder.path: folder for folder in probe.folders if folder.mounted}
     for name, source in context.profile.mounted_sources.items():
         folder = folders.get(str(source.mount))

@@ -227,7 +227,7 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
             return warning(
                 title,
                 evidence,
-                "its library of now",
+                "the library that is there now",
                 remedies.restart(there),
                 case="older",
                 **facts,
@@ -246,7 +246,7 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
                 return warning(
                     title,
                     evidence,
-                    "its code of now",
+                    "the code that is there now",
                     remedies.restart(there),
                     case="older",
                     **facts,

@@ -60,7 +60,7 @@ class OneWorker:
 
 
 @contextlib.contextmanager
-def workers(config: Any) -> Iterator[None]:
+def fake_process_groups(config: Any) -> Iterator[None]:
     """Sets the release's process groups, with this process as the first; it builds all pipeline
     stages.
     """
@@ -85,7 +85,7 @@ def workers(config: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watching_linear(report: Doc) -> Iterator[None]:
+def record_linear_kernel_queries(report: Doc) -> Iterator[None]:
     """Notes for which layers linear kernels are asked, and then asks the other kernels of the same
     lists about them.
     """
@@ -143,7 +143,9 @@ def build(config: Any, report: Doc, draft: Any = None) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(config.model_config.dtype)
     try:
-        with workers(config), on_meta(), uncompiled(), watching_linear(report):
+        with fake_process_groups(config), on_meta(), uncompiled(), record_linear_kernel_queries(
+            report
+        ):
             return initialize(config) if draft is None else initialize(config, model_config=draft)
     finally:
         torch.set_default_dtype(before)

@@ -52,12 +52,12 @@ def unloadable(report: Doc) -> None:
         try:
             ctypes.CDLL(path)
         except OSError as problem:
-            empty(name, "empty: %s" % problem, report)
+            install_stub_module(name, "empty: %s" % problem, report)
     if not has_compiled_code():
         answer_no(report)
 
 
-def empty(name: str, how: str, report: Doc) -> None:
+def install_stub_module(name: str, how: str, report: Doc) -> None:
     """An empty module under the name of a compiled one."""
     stub = sys.modules[name] = type(sys)(name)
     stub.__dict__["__file__"] = EMPTY
@@ -80,7 +80,7 @@ def imported(name: str, report: Doc) -> Any:
                 raise NotAskable(
                     "import %s: %s: %s" % (name, type(problem).__name__, problem)
                 ) from None
-            empty(missing, "empty: %s" % problem, report)
+            install_stub_module(missing, "empty: %s" % problem, report)
             answer_no(report)
     raise NotAskable("import %s: too many compiled modules are missing" % name)
 

@@ -171,7 +171,7 @@ def test_the_page_has_every_rule_as_it_is_now() -> None:
 
 
 def test_cures_name_commands_that_take_a_profile() -> None:
-    """``in_profile`` adds it; that each can be typed is in tests/unit/cli."""
+    """``with_profile_named`` adds it; that each can be typed is in tests/unit/cli."""
     context = click.Context(cli.main)
     for words in [words.split() for rule in rules() for words in re.findall(r"`envgen ([^`]*)`", rule.cure)]:
         found = cli.main.get_command(context, words[0])

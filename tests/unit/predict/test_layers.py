@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from envgen.inside.predict import layers, release
-from envgen.inside.predict.layers import chosen, subject, watching_linear
+from envgen.inside.predict.layers import chosen, record_linear_kernel_queries, subject
 from envgen.inside.predict.main import answer
 from envgen.inside.predict.release import Lines
 
@@ -106,7 +106,7 @@ def test_each_linear_backend_is_asked_about_a_layer_that_was_built(monkeypatch: 
     monkeypatch.setitem(sys.modules, "vllm.model_executor.kernels.linear", module)
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     found: dict[str, Any] = {"platform": {"capability": [12, 1]}, "stubs": []}
-    with watching_linear(found):
+    with record_linear_kernel_queries(found):
         assert New.can_implement("a layer") == (True, None)
     assert isinstance(vars(Old)["can_implement"], classmethod) and "can_implement" not in vars(New)
     assert {one["backend"]: (one["verdict"], one["args"], one["reason"]) for one in found["backends"]} == {

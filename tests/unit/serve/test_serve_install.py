@@ -16,7 +16,7 @@ from envgen.deployment.service import LiveService
 from envgen.errors import EnvgenError, RefusedError, ServiceError
 from envgen.profile.model import Profile
 from envgen.serve import start as starts
-from envgen.serve.ended import StartFailure, in_profile
+from envgen.serve.ended import StartFailure, with_profile_named
 from envgen.serve.start import CREATE, INSTALL, Start, Step, install
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
@@ -67,7 +67,7 @@ def test_why(text: str, reason: str, hint: str) -> None:
     ],
 )  # fmt: skip
 def test_the_commands_of_a_cure_name_the_profile(variant: str, cure: str, expected: str) -> None:
-    assert in_profile(cure, replace(profile(name="prod"), variant=variant), "web") == expected
+    assert with_profile_named(cure, replace(profile(name="prod"), variant=variant), "web") == expected
 
 
 class Engine:
