@@ -47,6 +47,18 @@ def or_none(ask: Callable[[], T]) -> T | None:
         return None
 
 
+def asked(ask: Callable[[], T]) -> T | None:
+    """What the engine is asked; None if that fails, but EngineError where it does not answer: what
+    was not asked must not be missing without a word.
+    """
+    try:
+        return ask()
+    except EngineError:
+        raise
+    except (EnvgenError, OSError):
+        return None
+
+
 def folders(profile: Profile, service: str) -> list[str]:
     """The folders to start Python in: those of the service and of a shell, each checkout and its
     parent, / and ~.
@@ -153,7 +165,10 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         for one in containers
         if one.state == "running" and profile.sources
     }
-    facts = _look(subject, service, containers)
+    try:
+        facts = _look(subject, service, containers)
+    except EngineError as problem:
+        return _without_engine(subject, problem)
     if container is not None and container.state == "running" and service in profile.services:
         facts["differing"] = or_none(lambda: _differing(deployment, container))
     is_alone = probing is None and subject.may_start and facts["image"] is not None
@@ -244,8 +259,8 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
     deployment = subject.deployment
     profile = subject.deployment.profile
     engine = subject.deployment.engine
-    info = or_none(engine.info)
-    image = or_none(lambda: deployment.image)
+    info = asked(engine.info)
+    image = asked(lambda: deployment.image)
     local = info is not None and info.local
     machine = promised.compose_environment(profile, deployment.root) if local else {}
     folders = {
@@ -265,8 +280,8 @@ def _look(subject: Subject, service: str, containers: Sequence[Container]) -> di
         "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
         "unpatched": lacking(deployment.profile, deployment.root) if local else {},
         "digest": or_none(lambda: deployment.rendered.digest) or "",
-        "stale": or_none(lambda: deployment.image_problems),
-        "other_base": or_none(lambda: deployment.other_base) or "",
+        "stale": asked(lambda: deployment.image_problems),
+        "other_base": asked(lambda: deployment.other_base) or "",
         "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
         **_own_compose(deployment),
     }

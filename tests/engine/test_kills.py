@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -15,19 +16,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hub_server import Hub, model_files, serve
 from local import until
-from projects import Finished, Project
+from projects import Finished, Project, docker
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 KILLS = int(os.environ.get("ENVGEN_EXAMPLES", "4"))
-VERBS = ("render", "lock", "clear", "build")
+VERBS = ("render", "lock", "clear", "recipe", "build")
 FILE = """
 profiles:
   prod:
     mode: production
     caches: {flashinfer: {path: /root/.cache/flashinfer}}
     services: {web: {command: [sleep, infinity]}}
+"""
+SERVER = b"""
+  server:
+    extends: prod
+    services: {web: {command: [vllm, serve, x], ports: ["127.0.0.1:8000:8000"], ready: {port: 8000}}}
+"""
+MODEL = """
+  pip: {tools: [huggingface_hub]}
+  caches: {huggingface: {path: /hf, host: cache}}
+profiles:
+  prod:
+    mode: production
+    services: {web: {command: [sleep, infinity], model: {repo: acme/tiny}}}
 """
 MODULES = """
 for m in page norm rope; do
@@ -120,6 +135,20 @@ def clear(trial: Measurement) -> None:
     assert "page" not in trial.envgen("cache", "list").out
 
 
+def recipe(trial: Measurement) -> None:
+    """The project file has the profile, whole, or has not; a copy of it is nowhere."""
+    file = trial.project.root / "added" / "envgen.yaml"
+    file.parent.mkdir(exist_ok=True)
+    before = (trial.project.root / "envgen.yaml").read_bytes() + SERVER
+    file.write_bytes(before)
+    words = ("recipe", "add", "qwen3.6-35b-a3b", "--extends", "server", "--yes", "-f", "added/envgen.yaml")
+    trial.kill(*words)
+    if file.read_bytes() == before:
+        assert trial.envgen(*words).code == 0
+    assert trial.envgen("config", "-f", "added/envgen.yaml", "-p", "qwen3_6_35b_a3b", "--json").code == 0
+    assert list(file.parent.iterdir()) == [file]
+
+
 def build(trial: Measurement) -> None:
     trial.kill("build", "--no-cache")
 
@@ -138,6 +167,28 @@ def test_kills(project: Project, verb: str) -> None:
     assert [row for row in trial.envgen("prune", "--dry-run", "--json").json["items"] if row["kind"] != "image"] == []
     killed = KILLS // len(VERBS) - trial.ended
     print(f"{verb}: {killed} killed, {trial.ended} had ended", file=sys.stderr)
+
+
+@pytest.mark.usefixtures("own_temporary_folders")
+def test_kills_of_a_download(make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download goes on where it was, is whole in the end, and no container of it is left."""
+    with serve(Hub(model_files(400_000), rate=400_000)) as hub:
+        gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://{gateway}:{hub.port}")
+        trial = Measurement(make_project("envgentestkilled", MODEL))
+        trial.envgen("build")
+        for _ in range(max(KILLS // 2, 1) + 1):
+            trial.kill("model", "pull", "web")
+            assert trial.envgen("model", "check", "--json").json["state"] in ("absent", "partial", "whole")
+            assert trial.envgen("model", "pull", "web").code == 0
+            assert trial.envgen("model", "check", "--json").json["state"] == "whole"
+            until(lambda: not left_of(trial.project), "a container of a killed download is left")
+            shutil.rmtree(trial.project.root / "cache")
+    print(f"{trial.ended} had ended", file=sys.stderr)
+
+
+def left_of(project: Project) -> str:
+    return docker("ps", "-q", "--filter", f"ancestor={project.name}:prod", "--filter", "label=dev.envgen.throwaway")
 
 
 def test_builds_die_with_their_envgen(project: Project) -> None:

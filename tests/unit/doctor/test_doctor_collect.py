@@ -22,6 +22,7 @@ from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.inside.run import Execute
 from envgen.profile.model import Profile
+from envgen.render.outputs import RENDER_LABEL
 from envgen.text import shell_line
 
 
@@ -157,6 +158,23 @@ def test_gather(make: Make, tmp_path: Path) -> None:
     assert context.digest
     # An import, the probe, and what runs.
     assert sorted(argv[1] for argv in engine.asked) == ["-X", "-c", "-c"]
+
+
+@pytest.mark.parametrize("question", ["info", "image", "steps"])
+def test_an_engine_that_goes_silent_is_an_error_and_no_missing_check(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    def silent(*_: object) -> None:
+        raise EngineError("it does not answer in time")
+
+    engine = FakeEngine()
+    subject = deployment(make().profile, tmp_path, engine)
+    labels = {RENDER_LABEL: deployment(make().profile, tmp_path, FakeEngine()).rendered.digest}
+    monkeypatch.setattr(engine, "image", lambda _: replace(IMAGE, labels=labels))
+    monkeypatch.setattr(engine, question, silent)
+    context, found = gather(Subject(subject))
+    assert [one.seen for one in found] == ["it does not answer in time"]
+    assert report.examine(context, found).worst is Severity.ERROR
 
 
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
