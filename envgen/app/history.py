@@ -28,7 +28,7 @@ from envgen.inside import run
 from envgen.redact import redact_secrets
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.serve.start import StartResult
-from envgen.text import visible
+from envgen.text import shorten, visible
 
 FORMAT = 1
 FOLDER = "starts"
@@ -77,11 +77,7 @@ class Change:
     now: str
 
     def __str__(self) -> str:
-        return f"{self.name} {_shown(self.before)} → {_shown(self.now)}"
-
-
-def _shown(value: str) -> str:
-    return value if len(value) <= SHOWN else value[: SHOWN - 3] + "..."
+        return f"{self.name} {shorten(self.before, SHOWN)} → {shorten(self.now, SHOWN)}"
 
 
 def machine_facts(root: Path = Path("/")) -> dict[str, str]:

@@ -7,15 +7,9 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from envgen.engine.box import LIMITS
+
 IDLE = 0x1
-# Bits of nvidia-smi's clocks_event_reasons.active for which clocks fall.
-REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "heat",
-    0x40: "heat, by the hardware",
-    0x80: "power brake",
-}
 _DRAFTS = re.compile(
     r"vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? (\d\S*)"
 )
@@ -55,7 +49,7 @@ def of_gpus(lines: Iterable[str]) -> dict[str, float]:
         memory[index] = max(memory.get(index, 0.0), used)
         if not active & IDLE:
             working += 1
-            reasons.update(name for bit, name in REASONS.items() if active & bit)
+            reasons.update(name for bit, name in LIMITS.items() if active & bit)
             watts[index].append(power)
     found = {f"slowed: {name}": 100 * count / working for name, count in reasons.items()}
     found["watts"] = sum(map(statistics.fmean, watts.values()))

@@ -36,8 +36,8 @@ _FIELDS = (
 # setting.
 LIMITS = {
     0x8: "hardware slowdown",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
+    0x20: "heat",
+    0x40: "heat, by the hardware",
     0x80: "power brake",
     0x4: "power cap",
 }

@@ -17,19 +17,6 @@ from envgen.text import GIB
 ROOT = Path("/")
 
 
-def problems(needed: ByteSize | None, floor: str) -> list[Problem]:
-    """Less memory than a service needs, or no more than its guard keeps free (``floor``)."""
-    return [*(too_little(needed.bytes) if needed else []), *too_low(floor)]
-
-
-def notes(service: str, needed: ByteSize | None, floor: str, *, unified: bool) -> list[str]:
-    """What may still go wrong where there are no ``problems``."""
-    return [
-        *(in_page_cache(needed.bytes, unified=unified) if needed else []),
-        *plan(service, floor),
-    ]
-
-
 def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
     """A problem if less than ``needed`` bytes are available, also when a driver was waited for."""
     available = meminfo(root).get("MemAvailable", needed)

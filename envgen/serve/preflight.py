@@ -85,8 +85,10 @@ def check(
     notes = list[str]()
     if deployment.is_local and not containers:
         needed = service.described.needs_memory
-        unified = profile.gpu is not GpuMode.NONE
-        notes += memory.notes(name, needed, service.memory_floor, unified=unified)
+        if needed:
+            has_gpu = profile.gpu is not GpuMode.NONE
+            notes += memory.in_page_cache(needed.bytes, unified=has_gpu)
+        notes += memory.plan(name, service.memory_floor)
         if profile.shares_memory:
             notes += memory.not_returned()
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
@@ -155,8 +157,11 @@ def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
         problems += _mounts(deployment)
         problems += _own_mounts(service)
         problems += deployment.missing_files
+        needed = service.described.needs_memory
+        if needed and not running:
+            problems += memory.too_little(needed.bytes)
         if not running:
-            problems += memory.problems(service.described.needs_memory, service.memory_floor)
+            problems += memory.too_low(service.memory_floor)
     if deployment.lacks_gpu:
         problems.append(deployment.lacks_gpu)
     return tuple(problems)

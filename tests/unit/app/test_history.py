@@ -30,7 +30,7 @@ GOOD = {
          "driver 580.142 → 590.44, kernel 6.17.0 → 7.0.1; image, lock and command are the same"),
         ({"lock": "cc", "image": "dd"}, "image aa11 → dd, lock bb22 → cc; command is the same"),
         ({"GPU 0": "H200", "command": "x" * 90},
-         f"command serve m → {'x' * 57}..., GPU 0 GB10 → H200; image and lock are the same"),
+         f"command serve m → {'x' * 59}…, GPU 0 GB10 → H200; image and lock are the same"),
     ],
 )  # fmt: skip
 def test_the_most_suspicious_change_comes_first(tmp_path: Path, now: dict[str, str], text: str) -> None:

@@ -139,7 +139,7 @@ Row = tuple[str, Callable[[Make], Context], str, str, str, str]  # check, contex
 CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.kernel", "kho"): given(box=KHO),
     ("host.clocks", "latched"): box(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96)),
-    ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("software thermal",))),
+    ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("heat",))),
     ("host.memory", "driver"): box(memory={**SPARK.memory, "MemFree": 80 * GIB}),
     ("host.blocks", "killer"): box(killers={"earlyoom": 13 * GIB}),
     ("compose.own", "broken"): given(own_trouble="Compose refuses it", sets=OWN),

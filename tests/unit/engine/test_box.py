@@ -19,7 +19,7 @@ HOT = "NVIDIA H100 80GB HBM3, 655.10, 1410, 1980, 86, 100, 0x0000000000000024\n"
 def test_gpus() -> None:
     idle, hot = box.parse_gpus(GB10 + HOT)
     assert (idle.name, idle.power, idle.clock, idle.limits) == ("NVIDIA GB10", 4.38, 208, ())
-    assert hot.limits == ("software thermal", "power cap") and hot.temperature == 86
+    assert hot.limits == ("heat", "power cap") and hot.temperature == 86
     (unknown,) = box.parse_gpus("NVIDIA GB10, [N/A], [N/A], [N/A], [N/A], [N/A], 0x0\n")
     assert (unknown.power, unknown.clock, unknown.load) == (None, None, None)
 
