@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 NAME = "envgentestpairup"
 CANDIDATE = f"{NAME}:prod-candidate"
+MACHINES = {name: number - 100 for name, number in NUMBERS.items()}  # not those of the tests beside these
 KEEP = ("--yes", "--keep", "--json")
 
 
@@ -39,10 +40,10 @@ def pair(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPath
         made.envgen("build")
         image = tmp_path_factory.mktemp("image") / "image.tar"
         docker("save", "-o", str(image), f"{NAME}:prod", timeout=300)
-        with machines_up(Path(f"/tmp/{NAME}-{os.getpid()}"), NUMBERS, image) as up:
+        with machines_up(Path(f"/tmp/{NAME}-{os.getpid()}"), MACHINES, image) as up:
             pair = replace(up, folder=made.root, env={**up.env, "DOCKER_HOST": os.environ["DOCKER_HOST"]})
             pair.write()
-            for node in NUMBERS:
+            for node in MACHINES:
                 model = made.root / "models" / node / "tiny"
                 model.mkdir(parents=True)
                 (model / "config.json").write_text("{}")
@@ -60,7 +61,7 @@ def image(pair: Pair, node: str, tag: str = "prod") -> str:
 def runs(pair: Pair) -> dict[str, str]:
     """The release on each machine, as its log says."""
     found = {}
-    for node in NUMBERS:
+    for node in MACHINES:
         container = pair.docker(node, "ps", "-q", "--filter", f"name={NAME}-prod-serve").strip()
         found[node] = pair.docker(node, "logs", container).splitlines()[0].split()[1] if container else ""
     return found
@@ -68,14 +69,14 @@ def runs(pair: Pair) -> dict[str, str]:
 
 def load(pair: Pair) -> None:
     """As the hint says: the candidate is built here, and each machine needs it."""
-    for node in NUMBERS:
+    for node in MACHINES:
         argv = ["bash", "-c", f"docker save {CANDIDATE} | docker --context {node} load"]
         subprocess.run(argv, env=pair.env, check=True, capture_output=True)
 
 
 def test_left_kept_and_back(pair: Pair) -> None:
     files = {path: (pair.folder / path).read_bytes() for path in ("envgen.yaml", "envgen.lock")}
-    before = {node: image(pair, node) for node in NUMBERS}
+    before = {node: image(pair, node) for node in MACHINES}
     assert runs(pair) == {"spark-1": "1.0", "spark-2": "1.0"}
     lacking = pair.envgen("upgrade", "toy==1.4", *KEEP, code=6)
     assert f"docker save {CANDIDATE} | docker --context spark-1 load" in lacking.stderr
@@ -83,16 +84,16 @@ def test_left_kept_and_back(pair: Pair) -> None:
     left = pair.envgen("upgrade", "toy==1.4", *KEEP, code=1)
     assert "-50 %" in left.stdout + left.stderr
     assert runs(pair) == {"spark-1": "1.0", "spark-2": "1.0"}
-    assert {node: image(pair, node) for node in NUMBERS} == before
+    assert {node: image(pair, node) for node in MACHINES} == before
 
     pair.envgen("upgrade", "toy==1.1", *KEEP, code=6)
     load(pair)
     kept = json.loads(pair.envgen("upgrade", "toy==1.1", *KEEP).stdout)
     assert kept["kept"] and runs(pair) == {"spark-1": "1.1", "spark-2": "1.1"}
-    assert {node: image(pair, node, "prod-before") for node in NUMBERS} == before
-    assert not any(image(pair, node, "prod-candidate") for node in NUMBERS)
+    assert {node: image(pair, node, "prod-before") for node in MACHINES} == before
+    assert not any(image(pair, node, "prod-candidate") for node in MACHINES)
 
     pair.envgen("upgrade", "--back")
     assert runs(pair) == {"spark-1": "1.0", "spark-2": "1.0"}
-    assert {node: image(pair, node) for node in NUMBERS} == before
+    assert {node: image(pair, node) for node in MACHINES} == before
     assert {path: (pair.folder / path).read_bytes() for path in files} == files

@@ -102,10 +102,9 @@ class UpgradeTrial:
             return replace(earlier, command=self.command, of=self.candidate.tried.of, rows=rows)
         services = services_of(deployment)
         rows = {}
-        if NOTHING in services.values() and self.measures:
+        if not services and self.measures:
+            services = {main_service(deployment.profile): NOTHING}
             progress("nothing runs, so the candidate is compared with nothing")
-        elif NOTHING in services.values():
-            services = {}
         for name, variant in services.items():
             if variant != NOTHING and self._is_measured(name):
                 rows[name] = self._row(self.session.with_(variant=variant), name, lambda: 0.0)
@@ -187,14 +186,12 @@ class UpgradeTrial:
 
 
 def services_of(deployment: Deployment) -> dict[str, str]:
-    """The services that run, with their variants; the main one, where nothing runs."""
-    profile = deployment.profile
-    running = {
+    """The services that run, with their variants."""
+    return {
         one.service: one.labels.get(VARIANT_LABEL, "")
         for one in deployment.containers(all=False)
-        if one.service in profile.services
+        if one.service in deployment.profile.services
     }
-    return running or {main_service(profile): NOTHING}
 
 
 def asked_before(session: Session, made: Session) -> Iterator[str]:
@@ -206,17 +203,19 @@ def asked_before(session: Session, made: Session) -> Iterator[str]:
     except EnvgenError as error:
         yield f"  flags and kernels are known after the build: {error.problems[0].message}"
         return
-    for name, variant in services_of(head_of(session.deployment())).items() if code else ():
-        form = session.with_(variant=variant.replace(NOTHING, ""))
-        service = LiveService(form.deployment(), name)
+    head = head_of(session.deployment())
+    asked = services_of(head) or {main_service(head.profile): ""}
+    for name, variant in asked.items() if code else ():
+        form = session.with_(variant=variant)
+        service = LiveService(head_of(form.deployment(), name), name)
         try:
             new = ask_release(service, replaced=True, code=code)
         except PreflightError as error:
             _, *refused = error.problems
             hint = f"change it in {session.loaded().project.file.name}, and type the same again"
             refused[-1] = replace(refused[-1], hint=hint)
-            head = Problem("nothing was built, and what runs was not touched:")
-            raise RefusedError(problems=(head, *refused)) from None
+            first = Problem("nothing was built, and what runs was not touched:")
+            raise RefusedError(problems=(first, *refused)) from None
         yield from apart(ask_release(service, replaced=True), new)
 
 

@@ -77,17 +77,14 @@ def command(
         progress(f"  {unit}  {before or '-'}  →  {after or '-'}")
     if not yes and not ask(f"{name} is stopped, and started once a step. Do it?"):
         raise RefusedError("nothing was changed", hint="add --yes")
-    units = sorted(found.run())
-    rows = [
-        {"name": one, "good": found.differing[one][0], "bad": found.differing[one][1]}
-        for one in units
-    ]
-    lines = []
-    for row in rows:
-        lines.append(f"{row['name']}  {row['good'] or '-'}  →  {row['bad'] or '-'}")
-        row["changelog"] = changelog(session, row["name"], row["bad"])
-        lines += [f"  its changes: {row['changelog']}"] if row["changelog"] else []
-    pins = ", ".join(f'"{row["name"]}=={row["good"]}"' for row in rows if " " not in row["name"])
-    lines += [f"  until it is fixed: pip: {{deps: [{pins}]}}"] if pins else []
+    rows, lines, pins = [], [], []
+    for one in sorted(found.run()):
+        before, after = found.differing[one]
+        address = changelog(session, one, after)
+        rows.append({"name": one, "good": before, "bad": after, "changelog": address})
+        lines.append(f"{one}  {before or '-'}  →  {after or '-'}")
+        lines += [f"  its changes: {address}"] if address else []
+        pins += [f'"{one}=={before}"'] if " " not in one else []
+    lines += [f"  until it is fixed: pip: {{deps: [{', '.join(pins)}]}}"] if pins else []
     document = {"changes": rows, "tried": len(found.rows)}
     return answer(document, [f"the first bad change, after {len(found.rows)} steps:", *lines])
