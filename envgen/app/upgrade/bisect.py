@@ -26,7 +26,7 @@ from envgen.bench import record
 from envgen.engine import process
 from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
 from envgen.lock.ask import Upgrade
-from envgen.lock.model import FILE_NAME, Lock, PythonLock, read_lock
+from envgen.lock.model import FILE_NAME, Lock, PythonLock, changes, read_lock
 from envgen.patches.wheel import released
 from envgen.profile import tree
 from envgen.text import progress
@@ -102,11 +102,7 @@ class Bisection:
     def __post_init__(self) -> None:
         self.profile = self.session.profile().name
         before, after = (_versions(side.lock, self.profile) for side in self.sides)
-        self.differing = {
-            name: (before.get(name, ""), after.get(name, ""))
-            for name in sorted({*before, *after})
-            if before.get(name) != after.get(name)
-        }
+        self.differing = {one.name: (one.before, one.after) for one in changes(before, after)}
         self.path = files.state_dir(self.session.loaded().project.root, "state") / (
             f"bisect-{self.profile}.json"
         )
@@ -126,23 +122,23 @@ class Bisection:
                 self.path.unlink(missing_ok=True)
                 raise RefusedError(f"GOOD and BAD do not differ in `{self.test}`, beyond its noise")
             while between := self._between(low, high):
-                if self.is_bad(stage, between[0]):
-                    high = between[0]
+                if self.is_bad(stage, between):
+                    high = between
                 else:
-                    low = between[0]
+                    low = between
         self.path.unlink(missing_ok=True)
         return high - low
 
-    def _between(self, low: Units, high: Units) -> list[Units]:
-        """[a set of units between the two that the resolver takes], as close to the middle as there
-        is one; [] if there is none: the rest moves together.
+    def _between(self, low: Units, high: Units) -> Units | None:
+        """A set of units between the two that the resolver takes, as close to the middle as there
+        is one; None: the rest moves together.
         """
         left = sorted(high - low)
         for count in sorted(range(1, len(left)), key=lambda n: abs(n - len(left) / 2)):
             units = self._closed(low | Units(left[:count]))
             if units is not None and low < units < high:
-                return [units]
-        return []
+                return units
+        return None
 
     # --- one step
 
@@ -151,13 +147,11 @@ class Bisection:
         good, bad = self.sides
         text = bad.text if units else good.text
         draft = paper.Draft(self.session, good.lock, text)
-        profile = draft.made.profile(local=False)
-        for name, source in profile.sources.items():
+        for name, source in draft.made.profile(local=False).sources.items():
             wheel = source.origin.wheel
             if wheel is not None and wheel.version:
-                side = bad if wheel.name in units else good
-                version = _versions(side.lock, self.profile).get(wheel.name, wheel.version)
-                draft.pin(name, version)
+                pins = _versions((bad if wheel.name in units else good).lock, self.profile)
+                draft.pin(name, pins.get(wheel.name, wheel.version))
         lock = Lock(
             _chosen(good.lock.images, bad.lock.images, units, "image "),
             _chosen(good.lock.git, bad.lock.git, units, "git "),
@@ -193,10 +187,9 @@ class Bisection:
         except EnvgenError:
             return None
         now = _versions(made.lock, self.profile)
-        sides = {name: (before, after) for name, (before, after) in self.differing.items()}
-        if any(now.get(name, "") not in both for name, both in sides.items()):
+        if any(now.get(name, "") not in both for name, both in self.differing.items()):
             return None
-        return Units(name for name, (_, after) in sides.items() if now.get(name, "") == after)
+        return Units(one for one, (_, bad) in self.differing.items() if now.get(one, "") == bad)
 
     def is_bad(self, stage: VariantSwitch, units: Units) -> bool:
         """Whether the test fails with BAD's ``units``; tried once, whatever ends this command."""
