@@ -20,7 +20,6 @@ from envgen.app.up import check_all, main_service
 from envgen.app.upgrade import journal, paper
 from envgen.app.upgrade.journal import Pending
 from envgen.bench import record
-from envgen.bench.record import RunRecord
 from envgen.bench.tools import Matrix
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
@@ -86,8 +85,9 @@ class UpgradeTrial:
                     keep_files(self.session, self.candidate)
                     for stage in stages.values():
                         stage.before = stage.now  # nothing to start again
-            if kept:
-                take_image(self.session)
+            if kept:  # its image gets the profile's name
+                fresh = self.session.with_()
+                images.remember(fresh, adopted(fresh))
             journal.forget(root, profile)
         return kept
 
@@ -281,13 +281,10 @@ def known_row(asked: MeasureOptions, folder: Path) -> Row | None:
         if all(run.environment.get(key) == now.get(key) for key in ("image", "flags", "env"))
     ]
     latest = {run.kind: run for run in same if run.outcome not in ("error", record.UNFINISHED)}
+    answers = latest.get("answers")
     speed = latest.get("bench")
-    if "answers" not in latest or speed is None or speed.parameters["pp"] != list(MATRIX.pp):
+    if answers is None or speed is None or speed.parameters["pp"] != list(MATRIX.pp):
         return None
-    return _row_of(latest["answers"], speed)
-
-
-def _row_of(answers: RunRecord, speed: RunRecord) -> Row:
     return blank_row("now") | {
         "verdict": answers.outcome,
         "answers": answers.id,
@@ -332,16 +329,10 @@ def keep_files(session: Session, made: Session) -> None:
     journal.write_together(root, made.profile().name, texts)
 
 
-def take_image(session: Session) -> None:
-    """Give the candidate's image the profile's name on each machine; the old one stays as the one
-    before.
-    """
-    fresh = session.with_()
-    images.remember(fresh, adopted(fresh))
-
-
 def adopted(session: Session) -> Deployment:
-    """The profile on its head; on each machine the image that fits has the profile's name."""
+    """The profile on its head; on each machine the image that fits has the profile's name, and the
+    one that had it stays as the one before.
+    """
     head, *_ = [images.adopt(one) for one in all_machines(session.deployment())]
     return head
 
