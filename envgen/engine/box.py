@@ -142,11 +142,10 @@ def settled(root: Path = Path("/")) -> Box:
     return box
 
 
-def holders(root: Path = Path("/")) -> list[MemoryHolder]:
-    """Who holds this machine's memory: the programs that use a GPU, and the largest others."""
+def largest(machine: Box, root: Path = Path("/")) -> list[MemoryHolder]:
+    """The largest programs, beside those that use a GPU."""
     pages = os.sysconf("SC_PAGE_SIZE")
-    programs = parse_programs(_ask("nvidia-smi", *_PROGRAMS))
-    known = {one.pid for one in programs}
+    known = {one.pid for one in machine.programs}
     others = list[MemoryHolder]()
     for folder in (root / "proc").glob("[0-9]*"):
         pid = int(folder.name)
@@ -157,7 +156,7 @@ def holders(root: Path = Path("/")) -> list[MemoryHolder]:
                 if size >= GIB // 2:
                     others.append(MemoryHolder(pid, name, size))
     others.sort(key=lambda one: -one.bytes)
-    return [*programs, *others[:LARGEST]]
+    return others[:LARGEST]
 
 
 def _read(path: Path) -> str:

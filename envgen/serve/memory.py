@@ -34,8 +34,9 @@ def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
 
 def held_by(root: Path = ROOT) -> str:
     """Who holds the memory of this machine, in words; "" where nobody holds much."""
-    names = ", ".join(map(str, box.holders(root)))
-    return f"held by {names}" if names else box.look(root).left
+    machine = box.look(root)
+    names = ", ".join(map(str, [*machine.programs, *box.largest(machine, root)]))
+    return "; ".join(filter(None, [machine.left, names and f"held by {names}"]))
 
 
 def not_returned() -> list[str]:

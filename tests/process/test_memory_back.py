@@ -33,7 +33,7 @@ def holder() -> Iterator[subprocess.Popen[bytes]]:
 def test_the_process_that_holds_it_is_named_until_it_ends(holder: subprocess.Popen[bytes]) -> None:
     before = meminfo()["MemAvailable"]
     (problem,) = memory.too_little(before + GIB // 2)
-    (found,) = (one for one in box.holders() if one.pid == holder.pid)
+    (found,) = (one for one in box.largest(box.look()) if one.pid == holder.pid)
     assert str(found) in problem.message and "1.0 GiB" in str(found)
     holder.kill()
     holder.wait()
@@ -82,6 +82,12 @@ def test_what_the_driver_keeps_is_said_and_a_program_that_owns_it_is_named(
         spark.uses(f"611, {used}, VLLM::EngineCore\n")
         assert box.settled(spark.root).left == ""
         assert memory.held_by(spark.root) == f"held by VLLM::EngineCore (pid 611{shown})"
+    spark.uses("")
+    (spark.root / "proc/7").mkdir()
+    (spark.root / "proc/7/statm").write_text("900000 800000 1000 1 0 1 0\n")
+    (spark.root / "proc/7/comm").write_text("gnome-shell\n")
+    said = "the driver holds 35.0 GiB that no process owns; held by gnome-shell (pid 7, 3.0 GiB)"
+    assert memory.held_by(spark.root) == said
 
 
 def test_memory_that_comes_back_is_waited_for(spark: Spark) -> None:

@@ -191,25 +191,6 @@ def _note_driver(cache: Shelves, shelf: Shelf, name: str) -> str:
 # FlashInfer's own log of what it compiled (0.7.4), a line of JSON each: FLASHINFER_JIT_BUILD_LOG.
 BUILDS = "jit-builds.jsonl"
 
-
-def seconds_of_builds(cache: Shelves) -> dict[str, list[tuple[float, float]]]:
-    """Module -> (when it ended, seconds) of each of its builds. What can't be read is left out."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    try:
-        lines = tree.read_file(BUILDS, cache.fd).splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            build = json.loads(line)
-            when = float(build["time"])
-            seconds = float(build["seconds"])
-            found.setdefault(str(build["name"]).partition("/")[0], []).append((when, seconds))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return found
-
-
 # From this release on FlashInfer writes build.ninja again if it would differ; before, only if it
 # was missing.
 REWRITES = (0, 6, 11, 1)
@@ -256,8 +237,22 @@ class Judge:
 
     @cached_property
     def builds(self) -> dict[str, list[tuple[float, float]]]:
-        """The builds in FlashInfer's log."""
-        return seconds_of_builds(self.cache)
+        """Module -> (when it ended, seconds) of each build in FlashInfer's log, as far as it can be
+        read.
+        """
+        found: dict[str, list[tuple[float, float]]] = {}
+        try:
+            lines = tree.read_file(BUILDS, self.cache.fd).splitlines()
+        except OSError:
+            return found
+        for line in lines:
+            try:
+                build = json.loads(line)
+                name = str(build["name"]).partition("/")[0]
+                found.setdefault(name, []).append((float(build["time"]), float(build["seconds"])))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+        return found
 
     @cached_property
     def generators(self) -> list[str]:
