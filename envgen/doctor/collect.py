@@ -23,7 +23,7 @@ from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spar
 from envgen.engine import box
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineError, EnvgenError
+from envgen.errors import EngineError, EngineTimeout, EnvgenError
 from envgen.inside import run
 from envgen.inside.jit.shapes import Module
 from envgen.jitcache.service import JitCache
@@ -40,9 +40,11 @@ ALSO = ("flashinfer_jit_cache",)
 
 
 def or_none(ask: Callable[[], T]) -> T | None:
-    """The result; None if it fails."""
+    """The result; None if it fails. EngineTimeout where the engine has gone silent."""
     try:
         return ask()
+    except EngineTimeout:
+        raise
     except (EnvgenError, OSError):
         return None
 
@@ -167,10 +169,10 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     }
     try:
         facts = _look(subject, service, containers)
+        if container is not None and container.state == "running" and service in profile.services:
+            facts["differing"] = or_none(lambda: _differing(deployment, container))
     except EngineError as problem:
         return _without_engine(subject, problem)
-    if container is not None and container.state == "running" and service in profile.services:
-        facts["differing"] = or_none(lambda: _differing(deployment, container))
     is_alone = probing is None and subject.may_start and facts["image"] is not None
     if probing is not None and container is not None:
         probe, trouble = probing.result()
@@ -187,6 +189,10 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
     }
     running = tuple(_in_time(looking[key], late[key]) for key in late if trouble is None)
     tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
+    try:
+        modules = _in_time(listing, None) if listing and trouble is None else None
+    except EngineTimeout as problem:
+        return _without_engine(subject, problem)
     return Context(
         profile,
         service,
@@ -197,7 +203,7 @@ def gather(subject: Subject) -> tuple[Context, list[Finding]]:
         is_temporary=is_alone,
         running=running,
         tried=tried,
-        modules=_in_time(listing, None) if listing and trouble is None else None,
+        modules=modules,
         **facts,
     ), []
 

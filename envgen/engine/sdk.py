@@ -47,6 +47,7 @@ class EngineSession(docker.APIClient):
         if time.monotonic() < self._silent_until:
             raise TimeoutError
         streams = options.pop("stream", False)
+        options["timeout"] = options.get("timeout") or self.timeout  # requests has none by itself
         try:
             response = super().send(request, stream=True, **options)
             return response if streams else read_all(response)

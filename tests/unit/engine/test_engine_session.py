@@ -41,5 +41,9 @@ def test_an_engine_that_does_not_answer_is_left_alone_for_a_while(
             session.containers()
     assert limits == [seconds]
     now[0] += AGAIN
+    with pytest.raises(requests.ReadTimeout):  # what the SDK does not ask itself, such as a log
+        session.get("http+docker://localhost/containers/1/logs", stream=True)
+    assert limits == [seconds] * 2
+    now[0] += AGAIN
     is_sick[0] = False
     assert session.containers() == []
