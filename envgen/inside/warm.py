@@ -91,6 +91,8 @@ def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
         try:
             spec = make()
         except Exception:
+            if tokens(generator) == wanted:  # it is not for this GPU; others may ask the network
+                return None
             continue
         if getattr(spec, "name", "") == name:
             return spec

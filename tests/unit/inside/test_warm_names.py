@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from envgen.inside.warm import arguments
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from envgen.inside.warm import arguments, spec_of
 
 DTYPES = {"bf16": "BF16", "e4m3": "E4M3", "i32": "I32", "fp4_e2m1": "FP4"}
 DECODE = (
@@ -30,3 +34,19 @@ def test_sinks_have_no_encoding_and_a_backend_of_their_own() -> None:
 
 def test_a_dtype_that_this_release_does_not_know() -> None:
     assert arguments(DECODE, {"bf16": "BF16"}) == {}
+
+
+def test_a_module_that_is_not_for_this_gpu_is_looked_for_nowhere_else() -> None:
+    """Other generators may fetch cubins, with minutes of retries where there is no network."""
+    asked = list[str]()
+
+    def make(name: str, error: str = "") -> Any:
+        asked.append(name)
+        if error:
+            raise RuntimeError(error)
+        return SimpleNamespace(name=name)
+
+    known = [("gen_trtllm_moe_module", partial(make, "trtllm_moe"))]
+    own = ("gen_trtllm_comm_module", partial(make, "trtllm_comm", "No supported CUDA architectures"))
+    assert spec_of("trtllm_comm", [*known, own]) is None and asked == ["trtllm_comm"]
+    assert spec_of("trtllm_moe", [*known, own]).name == "trtllm_moe"
