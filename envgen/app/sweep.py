@@ -183,6 +183,10 @@ def measured_row(
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
             figures = medians(speed)
             row |= {"bench": record.load(path).id, "figures": figures, "targets": speed["targets"]}
+            for cell in (cell for cell in speed["cells"] if cell["failed"]):
+                row["cause"] = f"{cell['test']}: {cell['failed']} failed: {cell['fault']}"
+                progress(f"  {name} failed: {row['cause']}")
+                break
     except EnvgenError as error:
         reasons = [
             line for problem in error.problems for line in problem.message.strip().splitlines()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from envgen.app import sweep
 from envgen.app.measure import MeasureOptions
 from envgen.app.session import Session
 from envgen.app.sweep import forms_of, lines_of, measured_row, reference_among, unfinished
 from envgen.bench import record
+from envgen.bench.tools import Matrix
 from envgen.errors import Problem, UsageError
 from envgen.serve.preflight import PreflightError
 
@@ -88,6 +91,21 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
     asked = MeasureOptions(Session(), "serve", None, None, None, 1)
     kept = measured_row(asked, "long", show, None, None, True)
     assert kept["cause"] == "the image differs from the profile"
+
+
+@pytest.mark.parametrize(("failed", "cause"), [(0, ""), (3, "tg32: 3 failed: Service Unavailable")])
+def test_requests_that_failed_in_the_benchmark_are_a_cause(
+    monkeypatch: pytest.MonkeyPatch, failed: int, cause: str
+) -> None:
+    """The figures of those that were answered are no reason to call the form good."""
+    cells = [{"test": "tg32", "failed": failed, "fault": "Service Unavailable", "decode_tps": {"median": 50.0}}]
+    speed = {"cells": cells, "targets": []}
+    monkeypatch.setattr(sweep, "answered", lambda *_, **__: ("same", {"rows": []}, Path("a")))
+    monkeypatch.setattr(sweep, "measure", lambda *_: (("failed" if failed else "passed", speed), Path("b")))
+    monkeypatch.setattr(record, "load", lambda path: SimpleNamespace(id=str(path), environment={}))
+    asked = MeasureOptions(Session(), "serve", None, None, None, 1)
+    kept = measured_row(asked, "long", lambda: 1.0, None, Matrix(), True)
+    assert (kept["verdict"], kept["cause"]) == ("same", cause) and kept["figures"]
 
 
 def test_a_form_with_wrong_answers_is_no_reference() -> None:
