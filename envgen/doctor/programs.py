@@ -5,7 +5,7 @@ beside them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envgen.binding import ShapeError, bind
@@ -59,36 +59,17 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class PathChange:
-    """What a program's code does to sys.path: puts ``entry`` ``first``, or something ``unknown``."""
-
-    what: str
-    entry: str
-    file: str = ""  # "": the text of `-c`
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.file}, line {self.line}" if self.file else "its own code (-c)"
-
-
-@dataclass(frozen=True)
 class PythonProcess:
     """A Python program of a container. ``cells``: what a program that is started like it imports;
-    none where its title
-    hides how it was started (vLLM's workers). ``started``: seconds since 1970."""
+    none where its title hides how it was started (vLLM's workers). ``started``: seconds since 1970.
+    """
 
     pid: int
     started: float
     title: str
-    top: int = 1  # its topmost ancestor: process 1, or what `docker exec` started
-    folder: str = ""
-    executable: str = ""
-    how: str = ""  # -c, -m, script, stdin
-    target: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    python_path: str = ""
     mapped: tuple[Mapped, ...] = ()
     cells: tuple[Imported, ...] = ()
-    changes: tuple[PathChange, ...] = ()
     origins: tuple[Origins, ...] = ()
     named: tuple[str, ...] = ()  # packages that its code names in an import
     error: str = ""
@@ -96,25 +77,21 @@ class PythonProcess:
 
 @dataclass(frozen=True)
 class Age:
-    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970;
-    ``gone``: deleted.
-    """
+    """The Python file of a package's folder that changed last. ``changed``: seconds since 1970."""
 
     package: str
     folder: str
     file: str
     changed: float
-    gone: bool = False
 
 
 @dataclass(frozen=True)
 class Running:
-    """The Python programs of a container. ``hidden``: those of another user."""
+    """The Python programs of a container's own command."""
 
     service: str
     container: Container | None = None
     processes: tuple[PythonProcess, ...] = ()
-    hidden: int = 0
     origins: tuple[Origins, ...] = ()  # of mounted packages
     ages: tuple[Age, ...] = ()
     trouble: str = ""  # why they could not be looked at

@@ -4,9 +4,7 @@ import?
 
 from __future__ import annotations
 
-import json
 import posixpath
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -25,12 +23,11 @@ from envgen.doctor.model import (
     warning,
 )
 from envgen.doctor.probed import Imported
-from envgen.doctor.programs import PathChange, PythonProcess, Running
+from envgen.doctor.programs import PythonProcess, Running
 from envgen.profile.model import Source
 from envgen.text import counted
 
 SOME = 3  # processes that a finding names
-SETS = re.compile(r"(?:\bexport\s+)?\bPYTHONPATH=(?:\"[^\"]*\"|'[^']*'|[^\s;]*)\s*;?\s*")
 
 
 @dataclass(frozen=True)
@@ -78,88 +75,26 @@ def wrongs(source: Source, running: Running) -> Iterator[WrongFile]:
                 yield WrongFile(process, origin, cell)
 
 
-def changed_by(wrong: WrongFile) -> PathChange | None:
-    """The code of the program that put the deciding entry on sys.path."""
-    entry = wrong.cell.entry if wrong.cell else None
-    return next(
-        (one for one in wrong.process.changes if entry is not None and one.entry == entry), None
-    )
-
-
-def own_path(wrong: WrongFile, running: Running) -> str:
-    """The program's PYTHONPATH, if it has the deciding entry and is not the container's; else ""."""
-    own = wrong.process.variables.get("PYTHONPATH", "")
-    configured = running.container.env.get("PYTHONPATH", "") if running.container else ""
-    entry = wrong.cell.entry if wrong.cell else None
-    return own if own != configured and entry and entry in own.split(":") else ""
-
-
-def decided_by(wrong: WrongFile, running: Running, context: Context) -> str:
+def decided_by(wrong: WrongFile, running: Running) -> str:
     """What made the program import it, in words."""
     cell = wrong.cell
-    process = wrong.process
     if cell is None:
         return f"it has {wrong.evidence} loaded"
-    if change := changed_by(wrong):
-        return f"{change} puts {change.entry} on sys.path"
-    if path := own_path(wrong, running):
-        by = setter(process, running, context)
-        return f"its PYTHONPATH is {path}, not the container's" + (
-            f"; {by[0]} sets it" if by else ""
-        )
     if cell.entry is None:
-        return (
-            f"the import hook {cell.finder}"
-            if cell.finder not in ("", "PathFinder")
-            else "no entry of sys.path"
-        )
-    if process.how == "script" and cell.entry == posixpath.dirname(process.target):
-        return f"the script's own folder {cell.entry}"
-    if cell.entry == "" or (process.how == "-m" and cell.entry == process.folder):
-        return f"its folder {process.folder}, which `{process.how}` puts first on sys.path"
-    return f"the entry {cell.entry} of sys.path"
-
-
-def setter(process: PythonProcess, running: Running, context: Context) -> tuple[str, Remedy] | None:
-    """What sets another PYTHONPATH between the container's start and the program, and the line
-    without it.
-    """
-    service = context.profile.services.get(running.service)
-    if service is None or is_exec(process):
-        return None
-    there = replace(context, service=running.service, container=running.container)
-    first = service.command[0] if service.command else ""
-    if any(SETS.search(word) for word in service.command):
-        words = [word for one in service.command if (word := SETS.sub("", one).strip())]
-        return f"services.{running.service}.command", _command(running.service, words)
-    if "BASH_ENV" in service.env:
-        return f"BASH_ENV={service.env['BASH_ENV']}", remedies.without_variable(there, "BASH_ENV")
-    # An own `python3` that is a script: the process is the one that it starts.
-    if (
-        "/" in first
-        and posixpath.basename(first).startswith("python")
-        and first != process.executable
-    ):
-        return first, _command(running.service, ["python3", *service.command[1:]])
-    return None
-
-
-def is_exec(process: PythonProcess) -> bool:
-    """Whether `docker exec` started it, or a shell of such: it does not come from the container's
-    own command.
-    """
-    return process.top not in (0, 1)
+        is_hook = cell.finder not in ("", "PathFinder")
+        return f"the import hook {cell.finder}" if is_hook else "no entry of sys.path"
+    own = wrong.process.python_path
+    configured = running.container.env.get("PYTHONPATH", "") if running.container else ""
+    if own != configured and cell.entry in own.split(":"):
+        return f"its PYTHONPATH is {own}, not the container's"
+    return f"the entry {cell.entry or 'of its own folder'} of sys.path"
 
 
 def cure(wrong: WrongFile, name: str, source: Source, running: Running, context: Context) -> Remedy:
     """What makes the next start import the right file."""
     there = replace(context, service=running.service, container=running.container)
-    if is_exec(wrong.process):  # the next one is started by hand
-        return remedies.inside(there, "kill", str(wrong.process.pid))
-    if wrong.cell is None or wrong.process.how == "":
+    if wrong.cell is None:
         return remedies.restart(there)  # it was loaded before something was installed or moved
-    if own_path(wrong, running) and (by := setter(wrong.process, running, context)):
-        return by[1]
     if wrong.cell.kind == "namespace":
         return remedies.python_path(there)
     if wrong.cell.entry is None:
@@ -167,10 +102,6 @@ def cure(wrong: WrongFile, name: str, source: Source, running: Running, context:
     is_package = posixpath.basename(wrong.origin).startswith("__init__.")
     move = remedies.away(there, posixpath.dirname(wrong.origin) if is_package else wrong.origin)
     return Remedy(f"{move.text} && {remedies.restart(there).text}")
-
-
-def _command(service: str, words: list[str]) -> Remedy:
-    return remedies.line(f"services: {{{service}: {{command: {json.dumps(words)}}}}}")
 
 
 def _who(processes: list[PythonProcess]) -> str:
@@ -186,9 +117,7 @@ def _foreign(name: str, source: Source, running: Running, context: Context) -> I
     for origin, members in groups.items():
         first = members[0]
         pids = {one.process.pid: one.process for one in members}
-        evidence = (
-            f"{origin}, in {_who(list(pids.values()))}; {decided_by(first, running, context)}"
-        )
+        evidence = f"{origin}, in {_who(list(pids.values()))}; {decided_by(first, running)}"
         wanted = (
             right(source, running, first.process)
             or f"{source.package} in the image's site-packages"
@@ -242,7 +171,7 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
             )
             if is_its and age.changed > process.started:
                 after = f"{age.changed - process.started:.0f} s after {_who([process])} started"
-                evidence = f"{age.file} was {'deleted' if age.gone else 'changed'} {after}"
+                evidence = f"{age.file} was changed {after}"
                 return warning(
                     title,
                     evidence,
@@ -274,24 +203,9 @@ def import_running(context: Context) -> Findings:
             if finding is not None
         ]
         yield from findings
-        unknown = sorted(
-            {
-                str(one)
-                for process in running.processes
-                for one in process.changes
-                if one.what == "unknown"
-            }
-        )
-        if unknown:
-            title = f"{name} puts a folder on sys.path that its code computes; it was not followed"
-            yield info(title, ", ".join(unknown[:SOME]))
         unasked = [process for process in running.processes if process.error and not process.mapped]
         if unasked:
             yield info(f"{name}: what {_who(unasked)} imports could not be asked", unasked[0].error)
-        if running.hidden:
-            yield info(
-                f"{name}: {counted(running.hidden, 'program')} of another user could not be looked at"
-            )
         asked = [one for one in running.processes if one.cells or one.mapped]
         if asked and not findings:
             sources = ", ".join(source.package for source in context.profile.sources.values())

@@ -1,5 +1,5 @@
-"""Runs inside the container: what the Python programs that run there import, and whether they are
-older than it.
+"""Runs inside the container: what the Python programs of its own command import, and whether they
+are older than it.
 
 A program can't be asked without changing it, so each is looked at from outside: the interpreter,
 variables, folder and command of /proc start a new interpreter in the same way, and the libraries
@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from envgen.inside.common import listing, read_bytes, read_text
 from envgen.inside.probe.imports import absolute, answer_to, base_path, without_own_finder
@@ -28,13 +28,6 @@ OURS = b"# envgen-inside"
 OWN_FOLDER = "/opt/envgen/"  # scripts of the image: the entry point, compile-gate, memory-guard
 WITH_VALUE = "WXcm"  # options of Python that take a value
 KEPT = "EIPsS"  # those that change sys.path
-VARIABLES = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "PYTHONSAFEPATH",
-    "BASH_ENV",
-    "VIRTUAL_ENV",
-)  # harmless to report
 MOST = 200  # processes
 FILES = 20_000  # of one package
 CODE_LIMIT = 1 << 20
@@ -118,11 +111,6 @@ def own_entry(launch: Doc, folder: str) -> list[str]:
     return [folder] if launch["how"] == "-m" else [""]
 
 
-def target_of(launch: Doc) -> str:
-    """The script or module; not the text of `-c`, which may hold a secret."""
-    return "" if launch["how"] == "-c" else str(launch["target"])
-
-
 def shown(launch: Doc) -> str:
     """The start in words, without arguments, which may hold a secret."""
     if launch["how"] == "script":
@@ -182,33 +170,6 @@ def ctime(path: str) -> float:
         return 0.0
 
 
-# --- what a program does to sys.path itself
-# ---------------------------------------------------------------------------
-
-# By its text; nothing is evaluated. What is put at the end hides no other file, and is not looked
-# at.
-EDIT = re.compile(
-    rb"""\bsys\.path\.insert\(\s*[01]\s*,\s*(?:(['"])([^'"\\\n]{1,4096})\1\s*\))?|\bsys\.path(?:\[[^\]\n]*\])?\s*=(?!=)"""
-)
-RUNS = re.compile(rb"""\b(?:open|run_path)\(\s*['"]([^'"\n]{1,4096}\.py)['"]""")
-
-
-def texts(code: bytes, file: str, folder: str) -> list[Tuple[bytes, str]]:
-    """A program's code and file, and those of the files that it names to execute them."""
-    others = (absolute(os.fsdecode(name), folder) for name in RUNS.findall(code)[:20])
-    return [(code, file), *((read_bytes(other, CODE_LIMIT), other) for other in others)]
-
-
-def changes(code: bytes, file: str, folder: str) -> Iterator[Doc]:
-    """What the code puts in front of sys.path: `first` with a folder that it names, or `unknown`
-    with the line.
-    """
-    for edit in EDIT.finditer(code):
-        entry = absolute(os.fsdecode(edit[2]), folder) if edit[2] else ""
-        line = code.count(b"\n", 0, edit.start()) + 1
-        yield {"what": "first" if entry else "unknown", "entry": entry, "file": file, "line": line}
-
-
 def has_import(code: bytes, package: str) -> bool:
     """Whether the code has the package in an `import`."""
     return bool(
@@ -218,25 +179,15 @@ def has_import(code: bytes, package: str) -> bool:
     )
 
 
-def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
-    """(the program's code, its file); empty for a module of a package, which is not looked for."""
-    how = launch["how"]
+def named(launch: Doc, folder: str, packages: List[str]) -> List[str]:
+    """The packages that a program is, or that its code imports."""
     target = launch["target"]
-    if how == "-c":
-        return target.encode("utf-8", "replace"), ""
-    files = []
-    if how == "-m" and "." not in target:
-        for entry in sys.path:
-            place = os.path.join(entry or folder, target)
-            files += [place + ".py", os.path.join(place, "__main__.py")]
-    elif how == "script":
-        path = absolute(target, folder)
-        files.append(os.path.join(path, "__main__.py") if os.path.isdir(path) else path)
-    for file in files:
-        if os.path.isfile(file):
-            data = read_bytes(file, CODE_LIMIT)
-            return (b"", "") if b"\0" in data[:1000] else (data, file)
-    return b"", ""
+    code = target.encode("utf-8", "replace")
+    if launch["how"] == "-m":
+        code = b"import " + code
+    elif launch["how"] == "script":
+        code = read_bytes(absolute(target, folder), CODE_LIMIT)
+    return [package for package in packages if has_import(code, package)]
 
 
 # --- one interpreter, started as the program was
@@ -244,7 +195,7 @@ def code_of(launch: Doc, folder: str) -> Tuple[bytes, str]:
 
 
 def as_started(request: Doc) -> Doc:
-    """In the new interpreter: what each package is, with what the program itself puts on sys.path."""
+    """In the new interpreter: what each package is."""
     without_own_finder()
     launch = request["launch"]
     folder = request["folder"]
@@ -252,24 +203,11 @@ def as_started(request: Doc) -> Doc:
     is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     first = [] if is_safe else own_entry(launch, folder)
     sys.path[:] = first + base
-    code = texts(*code_of(launch, folder), folder)
-    done: list[Doc] = []
-    for text, file in code:
-        done += changes(text, file, folder)
-    for change in done:
-        if change["what"] == "first":
-            first.insert(0, change["entry"])
-    started = launch["target"].split(".")[0] if launch["how"] == "-m" else ""
     cells = []
-    named = []
     for package in request["packages"]:
-        name = package["package"]
         way = (shown(launch), lambda: list(first))
-        cells.append(answer_to((name, way, folder), base, lambda _finder: None))
-        if name == started or any(has_import(text, name) for text, _ in code):
-            named.append(name)
-    owners = origins(request, {"python": {"path": base}})
-    return {"cells": cells, "changes": done, "origins": owners, "named": named}
+        cells.append(answer_to((package["package"], way, folder), base, lambda _finder: None))
+    return {"cells": cells, "origins": origins(request, {"python": {"path": base}})}
 
 
 def ask(
@@ -321,37 +259,24 @@ def changed_at(path: str, status: os.stat_result) -> float:
     return min(status.st_mtime, status.st_ctime) if is_same else status.st_ctime
 
 
-def newest(folder: str) -> Tuple[float, str, bool]:
-    """(time, path, whether it was deleted) of the last change of a Python file below a package's
-    folder.
-    """
-    best = (0.0, "", False)
+def newest(folder: str) -> Tuple[float, str]:
+    """(time, path) of the last change of a Python file below a package's folder."""
+    best = (0.0, "")
     left = FILES
-    end = ".%s.pyc" % sys.implementation.cache_tag
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        # A deleted module leaves its compiled file, and its folder has the time.
-        there = {name.rpartition(".")[0] for name in names}
-        left_over = sorted(
-            name[: -len(end)] for name in listing(top + "/__pycache__") if name.endswith(end)
-        )
-        for name in left_over:
-            if name not in there and name not in folders and os.stat(top).st_mtime > best[0]:
-                best = (os.stat(top).st_mtime, os.path.join(top, name + ".py"), True)
-        # envgen-install writes the two, also while another service runs.
-        own = (
-            name
-            for name in names
-            if name.endswith(".py") and name not in ("_version.py", "_build_meta.py")
-        )
-        for path in (os.path.join(top, name) for name in own):
+        for name in names:
+            # envgen-install writes the two, also while another service runs.
+            if not name.endswith(".py") or name in ("_version.py", "_build_meta.py"):
+                continue
             left -= 1
+            path = os.path.join(top, name)
             try:
                 status = os.stat(path)
             except OSError:
                 continue
             if status.st_ctime > best[0]:
-                best = max(best, (changed_at(path, status), path, False))
+                best = max(best, (changed_at(path, status), path))
         if left < 0:
             break
     return best
@@ -374,7 +299,7 @@ def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
 
 
 def examine(request: Doc, until: float) -> Doc:
-    """Every Python program of the container."""
+    """The Python programs that the container's own command started."""
     packages = [package["package"] for package in request["packages"]]
     all_pids = pids()
     facts = {pid: stat_of(pid) for pid in all_pids}
@@ -382,43 +307,29 @@ def examine(request: Doc, until: float) -> Doc:
     boot, ticks = clock()
     answers: Dict[str, Tuple[Doc, str]] = {}
     processes: List[Doc] = []
-    hidden = 0
     for pid in all_pids[:MOST]:
         state, _, started = facts[pid]
-        if state in ("", "Z") or pid in skipped:
-            continue
-        exe = link(pid, "exe")
-        words = words_of(pid)
-        if exe is None:
-            hidden += any(
-                word in " ".join(words[:2]) for word in ("python", "vllm")
-            )  # of another user
-            continue
-        if not re.match(r"python[0-9.]*( \(deleted\))?$", os.path.basename(exe)):
-            continue
-        launch = launch_of(words)
-        folder = link(pid, "cwd") or "/"
-        env = variables_of(pid)
-        if (
-            launch
-            and launch["how"] == "script"
-            and absolute(launch["target"], folder).startswith(OWN_FOLDER)
-        ):
-            continue
         top = pid
         while top in facts and facts[top][1] > 0:
             top = facts[top][1]
+        exe = link(pid, "exe") or ""
+        is_python = re.match(r"python[0-9.]*( \(deleted\))?$", os.path.basename(exe))
+        # What `docker exec` started has an ancestor of its own.
+        if state in ("", "Z") or pid in skipped or top != 1 or not is_python:
+            continue
+        words = words_of(pid)
+        launch = launch_of(words)
+        folder = link(pid, "cwd") or "/"
+        if launch and absolute(launch["target"], folder).startswith(OWN_FOLDER):
+            continue
         fact: Doc = {
             "pid": pid,
-            "top": top,
             "started": boot + started / ticks,
-            "folder": folder,
             "title": shown(launch) if launch else words[0][:60] if words else exe,
-            "executable": exe,
             "mapped": mapped(pid, packages),
         }
-        fact["variables"] = {name: env[name] for name in VARIABLES if name in env}
         if launch is not None:
+            env = variables_of(pid)
             key = json.dumps([launch, exe, words[0], folder, sorted(env.items())])
             if key not in answers:
                 late = time.monotonic() > until
@@ -426,13 +337,10 @@ def examine(request: Doc, until: float) -> Doc:
                     ({}, "no time left") if late else ask(launch, words, exe, folder, env, request)
                 )
             answer, why = answers[key]
-            fact.update(
-                {name: answer.get(name, []) for name in ("cells", "changes", "origins", "named")},
-                error=why,
-            )
-            fact.update(how=launch["how"], target=target_of(launch))
+            fact.update(answer, error=why, named=named(launch, folder, packages))
+            fact["python_path"] = env.get("PYTHONPATH", "")
         processes.append(fact)
-    return {"processes": processes, "hidden": hidden}
+    return {"processes": processes}
 
 
 def ages(request: Doc, document: Doc) -> list[Doc]:
@@ -450,15 +358,13 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
                 folders.setdefault(os.path.dirname(one["file"]), package)
     facts = []
     for folder, package in folders.items():
-        when, path, gone = newest(folder)
-        facts.append(
-            {"package": package, "folder": folder, "file": path, "changed": when, "gone": gone}
-        )
+        when, path = newest(folder)
+        facts.append({"package": package, "folder": folder, "file": path, "changed": when})
     return facts
 
 
 def answer(request: Doc) -> Doc:
-    """All Python programs; in an interpreter that it started itself, that one's answer."""
+    """The Python programs; in an interpreter that it started itself, that one's answer."""
     if "as_started" in request:
         return as_started(request["as_started"])
     document = examine(request, time.monotonic() + request["seconds"] - SPARE)

@@ -81,7 +81,7 @@ PROGRAM = {"pid": 7, "top": 1, "started": 5.0, "title": "python3 -c ...", "how":
            "mapped": [{"package": "flashinfer", "folder": "/x", "file": "/x/a.so", "gone": True}],
            "changes": [{"what": "first", "entry": "/e", "file": "/a.py", "line": 3}]}  # fmt: skip
 RUNNING: dict[str, Any] = {
-    "processes": [PROGRAM], "hidden": 1, "origins": [{"package": "flashinfer", "home": "/w/flashinfer/__init__.py"}],
+    "processes": [PROGRAM], "origins": [{"package": "flashinfer", "home": "/w/flashinfer/__init__.py"}],
     "ages": [{"package": "flashinfer", "folder": "/w/flashinfer", "file": "/w/flashinfer/a.py", "changed": 9.0}],
 }  # fmt: skip
 
