@@ -62,24 +62,6 @@ def _checkouts(project: Project, name: str) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def one_target(session: Session, name: str | None) -> PatchedSource:
-    """The source that a command works on: of several profiles the one whose checkout is there, else
-    a mounted one.
-
-    UsageError if two are meant.
-    """
-    targets = find_targets(session, (name,) if name else ())
-    if len({target.folder for target in targets}) > 1:
-        names = ", ".join(dict.fromkeys(target.name for target in targets))
-        hint = (
-            f"name one: {names}"
-            if name is None
-            else "add -p PROFILE: the profiles name several series"
-        )
-        raise UsageError("more than one source has patches", hint=hint)
-    return min(targets, key=_distance)
-
-
 def _distance(target: PatchedSource) -> int:
     """How far a source is from being edited: its checkout is there, is named, or there is none."""
     return 2 if target.mounted is None else 0 if target.mounted.is_dir() else 1

@@ -31,7 +31,7 @@ GROUPS: Groups = {
             "lock": "Write envgen.lock, or check that it is current.",
             "model": "Download and check model weights.",
             "recipe": "List model recipes, or add one to the project.",
-            "patch": "Test, create and apply patches.",
+            "patch": "Test and create patches.",
             "export": "Write files for Kubernetes, systemd or an editor.",
         },
     ),

@@ -1,26 +1,27 @@
-"""Patches in a mounted checkout: apply, make a new one. Branches and the index stay as they are."""
+"""Patches in a mounted checkout: which it lacks, and a new one. Branches and the index stay as they are."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from envgen import files
 from envgen.engine.git import WorkTree
-from envgen.errors import EnvgenError, RefusedError, UsageError
+from envgen.errors import EnvgenError, UsageError
 from envgen.patches.dry_run import APPLY, apply
 from envgen.patches.series import Patch, Series, load_series
-from envgen.patches.source import GitTree, nearest_release, put
+from envgen.patches.source import nearest_release, put
 from envgen.patches.wheel import File
-from envgen.profile.model import Profile
+from envgen.profile.model import Profile, Source
 from envgen.profile.values import version_of_ref
+from envgen.text import shell_line
 
 
 def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
-    """Mounted source -> the patches of its series that its checkout lacks (`envgen patch apply`
-    adds them).
+    """Mounted source -> the patches of its series that its checkout lacks.
 
     Patches that are not for the checkout's nearest release don't count.
     """
@@ -36,6 +37,12 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
                 if missing := _missing(folder, series):
                     lacked[name] = missing
     return lacked
+
+
+def command_for(source: Source, folder: str, patches: Iterable[str]) -> str:
+    """What applies patches of a source's series to its checkout, typed in the project's folder."""
+    files_ = shell_line(f"patches/{source.patches}/{name}" for name in patches)
+    return f"cat {files_} | {shell_line(['git', '-C', folder, 'apply'])}"
 
 
 def _missing(folder: Path, series: Series) -> tuple[str, ...]:
@@ -103,23 +110,6 @@ class Checkout:
         """The release of a tag at HEAD; "" without one."""
         tags = self._work.git(["tag", "--points-at", "HEAD"]).text.split()
         return next((version for version in map(version_of_ref, tags) if version), "")
-
-    def bare(self) -> GitTree:
-        """The commit, without local changes."""
-        return GitTree(self._work, self.head, f"HEAD of {self.folder.name}", self.version)
-
-    def apply(self, series: Series) -> None:
-        """Apply a series that fits ``bare()``. Raises ``RefusedError`` with nothing changed."""
-        combined = self._combined(series.patches)
-        if self._fits(combined, "-R"):
-            hint = "`git checkout .` there takes them out, with all other edits"
-            raise RefusedError("the patches are already applied in this checkout", hint=hint)
-        if changed := self._work.edited("HEAD"):
-            shown = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
-            raise RefusedError(
-                f"{self.folder} has uncommitted changes: {shown}", hint="commit or undo them first"
-            )
-        self._work.git([*APPLY, "-"], stdin=combined)
 
     def changes(self, series: Series) -> tuple[bytes, list[str]]:
         """A diff of all changes since HEAD and the applied patches, with new files; and the files

@@ -361,24 +361,7 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     return path
 
 
-def replace_diff(root: Path, path: str, diff: bytes) -> str:
-    """Replace the diff of a patch, and keep its header. Returns its path."""
-    return _write(root, path, head_of(files.read(root / path)) + diff)
-
-
 def _write(root: Path, path: str, content: bytes) -> str:
     make_patch(path, path, content, Place(path))  # raises before anything is written
     files.write(root / path, content, within=root)
     return path
-
-
-def choose(series: Series, wanted: str) -> Patch:
-    """A patch by its name, with or without ``.patch``, or by its number."""
-    is_number = wanted.isascii() and wanted.isdigit()
-    start = f"{int(wanted):04d}-" if is_number else f"{wanted.removesuffix('.patch')}.patch"
-    matching = [patch for patch in series.patches if patch.name.startswith(start)]
-    if len(matching) != 1:
-        hint = f"the series has {', '.join(patch.name for patch in series.patches)}"
-        what = f"{wanted!r} names several" if matching else f"no patch {wanted!r} in the series"
-        raise UsageError(what, hint=hint)
-    return matching[0]

@@ -104,10 +104,13 @@ def notes(service: LiveService, *, running: bool) -> Iterator[str]:
     deployment = service.deployment
     profile = service.profile
     if profile.mounted_sources:
-        from envgen.patches.checkout import lacking  # git, and all that applies patches
+        from envgen.patches.checkout import command_for, lacking  # git, and all for patches
 
         for source, lacks in lacking(profile, deployment.root).items():
-            apply = f"envgen patch apply {source} --profile {profile.name}"
+            described = profile.sources[source]
+            assert described.origin.checkout is not None
+            folder = Path(described.origin.checkout.path).expanduser()
+            apply = command_for(described, str(folder), lacks)
             patches = ", ".join(lacks)
             yield f"the checkout of {source} lacks {patches}, or has edits in their lines: {apply}"
     open_to_all = exposed(deployment.effective, service.name)

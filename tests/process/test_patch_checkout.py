@@ -1,26 +1,25 @@
-"""Patches and checkouts with real files: applied, taken out, made, refreshed; and nothing half-done."""
+"""Patches and checkouts with real files: which are lacking, and new ones."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from lock_servers import git_daemon
 from patch_sources import TOP, VLLM, checkout, committed, mirrored, project, tree_hash
 from projects import Project
 
 from envgen.app.patch_sources import with_line
 from envgen.engine.git import git
-from envgen.errors import EnvgenError, Place
 from envgen.lock.model import GitLock, Lock, save
-from envgen.patches.checkout import Checkout, lacking
-from envgen.patches.dry_run import dry_run
-from envgen.patches.series import Series, load_series, make_patch
+from envgen.patches.checkout import command_for, lacking
 from envgen.profile.load import load_project
 
 SHIPPED = load_project(file=TOP / "envgen.yaml", local=False).project.profiles
@@ -38,19 +37,10 @@ def made(tmp_path: Path) -> Project:
     return project(tmp_path / "project")
 
 
-def refs(folder: Path) -> str:
-    """All branches, tags, HEAD, the stash and the index of a checkout."""
-    return git(["for-each-ref"], cwd=folder).text + git(["ls-files", "--stage"], cwd=folder).text
-
-
-def test_apply(made: Project, source: Path) -> None:
-    names = refs(source)
-    found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), "--json")
-    assert [name[:4] for name in found.json["applied"]] == ["0001", "0002", "0003", "0004", "0005"]
-    assert "get_world_group().device" in (source / LOADER).read_text()
-    assert not [path for path in source.rglob("*") if path.suffix in (".rej", ".orig")]
-    assert refs(source) == names
-    assert "already" in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6).err
+def applied(root: Path, source: Path, patches: Iterable[str], series: str = "vllm") -> None:
+    """Type what `up` prints for a checkout that lacks patches."""
+    described: Any = SimpleNamespace(patches=series)
+    subprocess.run(["sh", "-c", command_for(described, str(source), patches)], check=True, cwd=root)
 
 
 @pytest.mark.parametrize("name", [key for key, one in SHIPPED.items() if one.mounted_sources])
@@ -70,22 +60,13 @@ def test_the_command_that_up_names_works_in_each_shipped_development_profile(
         return lacking(loaded.project.profiles[name], tmp_path / "project")
 
     assert bool(lacks()) is (SHIPPED[name].sources["vllm"].patches is not None)
-    for one in lacks():
-        words = ("patch", "apply", one, "--profile", name, *(word for text in sets for word in ("--set", text)))
-        Project(tmp_path / "project", "mxfp4").envgen(*words)
+    for patches in lacks().values():
+        applied(tmp_path / "project", source, patches)
     assert lacks() == {}
     git(["checkout", "-q", "."], cwd=source)
     git(["tag", "-d", "v0.14.0"], cwd=source)
     git(["tag", "v0.32.0"], cwd=source)  # a release that they are not for
     assert lacks() == {}
-
-
-def test_only_a_clean_checkout_is_changed(made: Project, source: Path) -> None:
-    (source / LOADER).write_text("mine\n")
-    before = tree_hash(source)
-    found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6)
-    assert f"has uncommitted changes: {LOADER}" in found.err
-    assert tree_hash(source) == before
 
 
 def test_what_a_build_writes_is_no_edit(made: Project, source: Path) -> None:
@@ -117,19 +98,10 @@ def test_a_source_is_not_taken_for_the_name_of_a_patch(made: Project, source: Pa
     assert "vllm is a source, and the patch has no name" in stderr and "envgen patch new NAME vllm" in stderr
 
 
-def test_a_series_that_does_not_fit_changes_nothing(made: Project, tmp_path: Path) -> None:
-    other = checkout(tmp_path / "other", "vllm", "0.20.2")
-    patch = next((made.root / "patches/vllm").glob("0003-*"))
-    patch.write_text(patch.read_text().replace("<0.17", "<1"))
-    before = tree_hash(other)
-    found = made.envgen("patch", "apply", "vllm", "--checkout", str(other), code=6)
-    assert "BAD 0003-fastsafetensors-own-device.patch: does not fit" in found.err
-    assert tree_hash(other) == before
-
-
 def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
-    made.envgen("patch", "apply", "vllm", "--checkout", str(source))
-    applied = tree_hash(source)
+    shipped = [path.name for path in sorted((made.root / "patches/vllm").glob("0*.patch"))]
+    applied(made.root, source, shipped)
+    patched = tree_hash(source)
     assert "nothing has changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
     (source / LOADER).write_text((source / LOADER).read_text() + "\n\nOURS = True\n")
     (source / "vllm/ours.py").write_text("x = 1\n")
@@ -143,11 +115,11 @@ def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
     assert "get_world_group().device" not in "".join(line for line in text.splitlines(True) if line.startswith("+"))
     own = mirrored(made.root.parent / "mirror", vllm=["0.14.0"])
     assert made.envgen("patch", "check", "vllm", env=own).out.count(" ok ") == 6
-    assert applied != before
+    assert patched != before
     # From a clean checkout the four give what is in this one.
     git(["checkout", "-q", "."], cwd=source)
     (source / "vllm/ours.py").unlink()
-    made.envgen("patch", "apply", "vllm", "--checkout", str(source))
+    applied(made.root, source, [*shipped, "0006-our-loader.patch"])
     assert tree_hash(source).splitlines()[:-4] == before.splitlines()[:-4]
 
 
@@ -194,10 +166,8 @@ def test_every_verb_works_where_every_source_is_mounted(tmp_path: Path) -> None:
     assert "0001-two.patch: fits" in made.envgen("patch", "check").out
     git(["checkout", "-q", "."], cwd=tool.parent)
     assert lacking(load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"], tmp_path)
-    assert "applied 1 patch" in made.envgen("patch", "apply").out
+    applied(tmp_path, tool.parent, ["0001-two.patch"], "tool")
     assert (tool / "__init__.py").read_text() == "x = 2\n"
-    (tool / "__init__.py").write_text("x = 3\n")
-    assert made.envgen("patch", "refresh", "1").out == "patches/tool/0001-two.patch\n"
     git(["commit", "-qam", "in the fork"], cwd=tool.parent)  # the checkout has it
     assert "ok  0001-two.patch: already applied" in made.envgen("patch", "check").out
 
@@ -266,14 +236,12 @@ def test_the_first_patch_names_its_series_and_no_second_time_gives_the_same(tmp_
     (tool / "more.py").write_text("z = 1\n")
     made.envgen("patch", "new", "other")
     assert "x = 2" not in (tmp_path / "patches/tool/0002-other.patch").read_text()
-    git(["stash", "-qu", "--", "tool"], cwd=tmp_path / "tool")
-    made.envgen("patch", "apply")
-    assert (tool / "__init__.py").read_text() == "x = 2\n" and (tool / "more.py").exists()
 
 
 def test_each_development_profile_has_its_own_checkout_and_image(tmp_path: Path) -> None:
     """`dev`, which comes first, has a checkout that is not there, and the image of another profile."""
-    made, tool = Project(tmp_path, "envgenfirst"), tool_of(tmp_path, "forked")
+    made = Project(tmp_path, "envgenfirst")
+    tool_of(tmp_path, "forked")
     fork = FIRST.partition("  prod:\n")[2].replace("sources:\n      tool: {", "sources:\n      tool: {patches: tool, ")
     twin = "    extends: fork\n    mode: development\n    sources: {tool: {origin: {checkout: forked}}}\n"
     file = tmp_path / "envgen.yaml"
@@ -281,10 +249,6 @@ def test_each_development_profile_has_its_own_checkout_and_image(tmp_path: Path)
     before = file.read_text()
     done = made.envgen("patch", "new", "two", "tool", "-p", "fork_dev", "--yes")
     assert "taken by fork\n" in done.err and "envgen up -p fork --build" in done.err and file.read_text() == before
-    for words in (("-p", "fork_dev"), ()):
-        git(["checkout", "-q", "."], cwd=tool.parent)
-        made.envgen("patch", "apply", "tool", *words)
-        assert (tool / "__init__.py").read_text() == "x = 2\n"
 
 
 def test_a_checkout_has_the_release_so_no_server_is_asked(tmp_path: Path) -> None:
@@ -316,7 +280,7 @@ def test_a_series_without_a_patch_builds_nothing(tmp_path: Path, series: str | N
     if series is not None:
         (tmp_path / "patches/tool").mkdir(parents=True)
         (tmp_path / "patches/tool/series").write_text(series)
-    for words in (["render"], ["render", "--check"], ["patch", "check"], ["patch", "refresh", "2"]):
+    for words in (["render"], ["render", "--check"], ["patch", "check"]):
         stderr = made.envgen(*words, code=2).err
         assert "patches/tool/series: " in stderr and "take" in stderr
 
@@ -349,20 +313,6 @@ def test_a_line_is_written_wherever_the_mapping_is(profile: str, newline: str) -
     assert found == before and "# why" in after and (newline == "\n") is ("\r" not in after)
 
 
-def test_a_patch_is_carried_by_git_and_refreshed(made: Project, tmp_path: Path) -> None:
-    """As docs/lock.md shows: git merges it into a checkout of the new release, and `refresh` writes it down."""
-    there = checkout(tmp_path / "new", "vllm", "0.16.0")
-    path = next((made.root / "patches/vllm").glob("0001-*"))
-    head, before = path.read_text().split("diff --git")[0], path.read_text()
-    git(["apply", "-3", str(path)], cwd=there)
-    git(["reset", "-q"], cwd=there)
-    made.envgen("patch", "refresh", "1", "vllm", "--checkout", str(there))
-    assert path.read_text().split("diff --git")[0] == head and path.read_text() != before
-    own = mirrored(tmp_path / "mirror", vllm=["0.16.0"])
-    out = made.envgen("patch", "check", "vllm", "--ref", "v0.16.0", env=own).out
-    assert "ok  0001-mxfp4-sm12x-flashinfer-cutlass.patch: fits" in out
-
-
 def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
     """A real git server on loopback: the commit is fetched without its files, then the files that are asked for."""
     bare = tmp_path / "srv/vllm.git"
@@ -392,71 +342,3 @@ def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
         (made.root / "envgen.lock").unlink()
     made.envgen("patch", "check", "vllm", "--ref", "v0.14.0", env=own)  # a tag that is known needs no server
     assert "git fetch failed" in made.envgen("patch", "check", "vllm", "--ref", "main", env=own, code=2).err
-
-
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
-def test_a_link_on_the_way_leads_nowhere(made: Project, source: Path) -> None:
-    (source / "vllm/out").symlink_to("/etc")
-    git(["add", "-A"], cwd=source)
-    git(["commit", "-qm", "a link"], cwd=source)
-    folder = made.root / "patches/vllm"
-    (folder / "0004-bad.patch").write_text("--- a/vllm/out/passwd\n+++ b/vllm/out/passwd\n@@ -1,1 +1,1 @@\n-x\n+y\n")
-    (folder / "series").write_text("0001-mxfp4-sm12x-flashinfer-cutlass.patch\n0004-bad.patch\n")
-    before = tree_hash(source)
-    assert "vllm/out/passwd" in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6).err
-    assert tree_hash(source) == before
-
-
-TEXT = next((TOP / "patches/vllm").glob("0003-*")).read_text().partition("\n\n")[2]
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> str:
-    """A real patch with some of its lines dropped, doubled, swapped, cut or replaced."""
-    lines = TEXT.splitlines(keepends=True)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(lines) - 1))
-        how = draw(st.sampled_from(["drop", "double", "cut", "context", "word", "path", "end"]))
-        if how == "drop":
-            del lines[at]
-        elif how == "double":
-            lines.insert(at, lines[at])
-        elif how == "cut":
-            lines[at] = lines[at][: draw(st.integers(0, 20))]
-        elif how == "context":
-            lines[at] = " " + lines[at][1:]
-        elif how == "word":
-            lines[at] = lines[at].replace("device", draw(st.text(max_size=5)))
-        elif how == "path":
-            lines[at] = lines[at].replace("vllm/", draw(st.sampled_from(["../", "/", ".git/", "vllm/../../"])))
-        else:
-            del lines[at:]
-        if not lines:
-            break
-    return "".join(lines)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout(tmp_path_factory.mktemp("damaged") / "vllm", "vllm", "0.14.0")
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=damaged())
-def test_whatever_a_patch_is_the_tree_is_changed_wholly_or_not_at_all(shared: Path, text: str) -> None:
-    before = tree_hash(shared)
-    try:
-        patch = make_patch("p.patch", "p.patch", text.encode("utf-8", "surrogatepass"), Place("series"))
-        series = Series("patches/vllm", (*load_series(TOP, "vllm").patches[:1], patch))
-        there = Checkout(shared)
-        assert dry_run(there.bare(), series).ok
-        there.apply(series)
-    except (EnvgenError, AssertionError):
-        assert tree_hash(shared) == before
-    else:
-        assert tree_hash(shared) != before
-        git(["checkout", "-q", "."], cwd=shared)
-        git(["clean", "-fdq"], cwd=shared)
-        assert tree_hash(shared) == before

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from projects import Project
 
-from envgen.engine.git import git
-from envgen.patches.checkout import Checkout
+from envgen.engine.git import WorkTree, git
 from envgen.patches.series import load_series
 from envgen.patches.source import GitTree, put
 from envgen.patches.wheel import File
@@ -58,7 +57,8 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="envgen-tests.")
 @functools.cache
 def tree(source: str, version: str) -> GitTree:
     """A commit with those files."""
-    return Checkout(checkout(Path(_FOLDER.name, source, version), source, version)).bare()
+    work = WorkTree(checkout(Path(_FOLDER.name, source, version), source, version))
+    return GitTree(work, work.head, source, version)
 
 
 def mirrored(folder: Path, **releases: Sequence[str]) -> dict[str, str]:

@@ -12,22 +12,21 @@ from envgen.app.patch_sources import (
     compiled_by,
     find_targets,
     new_target,
-    one_target,
 )
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, project_options, reporting
-from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.errors import ExitCode, UsageError
 from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import DryRun, State, as_document, dry_run, report_lines
-from envgen.patches.series import Series, add, choose, replace_diff
+from envgen.patches.series import Series, add
 from envgen.patches.source import PatchedSource
-from envgen.text import counted, progress
+from envgen.text import progress
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Test, create and apply patches.
+    """Test and create patches.
 
     \b
     Examples:
@@ -171,64 +170,3 @@ def _changes(there: Checkout, series: Series) -> bytes:
             f"nothing has changed in {there.folder}", hint="edit the source there first"
         )
     return diff
-
-
-@command.command("refresh")
-@click.argument("patch")
-@source_argument
-@checkout_option
-@project_options
-def refresh(session: Session, patch: str, source: str | None, checkout: Path | None) -> int:
-    """Replace the diff of PATCH with the changes in a mounted checkout.
-
-    PATCH is a number in the series or a file name; its header stays. The checkout must have all
-    earlier patches of the series applied, or none.
-
-    \b
-    Example:
-      envgen patch refresh 2 vllm
-    """
-    target = one_target(session, source)
-    series = target.series()
-    old = choose(series, patch)
-    there = Checkout(checkout_of(target, checkout))
-    before = Series(series.folder, series.patches[: series.patches.index(old)]).for_version(
-        there.version
-    )
-    click.echo(replace_diff(target.root, old.path, _changes(there, before)))
-    progress("check its Applies-To, then run `envgen patch check`")
-    return ExitCode.OK
-
-
-@command.command("apply")
-@source_argument
-@checkout_option
-@reporting
-def apply(session: Session, source: str | None, checkout: Path | None) -> int:
-    """Apply the patch series of SOURCE to a mounted checkout.
-
-    If one patch fails, nothing is changed. The checkout must be clean. Nothing is committed.
-
-    \b
-    Example:
-      envgen patch apply vllm
-    """
-    target = one_target(session, source)
-    there = Checkout(checkout_of(target, checkout))
-    bare = there.bare()
-    run = dry_run(bare, target.series())
-    if not run.ok:
-        click.echo("\n".join(report_lines(run)), err=True)
-        raise RefusedError("the patches do not apply to this checkout; nothing was changed")
-    series = target.series().for_version(bare.version)
-    if not series.patches:
-        raise RefusedError(f"no patch of {target.folder} is for {bare.version}")
-    names = [patch.name for patch in series.patches]
-    count = counted(len(names), "patch", "patches")
-    there.apply(series)
-    document = {
-        "checkout": str(there.folder),
-        "applied": names,
-        "rehearsal": as_document(target.name, run),
-    }
-    return answer(document, [*report_lines(run), f"{there.folder}: applied {count}"])

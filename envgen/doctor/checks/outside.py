@@ -22,7 +22,7 @@ from envgen.engine.values import Container, EngineInfo
 from envgen.errors import Problem
 from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
-from envgen.text import counted, first_of, shell_line
+from envgen.text import counted, first_of
 
 # Keys of a service that replace its program, or let it do more on its machine.
 _FAR = (
@@ -189,9 +189,11 @@ def image(context: Context, stale: Sequence[Problem]) -> Findings:
 @check("patches.mounted", Section.HOST)
 def unpatched(context: Context) -> Findings:
     """Mounted checkouts have the profile's patches."""
+    from envgen.patches.checkout import command_for  # git, and all for patches
+
     for name, lacks in context.unpatched.items():
         folder = context.checkouts.get(name, "")
-        cure = Remedy(shell_line(["envgen", "patch", "apply", name, "--checkout", folder]))
+        cure = Remedy(command_for(context.profile.sources[name], folder, lacks))
         title = (
             f"{name}: its checkout lacks {counted(len(lacks), 'patch', 'patches')} of the profile"
         )

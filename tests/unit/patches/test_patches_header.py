@@ -100,7 +100,7 @@ def test_patches_for_other_versions_are_left_out() -> None:
     assert series.for_version("").patches == series.patches
 
 
-def test_add_choose_and_replace(tmp_path: Path) -> None:
+def test_add(tmp_path: Path) -> None:
     assert folder.add(tmp_path, "patches/x", "first", HEAD, DIFF.encode()) == "patches/x/0001-first.patch"
     (tmp_path / "patches/x/series").write_text("# why\n0001-first.patch  # because")  # no newline at the end
     with pytest.raises(RefusedError, match=r"0001-first\.patch already has this change"):
@@ -108,15 +108,6 @@ def test_add_choose_and_replace(tmp_path: Path) -> None:
     other = DIFF.replace("+new", "+newer").encode()
     assert folder.add(tmp_path, "patches/x", "second", HEAD, other) == "patches/x/0002-second.patch"
     assert (tmp_path / "patches/x/series").read_text() == "# why\n0001-first.patch  # because\n0002-second.patch\n"
-    series = load_series(tmp_path, "x")
-    for wanted in ("1", "0001", "0001-first", "0001-first.patch"):
-        assert folder.choose(series, wanted).name == "0001-first.patch"
-    newest = DIFF.replace("+new", "+newest").encode()
-    assert folder.replace_diff(tmp_path, "patches/x/0001-first.patch", newest) == "patches/x/0001-first.patch"
-    text = (tmp_path / "patches/x/0001-first.patch").read_text()
-    assert text.startswith(HEAD) and "+newest" in text and "+new\n" not in text
-    with pytest.raises(UsageError, match="no patch '0003'"):
-        folder.choose(series, "0003")
 
 
 @pytest.mark.parametrize("title", ["", "Up", "a b", "../x", "a--b", "-a", "a.patch"])

@@ -160,7 +160,7 @@ READ_LATER: Mapping[str, tuple[str, Callable[[Service], bool]]] = {
     "mode": ("`build` and `lock`: production needs all inputs locked", _always),
     "sources.vllm.package": ("doctor: the name that Python imports", _always),
     "sources.vllm.console_scripts": ("doctor: what commands import", _always),
-    "sources.vllm.patches": ("doctor and `patch apply` of a checkout", _always),
+    "sources.vllm.patches": ("`up` and doctor of a checkout", _always),
     "services.serve.ready.timeout": ("`up`", _always),
     "targets.x.figures.tg32": ("`bench` compares with it", _always),
     "targets.x.model": ("`bench` compares its speed", _always),

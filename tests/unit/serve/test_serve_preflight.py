@@ -191,7 +191,7 @@ def test_folders(bench: Bench, break_: str, message: str, hint: str) -> None:
 def test_notes_name_secrets_that_no_terminal_has(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr("envgen.patches.checkout.lacking", lambda *_: {"lib": ["0001", "0002"]})
-    apply = "envgen patch apply lib --profile p"
+    apply = "cat patches/None/0001 patches/None/0002 | git -C lib apply"
     patches = f"the checkout of lib lacks 0001, 0002, or has edits in their lines: {apply}"
     open_ = "web: port 18001 is reachable from the network, past ufw, and the server asks for no API key"
     closing = "; publish it as '127.0.0.1:18001:8000', or add VLLM_API_KEY to `secrets`"
