@@ -184,7 +184,7 @@ UID_VARIABLE, GID_VARIABLE = (
     "ENVGEN_GID",
 )  # of the user who starts a service with `user: host`
 OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has found a service's weights
-# Of one machine in a cluster; `envgen nodes` writes them into .envgen/nodes/NAME.env.
+# Of one machine in a cluster.
 NODE_RANK = "ENVGEN_NODE_RANK"
 NODE_ADDRESS = "ENVGEN_NODE_ADDRESS"
 NODE_INTERFACE = "ENVGEN_NODE_INTERFACE"

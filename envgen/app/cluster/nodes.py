@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from envgen import files
 from envgen.app.session import the_service
-from envgen.deployment.project import Deployment, rank_environment, require_described
+from envgen.deployment.project import Deployment, require_described
 from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
@@ -32,7 +31,6 @@ PROGRAM = run.Program("node")
 FACTS = (
     25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 )
-FOLDER = ".envgen/nodes"
 
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
@@ -43,30 +41,6 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
     hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
     name = the_service(profile, wanted, clustered, "names no machines", hint)
     return name, require_described(profile, name)
-
-
-def write_variables(deployment: Deployment, cluster: Cluster) -> list[str]:
-    """Write a file for each machine, for `docker compose --env-file`. Returns paths relative to the
-    project.
-    """
-    root = deployment.root
-    written = []
-    for name in cluster.nodes:
-        lines = [
-            "# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."
-        ]
-        for key, value in sorted(rank_environment(deployment.profile, root, cluster, name).items()):
-            # In single quotes Compose takes everything literally, but a single quote can't be
-            # written.
-            lines.append(
-                f"# {key} has a quote in it: set it in your shell"
-                if "'" in value
-                else f"{key}='{value}'"
-            )
-        path = f"{FOLDER}/{name}.env"
-        files.write(root / path, "\n".join(lines).encode() + b"\n", within=root.resolve())
-        written.append(path)
-    return written
 
 
 def look(machines: Sequence[Deployment], name: str) -> list[NodeFacts]:

@@ -41,11 +41,7 @@ def check(session: Session, service: str | None) -> int:
 
     Starts a container of the profile's image on each machine, through its Docker context. It
     compares Docker, the image's content, the network interface, RDMA devices, ports, memory and
-    weights. The variables of each machine are written to .envgen/nodes/NAME.env, for plain Docker:
-
-    \b
-      docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
-        -f compose/prod.serve.worker.yaml up -d serve
+    weights.
 
     \b
     Examples:
@@ -54,8 +50,7 @@ def check(session: Session, service: str | None) -> int:
     """
     deployment = session.deployment()
     began = time.monotonic()
-    name, cluster = nodes.choose(deployment.profile, service)
-    written = nodes.write_variables(deployment, cluster)
+    name, _ = nodes.choose(deployment.profile, service)
     findings = nodes.check(LiveService(deployment, name))
     failed = [one for one in findings if one.severity is Severity.ERROR]
     seconds = time.monotonic() - began
@@ -66,7 +61,7 @@ def check(session: Session, service: str | None) -> int:
         "seconds": round(seconds, 1),
     }
     code = ExitCode.REFUSED if failed else ExitCode.OK
-    return answer({**document, "files": written}, _lines(findings, seconds), code)
+    return answer(document, _lines(findings, seconds), code)
 
 
 def _lines(findings: Sequence[Finding], seconds: float) -> Iterator[str]:
