@@ -215,7 +215,6 @@ class CompilerFacts:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    cudnn: Software = Software()
     toolkit: Software = Software()
     tools: tuple[CompilerFacts, ...] = ()
 

@@ -40,7 +40,6 @@ CHECKS: tuple[Check, ...] = (
     packages.prebuilt,
     machine.caches,
     machine.modules,
-    versions.cuda_versions,
     versions.compilers,
     versions.gpu_arch,
 )

@@ -25,7 +25,6 @@ from envgen.inside.jit.libraries import runs
 from envgen.render.environment import OVERLAY
 from envgen.text import counted
 
-CUDNN = (9, 14)  # the oldest with attention for Blackwell
 # CUDA release -> first driver that loads its PTX.
 DRIVERS: dict[tuple[int, ...], int] = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
 BLACKWELL = 10  # major number of its first compute capability
@@ -80,23 +79,6 @@ def locked(context: Context, probe: Probe) -> Findings:
         )
     there = f"{counted(count, 'locked package')} and {of_base} of the base image have the versions of the build"
     return ok(there) if count or of_base else None
-
-
-@check("cuda.versions", Section.INSIDE, needs="probe")
-def cuda_versions(context: Context, probe: Probe) -> Finding | None:
-    """cuDNN is new enough for the profile's architectures. An old nvcc lacks them: cuda.compilers."""
-    cuda = probe.cuda
-    archs = context.profile.cuda.arch_list
-    if (
-        any(arch.major >= BLACKWELL for arch in archs.archs)
-        and () < numbers(cuda.cudnn.version) < CUDNN
-    ):
-        evidence = f"{cuda.cudnn.version} ({cuda.cudnn.path})"
-        wanted = ".".join(map(str, CUDNN)) + " or newer"
-        return error(f"cuDNN is too old for {archs}", evidence, wanted, NEWEST, case="cudnn")
-    pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version))
-    there = [f"{name} {version}" for name, version in pairs if version]
-    return ok(", ".join(there)) if there else None
 
 
 @check("cuda.compilers", Section.INSIDE, needs="probe")

@@ -266,32 +266,6 @@ def system(_request: Doc, _document: Doc) -> Doc:
     return {"uid": os.getuid(), "gid": os.getgid(), "driver": driver}
 
 
-def cudnn_facts(document: Doc) -> Doc:
-    """The cuDNN that is loaded, by the name of its library (libcudnn.so.9.15.1)."""
-    folders = [
-        entry + "/nvidia/" + part
-        for entry in entries(document)
-        for part in ("cudnn/lib", "cu13/lib")
-    ]
-    folders += os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    folders += ["/usr/lib/%s-linux-gnu" % os.uname().machine, "/usr/lib64", "/usr/local/cuda/lib64"]
-    for folder in folders:
-        for name in listing(folder) if folder else []:
-            if name.startswith("libcudnn.so."):
-                real = os.path.basename(os.path.realpath(os.path.join(folder, name)))
-                version = real[len("libcudnn.so.") :] if real.startswith("libcudnn.so.") else ""
-                if version.count("."):
-                    return {"version": version, "path": os.path.join(folder, name)}
-    for entry in entries(document):  # the wheel's library is called libcudnn.so.9
-        for name in listing(entry):
-            if name.startswith("nvidia_cudnn_cu") and name.endswith(".dist-info"):
-                return {
-                    "version": name[: -len(".dist-info")].partition("-")[2],
-                    "path": os.path.join(entry, name),
-                }
-    return {}
-
-
 def cuda_home() -> str:
     return os.environ.get("CUDA_HOME") or "/usr/local/cuda"
 
@@ -342,14 +316,13 @@ def tool(name: str, path: str, question: str) -> Doc:
 
 
 def cuda(_request: Doc, document: Doc) -> Doc:
-    """cuDNN, the toolkit, and the compilers of FlashInfer's and Triton's kernels."""
+    """The toolkit, and the compilers of FlashInfer's and Triton's kernels."""
     tools = [tool(name, path, "--help") for name, path in triton_ptxas(document)]
     for name, question in (("nvcc", "--list-gpu-code"), ("ptxas", "--help")):
         path = os.path.join(cuda_home(), "bin", name)
         if os.path.exists(path):
             tools.append(tool(name, path, question))
     return {
-        "cudnn": cudnn_facts(document),
         "toolkit": toolkit_facts(),
         "tools": tools,
     }

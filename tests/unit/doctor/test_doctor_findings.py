@@ -89,11 +89,6 @@ def with_tool(**facts: Any) -> dict[str, Any]:
     return altered(cuda={"tools": [{"name": "nvcc", "path": "/cuda/bin/nvcc", "archs": ["sm_121"], **facts}]})
 
 
-def versions_of(**versions: str) -> dict[str, Any]:
-    software = {name: {"version": version} for name, version in versions.items()}
-    return altered(cuda=software)
-
-
 def promised(installed: str) -> dict[str, Any]:
     return {"count": 2, "differ": [{"name": "torch", "promised": "2.10.0", "installed": installed}]}
 
@@ -176,7 +171,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("flashinfer.prebuilt", "masked"): given(
         with_cells(package="flashinfer_jit_cache", kind="regular", origin="/x/y.py")
     ),
-    ("cuda.versions", "cudnn"): given(versions_of(cudnn="9.10.2")),
     ("cuda.compilers", "arch"): given(with_tool(archs=["sm_90a"])),
     ("cuda.compilers", "broken"): given(with_tool(error="is missing")),
     ("cuda.driver", "old"): given(with_driver("580.95.05", "13.1.0")),
@@ -237,8 +231,6 @@ def test_the_real_gpu_machine(make: Make) -> None:
     (compilers,) = BY_ID["cuda.compilers"](context)
     assert compilers.severity is Severity.OK
     assert compilers.title.startswith("Triton's ptxas, Triton's ptxas-blackwell, nvcc, ptxas: ")
-    (versions,) = BY_ID["cuda.versions"](context)
-    assert versions.title == "cuDNN 9.14.0"
     document = recording(H100)
     document["cuda"]["tools"] = document["cuda"]["tools"][:1]
     (found,) = BY_ID["cuda.compilers"](make(document, sets=("cuda.arch_list=12.1a",)))
