@@ -61,7 +61,6 @@ LEFT = 4 << 30  # bytes that a driver may keep for itself
 RETURN = 10.0  # seconds that its return is waited for
 LARGEST = 3  # programs that are named
 REBOOT = "sudo reboot   # if `envgen doctor --host` still says so in two minutes"
-_THRESHOLD = re.compile(r"(?:^|\0)(-m|-M)\0?(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -98,9 +97,6 @@ class Box:
     options: tuple[str, ...] = ()  # the kernel's command line
     memory: Mapping[str, int] = field(default_factory=dict)
     gpus: tuple[BoxGpu, ...] = ()
-    killers: Mapping[str, int] = field(
-        default_factory=dict
-    )  # program -> bytes below which it acts; 0: unknown
     programs: tuple[MemoryHolder, ...] = ()  # that use a GPU to compute
 
     @property
@@ -129,7 +125,6 @@ def look(root: Path = Path("/")) -> Box:
         gpus=parse_gpus(
             _ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
         ),
-        killers=_killers(root, memory.get("MemTotal", 0)),
         programs=parse_programs(_ask("nvidia-smi", *_PROGRAMS)),
     )
 
@@ -216,23 +211,3 @@ def _number(text: str) -> float | None:
         return number if math.isfinite(number := float(text)) else None
     except ValueError:  # [N/A]
         return None
-
-
-def _killers(root: Path, total: int) -> dict[str, int]:
-    """earlyoom, nohang and systemd-oomd, with the free memory at which they act, where it is on
-    their command line.
-    """
-    killers = {}
-    for folder in (root / "proc").glob("[0-9]*"):
-        name = _read(folder / "comm").strip()
-        if name in ("earlyoom", "nohang", "systemd-oomd"):
-            match = _THRESHOLD.search(_read(folder / "cmdline"))
-            default = total // 10 if name == "earlyoom" else 0  # its own default: 10 %
-            killers[name] = (
-                default
-                if not match
-                else int(match[2]) << 10
-                if match[1] == "-M"
-                else total * int(match[2]) // 100
-            )
-    return killers

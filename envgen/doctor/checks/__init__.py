@@ -5,7 +5,7 @@ from __future__ import annotations
 from envgen.doctor.checks import box, imports, machine, outside, packages, running, versions
 from envgen.doctor.model import Check
 
-BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.memory, box.blocks)
+BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.memory)
 CHECKS: tuple[Check, ...] = (
     # Host
     *BOX,

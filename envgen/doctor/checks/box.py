@@ -7,10 +7,8 @@ no GB10 was at hand.
 
 from __future__ import annotations
 
-import contextlib
 import re
 
-from envgen.doctor import remedies
 from envgen.doctor.model import (
     CMA,
     HANDOVER_CURE,
@@ -21,7 +19,6 @@ from envgen.doctor.model import (
     Section,
     check,
     error,
-    info,
     ok,
     warning,
 )
@@ -108,49 +105,3 @@ def _state(gpu: BoxGpu) -> str:
     return f"{gpu.name}: " + (
         ", ".join(text.format(one) for one, text in figures if one is not None) or "no figures"
     )
-
-
-@check("host.blocks", Section.HOST, needs="box")
-def blocks(context: Context, box: Box) -> Findings:
-    """On unified memory, nothing swaps, and no program acts before the profile's own guard."""
-    if not context.profile.shares_memory:
-        return None
-    total, swap = (box.memory.get(name, 0) for name in ("MemTotal", "SwapTotal"))
-    rest = _rest(context, total)
-    for name, below in box.killers.items():
-        if rest is not None and below >= rest:
-            evidence = (
-                f"{name} acts below {below / GIB:.1f} GiB; the profile leaves {rest / GIB:.1f} GiB"
-            )
-            cure = remedies.line(
-                "memory: {floor: 0}   # or lower the threshold of the other program"
-            )
-            expected = "a threshold below what the profile leaves at rest"
-            yield warning(
-                f"{name} would end the server at rest", evidence, expected, cure, case="killer"
-            )
-        else:
-            yield info(
-                f"{name} runs",
-                "it may kill a server, or something else, before `memory.floor` acts",
-            )
-    if swap:
-        evidence = (
-            "a growing server makes the machine thrash; run `sudo swapoff -a` while you serve"
-        )
-        yield info(f"swap is on: {swap / GIB:.1f} GiB", evidence)
-    return None
-
-
-def _rest(context: Context, total: int) -> int | None:
-    """Bytes that the profile's largest server leaves of the machine's memory; None if no share is
-    written.
-    """
-    largest = 0.0
-    for service in context.profile.services.values():
-        with contextlib.suppress(KeyError, ValueError):
-            share = float(str(service.args["gpu-memory-utilization"]))
-            largest = max(largest, share)
-    if not total or not 0 < largest < 1:
-        return None
-    return int(total * (1 - largest))

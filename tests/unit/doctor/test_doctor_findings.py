@@ -136,7 +136,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.clocks", "latched"): box(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96)),
     ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("heat",))),
     ("host.memory", "driver"): box(memory={**SPARK.memory, "MemFree": 80 * GIB}),
-    ("host.blocks", "killer"): box(killers={"earlyoom": 13 * GIB}),
     ("compose.own", "broken"): given(own_trouble="Compose refuses it", sets=OWN),
     ("compose.own", "far"): given(own_changes={"dev": ("labels", "privileged")}, sets=OWN),
     ("up.refused", "refused"): given(container=None, refused=(Problem("its checkout is empty", None, "git clone x"),)),
@@ -198,7 +197,7 @@ def right(make: Make) -> Context:
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.changed", "host.blocks", "host.gpu", "up.refused", "patches.mounted", "container.log"}
+MUTE = {"container.changed", "host.gpu", "up.refused", "patches.mounted", "container.log"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
@@ -291,8 +290,6 @@ OUTSIDE: list[Row] = [
     ("host.exposure", given(profile="prod", sets=("secrets=[VLLM_API_KEY]",)), "ok", "from the network", "", ""),
     ("host.exposure", given(profile="prod", sets=(LOOPBACK,)), "ok", "this machine only", "", ""),
     ("image.current", given(image=None, stale=STALE), "missing", "is not built", "", "envgen build -p dev"),
-    ("host.blocks", given(box=Box(killers={"earlyoom": 1 << 30}), sets=SHARED), "info", "earlyoom runs", "", ""),
-    ("host.blocks", given(box=Box(memory={"SwapTotal": 1 << 34}), sets=SHARED), "info", "swap is on: 16.0 GiB", "", ""),
     ("python.start", given("hangs"), "hook", "an import hook hangs",
      "sitecustomize.Hook hangs when asked for flashinfer (-c in /workspace)",
      "mv /faults/hangs/sitecustomize.py /faults/hangs/sitecustomize.py.off"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,19 +21,6 @@ def test_gpus() -> None:
     assert hot.limits == ("heat", "power cap") and hot.temperature == 86
     (unknown,) = box.parse_gpus("NVIDIA GB10, [N/A], [N/A], [N/A], [N/A], [N/A], 0x0\n")
     assert (unknown.power, unknown.clock, unknown.load) == (None, None, None)
-
-
-def test_a_machine_of_files(tmp_path: Path) -> None:
-    for name, text in {
-        "proc/sys/kernel/osrelease": "7.0.0-1019-nvidia\n", "proc/cmdline": "quiet splash\n",
-        "proc/meminfo": "MemTotal: 1000 kB\nCmaFree: 10 kB\n",
-        "proc/7/comm": "earlyoom\n", "proc/7/cmdline": "earlyoom\0-m\x005\0-r\x000\0",
-        "proc/8/comm": "systemd-oomd\n",
-    }.items():  # fmt: skip
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    found = box._killers(tmp_path, 1000 << 10)
-    assert found == {"earlyoom": 51200, "systemd-oomd": 0}
 
 
 @given(st.text(max_size=300))
