@@ -19,7 +19,7 @@ from projects import Project
 from envgen.engine.endpoint import find_endpoint
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
-VERBS = ("status", "ps", "doctor", "logs web", "cache list", "prune --dry-run")
+VERBS = ("status", "ps", "doctor", "logs web", "prune --dry-run")
 FILE = """
 profiles:
   dev:
