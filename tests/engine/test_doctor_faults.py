@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import threading
-import warnings
 from pathlib import Path
 
 import pytest
@@ -92,31 +90,3 @@ def test_texts_that_are_not_utf_8(lab: Lab, tmp_path: Path, capsys: pytest.Captu
     _, report = doctor(capsys, "-f", str(project(tmp_path)))
     assert is_right(report), report
     assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
-
-
-def python_3_8() -> Path | None:
-    """A real Python 3.8 of this machine: pyenv's, uv's, or one on PATH."""
-    places = [Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"]
-    places.append(Path.home() / ".local" / "share" / "uv" / "python")
-    for place in places:
-        for program in sorted(place.glob("*3.8*/bin/python3.8")):
-            return program.resolve()
-    found = shutil.which("python3.8")
-    return Path(found).resolve() if found and "shims" not in found else None
-
-
-def test_python_3_8(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real one where this machine has it; the stand-in is the base image's own Python, and the test says so."""
-    real = python_3_8()
-    if real is None:
-        warnings.warn("no Python 3.8 here (pyenv or uv install it): the base image's own stands in", stacklevel=1)
-        lab.start("none", PP)
-    else:
-        prefix = real.parent.parent
-        name = lab.start("none", PP, args=["-v", f"{prefix}:{prefix}:ro"])
-        docker("exec", name, "sh", "-c", f"ln -sf {real} /venv/none/bin/python3 && rm /venv/none/pyvenv.cfg")
-    _, report = doctor(capsys, "-f", str(project(tmp_path, variant="none")))
-    (started,) = [f for f in report["findings"] if f["check"] == "python.start"]
-    assert started["severity"] == "ok", started
-    assert started["title"].startswith("Python 3.8." if real else "Python 3.")
-    assert is_right(report), report

@@ -25,6 +25,9 @@ def test_ruff_reads_each_of_them() -> None:
     assert listed == sorted(path.relative_to(TOP).as_posix() for path in PYTHON)
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
+INSIDE = sorted((TOP / "envgen/inside").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*PYTHON, *INSIDE], ids=lambda path: path.name)
 def test_python_38_can_read_them(path: Path) -> None:
     ast.parse(path.read_text("utf-8"), feature_version=(3, 8))
