@@ -22,7 +22,6 @@ from typing import Any
 
 from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
-from envgen.app.history import since_it_worked
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.doctor import report
@@ -69,22 +68,25 @@ def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
 
 
 def save(
-    machines: Sequence[LiveService], failure: StartFailure, cause: str, culprit: str = ""
+    machines: Sequence[LiveService],
+    failure: StartFailure,
+    cause: str,
+    culprit: str = "",
+    changes: Sequence[str] = (),
 ) -> str:
     """Write what a service left behind, the log's cause and doctor's report to .envgen/crash/.
     Returns the path.
 
     ``machines``: the service on each of them, the head first. ``culprit``: the one that failed
-    first. If the bundle can't be written, that is printed and the path is "": the failure itself
-    matters more.
+    first. ``changes``: since it last worked. If the bundle can't be written, that is printed and
+    the path is "": the failure itself matters more.
     """
     root = machines[0].deployment.root
     profile = machines[0].profile.name
     name = machines[0].name
     facts = {key: value for key, value in vars(failure).items() if key != "container"}
     facts |= {"profile": profile, "service": name, "cause": cause, "culprit": culprit}
-    changes = [since_it_worked(one, asks=True) for one in machines]
-    facts["changes"] = "\n".join(filter(None, changes))
+    facts["changes"] = "\n".join(changes)
 
     def doctor(service: LiveService) -> Any:
         if service.deployment.node != culprit:

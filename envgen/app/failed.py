@@ -36,7 +36,9 @@ def failed(
     name = service.name
     say(f"  {name}: {failure.reason}; saving a crash bundle")
     cause, lines = cause_in(deployment, failure)
-    kept = bundle.save(machines or (service,), failure, cause.cause, deployment.node)
+    ranks = machines or (service,)
+    changes = [line for one in ranks if (line := since_it_worked(one, asks=True))]
+    kept = bundle.save(ranks, failure, cause.cause, deployment.node, changes)
     text = f"{name} {verdict}: {failure.reason}"
     if cause.rule:
         text += f"; cause: {cause.cause}"
@@ -46,8 +48,7 @@ def failed(
     elif not shown:
         shown = ["its last lines:", *(lines[-LAST_LINES:] or ["(none)"])]
     shown = [shorten(line, LONGEST_SHOWN) for line in shown]
-    changes = [since_it_worked(one, asks=True) for one in machines or (service,)]
-    shown += filter(None, changes)
+    shown += changes
     if kept:
         shown.append(f"crash bundle: {kept}")
         shown.append(f"whole log: `tar -xOzf {shlex.quote(kept)} --wildcards '*server.log'`")

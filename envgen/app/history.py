@@ -121,15 +121,12 @@ def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> 
 
 
 def packages(place: run.Execute) -> dict[str, str]:
-    """The versions of the Python packages there, and the driver; empty where nobody answers."""
+    """The versions of the Python packages there; empty where nobody answers."""
     with contextlib.suppress(EnvgenError, *MISSHAPEN):
         inside = run.ask(place, "python3", PROGRAM, {"all": True}, timeout=INSIDE)
         if isinstance(inside, run.NoAnswer):
             return {}
-        facts = {PACKAGE + name: visible(str(it)) for name, it in inside["versions"].items()}
-        if inside.get("gpu"):
-            facts[DRIVER] = visible(str(inside["gpu"]["driver"]))
-        return facts
+        return {PACKAGE + name: visible(str(it)) for name, it in inside["versions"].items()}
     return {}
 
 
