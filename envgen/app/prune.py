@@ -172,9 +172,11 @@ def _old_volumes(engine: Engine, head: str, root: Path) -> list[str]:
     old = list[str]()
     for volume, made in engine.volumes(project=head).items():
         is_keyed = volume.startswith(head) and _KEYED.fullmatch(volume[len(head) :])
-        if is_keyed and _age(made) > UNUSED:
-            folder = engine.volume_labels(volume).get(FOLDER)
-            old += [volume] if folder and same(Path(folder), root) else []
+        if not is_keyed or _age(made) <= UNUSED:
+            continue
+        folder = engine.volume_labels(volume).get(FOLDER)
+        if folder and same(Path(folder), root):
+            old.append(volume)
     return old
 
 

@@ -93,9 +93,12 @@ def lines_of(
     against = {row.name: f"{row.share:.1f} %" for row, _ in rows_of(other or {})}
     lines: list[tuple[str, ...]] = [HEAD]
     for row, kernels in rows_of(summary):
-        lines.append((*_cells(row), against.pop(row.name, "")))
-        lines += [("  " + name, *rest, "") for name, *rest in map(_cells, kernels)]
-    lines += [(name, *["-"] * 4, share) for name, share in against.items()]
+        before = against.pop(row.name, "")
+        lines.append((*_cells(row), before))
+        for name, *rest in map(_cells, kernels):
+            lines.append(("  " + name, *rest, ""))
+    for name, share in against.items():
+        lines.append((name, *["-"] * 4, share))
     return lines if other else [line[:-1] for line in lines]
 
 

@@ -216,10 +216,13 @@ class Engine:
         """The sorted names of volumes, and when each was created: those with ``text`` in the name,
         or those of a Compose project.
         """
-        label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
+        wanted = {"name": text}
+        if project:
+            wanted = {"label": f"{values.COMPOSE_PROJECT}={project}"}
+        made = dict[str, str]()
         with self._wrap_errors("volumes"):
-            rows = self._api.volumes(filters=label or {"name": text})["Volumes"] or ()
-            made = {str(row["Name"]): str(row.get("CreatedAt") or "") for row in rows}
+            for row in self._api.volumes(filters=wanted)["Volumes"] or ():
+                made[str(row["Name"])] = str(row.get("CreatedAt") or "")
         return dict(sorted(made.items()))
 
     def images(self, label: str) -> tuple[values.Image, ...]:

@@ -132,7 +132,8 @@ def expand_short_forms(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
             soft, hard = node.items.values()
             return soft if soft.text == hard.text else node
         case (*_, "services", _, "mounts", _) if node.kind == nodes.TEXT:
-            return _mount(node) if matches(Mount.TEXT, node.text) else node
+            is_short = matches(Mount.TEXT, node.text)
+            return _mount(node) if is_short else node
     if node.kind == nodes.MAP:
         children = {key: expand_short_forms(one, (*path, key)) for key, one in node.items.items()}
         return node.with_items(children)

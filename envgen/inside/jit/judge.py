@@ -152,7 +152,8 @@ def write_record(cache: Shelves, shelf: Shelf, name: str, text: str) -> None:
         with os.fdopen(new, "w", encoding="ascii") as file:
             file.write(text)
             own_as(file.fileno(), fd)
-        os.rename(temporary, name + ".json", src_dir_fd=fd, dst_dir_fd=fd)
+        final = name + ".json"
+        os.rename(temporary, final, src_dir_fd=fd, dst_dir_fd=fd)
 
 
 # A module of CuTe DSL has no list of files: FlashInfer compares what it is made of itself, in its
@@ -657,7 +658,8 @@ def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:
     """A line where no prebuilt library is for any GPU of this environment."""
     archs = [arch for folder in folders or () for arch in folder.split("_")]
     codes = [code for _, codes, _ in package.providers for code in codes]
-    if not archs or not codes or any(runs(code, arch) for code in codes for arch in archs):
+    fits = any(runs(code, arch) for code in codes for arch in archs)
+    if fits or not archs or not codes:
         return []
     return ["FlashInfer compiles all, because none of them is for " + ", ".join(archs)]
 
