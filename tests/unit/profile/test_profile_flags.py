@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.profile.flags import ArgValue, in_words, words_of
+from envgen.profile.flags import ArgValue, in_words, long_name, parsed, words_of
 from envgen.profile.service import Service
+from envgen.profile.values import CudaArchList
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,17 @@ def test_short_and_repeated_flags_of_a_command() -> None:
     names = ("served-model-name", "tensor-parallel-size", "enforce-eager", "port")
     assert [in_words(words, name) for name in names] == [("a", "b"), "2", True, None]
     assert Service(command=tuple(words), args={"data-parallel-size": "3", "pipeline_parallel_size": "2"}).ranks == 12
+
+
+def test_a_level_of_optimisation_is_a_flag_with_a_value() -> None:
+    words = ["vllm", "serve", "m", "-O2", "--port", "1"]
+    assert [(flag.word, flag.values) for flag in parsed(words)[3:]] == [("-O2", ("2",)), ("--port", ("1",))]
+    assert in_words(words, long_name("-O")) == "2" and in_words(["-O4"], long_name("-O")) is None
+
+
+@pytest.mark.parametrize(
+    ("archs", "shares"),
+    [("8.7", True), ("11.0", True), ("12.1a", True), ("9.0a 12.1a", True), ("8.6", False), ("9.0a 12.0f", False)],
+)
+def test_which_gpus_use_the_memory_of_the_machine(archs: str, shares: bool) -> None:
+    assert CudaArchList.parse(archs).shares_memory is shares

@@ -124,6 +124,12 @@ def test_names_of_users(name: str, value: str, text: str, expected: str, monkeyp
     assert redact(text) == expected
 
 
+def test_the_longer_of_two_names_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("USER", "ann"), ("LOGNAME", "ann-marie"), ("SUDO_USER", "")):
+        monkeypatch.setenv(name, value)
+    assert redact("ann-marie and ann") == "[user] and [user]"
+
+
 @pytest.mark.parametrize("line", ["eos_token: endoftext", "pad_token_id=5025600", "draft-token=abcdefgh"])
 def test_tokens_of_a_vocabulary_stay(line: str) -> None:
     assert redact(line) == line and "redacted" in redact(f"{line} hub_token={line[-8:]}")
