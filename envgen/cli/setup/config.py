@@ -23,24 +23,20 @@ from envgen.profile.tree import VARIANT
     is_flag=True,
     help="Print one value per line, and where it comes from.",
 )
-@click.option("--changed", is_flag=True, help="Like --explain, without the defaults.")
 @variant_option
-def command(session: Session, with_origin: bool, changed: bool) -> None:
+def command(session: Session, with_origin: bool) -> None:
     """Show the values of a profile after all layers are merged.
 
     A warning names each setting without effect. `render`, `build` and `up` print them, too.
 
     \b
     Examples:
-      envgen config --changed
+      envgen config --explain
       envgen config -p prod --variant cutlass --explain
     """
     loaded = session.loaded()
     profile = session.profile()
-    with_origin = with_origin or changed
-    listing = [
-        one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed
-    ]
+    listing = values(profile, loaded.trees[profile.name])
     if wants_json():
         origins = [
             {
