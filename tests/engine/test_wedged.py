@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 QUIET = 20
 LONG = {
-    '"/models/tiny"': '"/models/long"', "hidden_size=64": "hidden_size=1024", "num_hidden_layers=2": "num_hidden_layers=8",
+    '"/models/tiny"': '"/models/long"', "hidden_size=64": "hidden_size=1024", "num_hidden_layers=2": "num_hidden_layers=16",
     "intermediate_size=128": "intermediate_size=2048", "num_attention_heads=2": "num_attention_heads=16",
     "head_dim=32": "head_dim=64", "max_position_embeddings=512": "max_position_embeddings=16384",
 }  # fmt: skip
