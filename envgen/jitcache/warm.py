@@ -191,6 +191,16 @@ def warm(
     return list(run.built.values()), recorded
 
 
+def compile_for(
+    cache: JitCache, names: Sequence[str], jobs: int | None, show: Callable[[str], None]
+) -> list[Built]:
+    """Build ``names`` for an image that no container has yet, in a temporary one of it."""
+    mount = create_mount(cache)
+    run = _in(cache, temporary_host(cache.deployment, mount.target, mount), show)
+    run.run(names, jobs)
+    return list(run.built.values())
+
+
 def find_compile_host(cache: JitCache) -> AgentHost:
     """Where to compile: in a running service with the cache, else in the image with the cache
     mounted (created if

@@ -18,6 +18,7 @@ from envgen.app.stage import VariantSwitch
 from envgen.app.sweep import blank_row, measured_row, medians
 from envgen.app.up import check_all, main_service
 from envgen.app.upgrade import journal, paper
+from envgen.app.upgrade.ahead import compile_ahead
 from envgen.app.upgrade.journal import Pending
 from envgen.bench import record
 from envgen.bench.tools import Matrix
@@ -70,6 +71,8 @@ class UpgradeTrial:
         with terminable(), journal.alone(root, profile):
             before = self._before()
             self._require_ready(list(before.services))
+            if self.measures:
+                compile_ahead(self.session, self.candidate)
             made = self.candidate.tried
             journal.save(root, profile, before, made.text, lock_text(made.lock))
             with ExitStack() as stack:
