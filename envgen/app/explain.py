@@ -134,7 +134,8 @@ def asked(service: LiveService, evidence: str) -> str:
     named = _IMPORTED.search(evidence)
     if not named:
         return ""
-    module, name = named["module"] or named["absent"], named["name"] or ""
+    module = named["module"] or named["absent"]
+    name = named["name"] or ""
     try:
         execute, _ = service.temporary_container()
         request = {"module": module, "name": name}

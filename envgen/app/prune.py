@@ -160,10 +160,8 @@ def _volumes(
         ):  # such as a lock that can't be read: what is in use is not known
             current = {mount.source for mount in deployment.caches.values()}
             for volume in sorted({*old} - used - current - {overlay_volume(profile)}):
-                why, removal = (
-                    f"an earlier build of profile {name}",
-                    partial(engine.remove_volume, volume),
-                )
+                why = f"an earlier build of profile {name}"
+                removal = partial(engine.remove_volume, volume)
                 yield Item("volume", volume, sizes().get(volume, 0), why, removal)
 
 

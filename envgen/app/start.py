@@ -158,7 +158,8 @@ def stale_by_driver(service: LiveService) -> list[str]:
         for module in JitCache(service.deployment).inventory().modules:
             if any(reason.stale and reason.kind == "driver" for reason in module.reasons):
                 stale.append(visible(module.name))
-    names, clear = ", ".join(first_of(stale, 5)), service.profile.hint("cache", "clear --stale")
+    names = ", ".join(first_of(stale, 5))
+    clear = service.profile.hint("cache", "clear --stale")
     note = f"driver {then} is now {now}, so compiled kernels are stale: {names}; `{clear}`"
     return [note] if stale else []
 

@@ -43,7 +43,9 @@ def of_gpus(lines: Iterable[str]) -> dict[str, float]:
     for line in lines:
         index, *values = line.replace("[N/A]", "0").split(",")
         try:
-            power, used, active = float(values[0]), float(values[1]), int(values[2], 16)
+            power = float(values[0])
+            used = float(values[1])
+            active = int(values[2], 16)
         except (ValueError, IndexError):
             continue
         memory[index] = max(memory.get(index, 0.0), used)

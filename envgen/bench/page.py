@@ -135,7 +135,8 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
     points: list[tuple[datetime, float, str]] = []
     for run in records:
         for cell in run.summary.get("cells", ()) if run.kind == "bench" else ():
-            value, test = _median(cell, "decode_tps"), str(cell.get("test", ""))
+            value = _median(cell, "decode_tps")
+            test = str(cell.get("test", ""))
             if value is not None and _is_alone(test):
                 points.append((run.started, value, f"{run.title} {test}"))
     points = points[-MOST * 5 :]

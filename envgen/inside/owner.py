@@ -16,7 +16,8 @@ def answer(request: Doc) -> Doc:
 
     Only the packages above a module are imported to find it, not the module.
     """
-    module, name = request["module"], request["name"].encode()
+    module = request["module"]
+    name = request["name"].encode()
     inner = module.partition(".")[0] + "/"
     owners = [
         f"{found.metadata['Name']} {found.version}"

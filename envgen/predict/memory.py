@@ -20,7 +20,9 @@ _OTHER = (
 )  # keys of models with caches of other kinds
 # tokens; a block of a model with states is a multiple of so many: of MLA, of layers that keep a
 # checkpoint of a prefill (Hopper's kernels), of others
-_MLA_BLOCK, _CHECKPOINT_BLOCK, _BLOCK = 128, 64, 16
+_MLA_BLOCK = 128
+_CHECKPOINT_BLOCK = 64
+_BLOCK = 16
 _UNKNOWN = "unknown for this model's kinds of layers"
 _NO_CACHE = ("moe", "mlp", "-", "E")
 _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}

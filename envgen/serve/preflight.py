@@ -357,7 +357,8 @@ def holders(deployment: Deployment, rows: Sequence[ContainerRow]) -> Holder:
     def holder(port: PortMapping) -> str:
         for row in rows:  # a port that a firewall rule forwards has no listener
             if port.host in row.ports:
-                folder, name = folder_of(row), row.labels.get(COMPOSE_PROJECT, "")
+                folder = folder_of(row)
+                name = row.labels.get(COMPOSE_PROJECT, "")
                 ours = folder is not None and same(folder, deployment.root)
                 return f"container {row.name}" + f" (docker compose -p {name} down)" * ours
         if deployment.is_local and host.is_taken(port.host, port.address):

@@ -164,7 +164,8 @@ def _word(profile: Profile, name: str, version: str) -> tuple[str, str]:
 
 def _ask_source(plan: Draft, profile: Profile, name: str, sign: str, version: str) -> None:
     source = profile.sources[name]
-    origin, key = source.origin, f"sources.{name}.origin"
+    origin = source.origin
+    key = f"sources.{name}.origin"
     ref = f"v{version or '0.33.0'}" if sign != "@" else version
     if origin.checkout is not None:
         raise UsageError(
@@ -186,7 +187,8 @@ def _ask_source(plan: Draft, profile: Profile, name: str, sign: str, version: st
 
 def _ask_inputs(plan: Draft, name: str, source: Source, ref: str) -> None:
     """Write what the CMake files at ``ref`` fetch, and what says the old version; name the rest."""
-    key, left = f"sources.{name}.install", []
+    key = f"sources.{name}.install"
+    left = []
     session = plan.session
     described = PatchedSource(name, session.profile(), source, session.loaded().project.root)
     try:
@@ -225,7 +227,8 @@ def _plain(url: str) -> str:
 
 def _require_effect(made: Session) -> None:
     """UsageError if envgen.local.yaml or a variable sets what the upgrade changes."""
-    shared, here = made.profile(local=False), made.profile()
+    shared = made.profile(local=False)
+    here = made.profile()
     for name, source in shared.sources.items():
         origin = here.sources[name].origin
         if origin != source.origin and origin.checkout is None:
@@ -237,7 +240,8 @@ def _require_effect(made: Session) -> None:
 
 def newest(session: Session) -> Session:
     """The session with the newest release of each source and package that its lines allow."""
-    plan, profile = draft(session), session.profile(local=False)
+    plan = draft(session)
+    profile = session.profile(local=False)
     plan.names += ["pip", *profile.sources]
     for name, source in profile.sources.items():
         if source.origin.wheel and source.origin.wheel.version:

@@ -77,7 +77,9 @@ def command(
         progress(f"  {unit}  {before or '-'}  →  {after or '-'}")
     if not yes and not ask(f"{name} is stopped, and started once a step. Do it?"):
         raise RefusedError("nothing was changed", hint="add --yes")
-    rows, lines, pins = [], [], []
+    rows = []
+    lines = []
+    pins = []
     for one in sorted(found.run()):
         before, after = found.differing[one]
         address = changelog(session, one, after)

@@ -137,7 +137,8 @@ def package_of() -> InstalledPackage:
 def find_providers(package: InstalledPackage) -> None:
     """The providers of the jit-cache for this FlashInfer, and who ignores the others."""
     shim: Any = importlib.import_module("flashinfer_jit_cache")
-    version, whole = package.version, shim.__version__
+    version = package.version
+    whole = shim.__version__
     loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == UNKNOWN
     if not (loose or whole == version or whole.startswith(version + "+")):
         package.prebuilt.append("FlashInfer " + version + " ignores flashinfer-jit-cache " + whole)
@@ -147,7 +148,8 @@ def find_providers(package: InstalledPackage) -> None:
         if not loose and one.version != whole:
             package.prebuilt.append("FlashInfer ignores " + name + " beside its " + whole)
             continue
-        codes, modules = sorted(arch[2:] for arch in one.cuda_architectures), set(one.modules)
+        codes = sorted(arch[2:] for arch in one.cuda_architectures)
+        modules = set(one.modules)
         package.providers.append((str(one.jit_cache_dir), codes, modules))
         text = name + ": %d modules for " % len(modules) + ", ".join(codes)
         package.prebuilt.append(text + _other_cuda(one.version))
@@ -155,7 +157,8 @@ def find_providers(package: InstalledPackage) -> None:
 
 def _other_cuda(version: str) -> str:
     """What is wrong with a package for CUDA 12 (``+cu129``) beside CUDA 13; "" where nothing is."""
-    libraries, label = os.environ.get("CUDA_HOME", "") + "/lib64", re.search(r"\+cu(\d\d)", version)
+    libraries = os.environ.get("CUDA_HOME", "") + "/lib64"
+    label = re.search(r"\+cu(\d\d)", version)
     if label is None or not os.path.exists(libraries):
         return ""
     needed = "libcudart.so." + label[1]

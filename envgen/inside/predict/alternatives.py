@@ -166,7 +166,8 @@ def able(kind: Any, config: Any, report: Doc) -> Doc:
     if verdict == "refused" and any(
         str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]
     ):
-        verdict, why = "unknown", why or "vLLM's compiled code is not here"
+        verdict = "unknown"
+        why = why or "vLLM's compiled code is not here"
     return {
         "verdict": verdict,
         "reason": str(why or "").strip().rstrip(".")[:REASON],

@@ -133,7 +133,8 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
         if selected["refusals"] and not others["refusals"]:
             refused = "; ".join(one["message"] for one in selected["refusals"])
             report["notes"].append(NEEDED + refused)
-            selected, logged = others, again
+            selected = others
+            logged = again
         else:
             del os.environ[CUBINS]
             forget()
@@ -178,12 +179,14 @@ def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: List
 def selectors(config: Any, report: Doc, lines: Lines) -> Tuple[Doc, List[Doc]]:
     """What each selector answers (its choice, its refusal, or why there is none), and what it logs."""
     answers = dict(report, asked={}, refusals=[], unasked=[])
-    before, lines.kept = lines.kept, []
+    before = lines.kept
+    lines.kept = []
     SUPPORTED["asked"] = []
     set_config = named("set config")[1]
     for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
         lines.step = step
         with recording(answers, lines), set_config(config), everything_logged():
             answers["asked"][step] = ask(config, answers)
-    logged, lines.kept = lines.kept, before
+    logged = lines.kept
+    lines.kept = before
     return answers, logged
