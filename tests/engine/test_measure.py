@@ -111,7 +111,7 @@ def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
     assert child.returncode == 5 and "Traceback" not in err, out + err
     assert (
         "the server stopped answering: " in err
-        and "its process exited with code 137" in err
+        and "its process was killed (SIGKILL): it exited with code 137" in err
         and "its last lines" in err
     )
     assert "cause: the machine ran out of memory" not in err  # that is not known

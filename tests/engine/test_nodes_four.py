@@ -40,5 +40,5 @@ def test_four_machines_fit_serve_and_end_together(four: Pair) -> None:
         four.docker("spark-3", "kill", CONTAINER)
         text = one.ends()
     assert running == [*FOUR], text
-    assert "spark-3 (rank 2): serve has failed: its process exited with code 137" in text
+    assert "spark-3 (rank 2): serve has failed: its process was killed (SIGKILL): it exited with code 137" in text
     assert four.running() == []

@@ -98,5 +98,5 @@ def test_two_machines_answer_together_and_end_together(pair: Pair) -> None:
     meeting = f"distributed_init_method=tcp://192.168.177.{NUMBERS['spark-1']}:29501 backend=gloo"
     for rank, name in enumerate(NUMBERS):
         assert f"world_size=2 rank={rank} local_rank=0 {meeting}" in logs[name], logs[name]
-    assert "spark-2 (rank 1): serve has failed: its process exited with code 137" in completion
+    assert "spark-2 (rank 1): serve has failed: its process was killed (SIGKILL): it exited with code 137" in completion
     assert pair.running() == []
