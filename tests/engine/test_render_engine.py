@@ -39,7 +39,7 @@ def test_docker_finds_nothing_to_complain_about(folder: Path, tmp_path: Path) ->
             text = files[path].decode()
             (tmp_path / path).write_text(
                 re.sub(
-                    r"^FROM ((registry\.example|nvcr\.io|example\.org)/\S+|debian:\S+)",
+                    r"^FROM ((registry\.example|nvcr\.io|example\.org|vllm)/\S+|debian:\S+)",
                     f"FROM {BASE}",
                     text,
                     flags=re.M,
