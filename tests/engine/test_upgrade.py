@@ -322,6 +322,8 @@ def killed(toy: Toy, marker: str, count: int, by: int, *words: str) -> None:
 @pytest.mark.parametrize(("marker", "count", "by", "then"), KILLS)
 def test_killed(toy: Toy, marker: str, count: int, by: int, then: str) -> None:
     """Whatever step it was killed at: no file has changed, and either command goes on."""
+    docker("rmi", "-f", f"{NAME}:prod-before", check=False)
+    docker("image", "prune", "-f")  # an image of 1.1 from another test would be found, and nothing built
     before, image, earlier = toy.state(), toy.image(), toy.image("prod-before")
     for record in (toy.root / "results").glob("*"):
         if record.is_file():
