@@ -109,11 +109,8 @@ def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
     docker("kill", cpu_server.container)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 5 and "Traceback" not in err, out + err
-    assert (
-        "the server stopped answering: " in err
-        and "its process was killed (SIGKILL): it exited with code 137" in err
-        and "its last lines" in err
-    )
+    assert "the server stopped answering: " in err and "its last lines" in err
+    assert "its process was killed (SIGKILL): it exited with code 137" in err
     assert "cause: the machine ran out of memory" not in err  # that is not known
     (bundle,) = (cpu_server.project.root / ".envgen" / "crash").glob("*-serve.tar.gz")
     with tarfile.open(bundle) as archive:

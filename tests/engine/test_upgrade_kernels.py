@@ -60,5 +60,4 @@ def test_a_newer_flashinfer_starts_with_compiled_kernels(project: Project) -> No
     assert "compiling for the candidate, while the server serves on: page" in ahead and "page.so" in ahead
     assert "page: left to the start" not in ahead and after
     assert "nvcc for FlashInfer's page" not in after
-    modules = project.envgen("cache", "list", "--json", code=None).json["modules"]
-    assert [one["name"] for one in modules] == ["page"]  # of what serves
+    assert "page" in project.envgen("cache", "list", code=None).out  # of what serves
