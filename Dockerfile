@@ -80,6 +80,6 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.version="flashinfer 0.7.2.post1, vllm 0.33.0" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="5b4a69261972c36b292992aae69b691d81ee3a803a18fc37c762e98f3a630b90"
+    dev.envgen.render="c68bd93a1fd1c0a5ceb5aeede6a9012e80bb8e1c5bc41fced735cba763a25aee"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

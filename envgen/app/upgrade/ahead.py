@@ -11,8 +11,6 @@ from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import compile_for
 from envgen.text import first_of, progress
 
-SHOWN = 6
-
 
 def compile_ahead(session: Session, candidate: Session) -> None:
     """Compile for the candidate what FlashInfer has compiled for the old server, on each machine.
@@ -31,15 +29,14 @@ def compile_ahead(session: Session, candidate: Session) -> None:
 
 
 def _compile(old: Deployment, new: Deployment) -> None:
-    caches = (old.profile.caches, new.profile.caches)
-    if any(CACHE not in names for names in caches):
+    if CACHE not in old.profile.caches or CACHE not in new.profile.caches:
         return
     if cache_mount(old).source == cache_mount(new).source:
         return  # the same modules
     names = sorted({module.name for module in JitCache(old).inventory().modules})
     if not names:
         return
-    listed = ", ".join(first_of(names, SHOWN))
+    listed = ", ".join(first_of(names, 6))
     progress(new.named(f"compiling for the candidate, while the server serves on: {listed}"))
     for module in compile_for(JitCache(new), names, new.profile.build.max_jobs.count, progress):
         if module.outcome not in ("done", "fresh"):

@@ -71,7 +71,7 @@ class UpgradeTrial:
         with terminable(), journal.alone(root, profile):
             before = self._before()
             self._require_ready(list(before.services))
-            if self.measures:
+            if before.rows and not self.resumed:  # a server runs, and was measured
                 compile_ahead(self.session, self.candidate)
             made = self.candidate.tried
             journal.save(root, profile, before, made.text, lock_text(made.lock))
