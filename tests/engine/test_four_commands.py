@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jit_lab import WHEELS
 from local import free_port
 from projects import Project, docker, forget
-from test_source_dev import NVCC
+from test_source_dev import nvcc_base
 
 from envgen.engine.client import Engine
 
@@ -50,10 +49,7 @@ http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
 def project(engine: Engine, tmp_path: Path) -> Iterator[Project]:
     """examples/loop, with a compiler and a server."""
     del engine
-    pins = [pin for pin in WHEELS if pin.startswith("nvidia_") and "ml" not in pin]
-    subprocess.run([TOP / "scripts/fetch-wheel", *pins, tmp_path / "nvcc/wheels"], check=True, capture_output=True)
-    (tmp_path / "nvcc/Dockerfile").write_text(NVCC)
-    docker("build", "-q", "-t", f"{NAME}-base:1", str(tmp_path / "nvcc"), timeout=900)
+    nvcc_base(f"{NAME}-base:1", tmp_path / "nvcc")
     release, folder = "flashinfer-python==0.7.4", str(tmp_path / "flashinfer")
     fetch = [sys.executable, str(TOP / "scripts/fetch-source"), release, folder]
     subprocess.run(fetch, check=True, capture_output=True)

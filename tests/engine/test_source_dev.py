@@ -41,6 +41,14 @@ RELEASES = {
 }
 
 
+def nvcc_base(name: str, folder: Path) -> None:
+    """Build the stand-in base with the real nvcc, as ``name``."""
+    pins = [pin for pin in WHEELS if pin.startswith("nvidia_") and "ml" not in pin]
+    subprocess.run([TOP / "scripts/fetch-wheel", *pins, folder / "wheels"], check=True, capture_output=True)
+    (folder / "Dockerfile").write_text(NVCC)
+    docker("build", "-q", "-t", name, str(folder), timeout=900)
+
+
 def clone(folder: Path, release: str, generated: str) -> Path:
     """A source archive as its repository has it: without what a build writes, and FlashInfer's with its version."""
     subprocess.run([sys.executable, TOP / "scripts/fetch-source", release, folder], check=True, capture_output=True)
@@ -57,13 +65,7 @@ def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     """The shipped project under another name, without weights; its checkouts lie where the profile says."""
     del engine
     root = tmp_path_factory.mktemp("source")
-    subprocess.run(
-        [TOP / "scripts/fetch-wheel", *(pin for pin in WHEELS if pin.startswith("nvidia_") and "ml" not in pin),
-         root / "nvcc/wheels"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    (root / "nvcc/Dockerfile").write_text(NVCC)
-    docker("build", "-q", "-t", f"{NAME}-base:1", str(root / "nvcc"), timeout=900)
+    nvcc_base(f"{NAME}-base:1", root / "nvcc")
     bare = root / "srv"
     for name, (release, generated) in RELEASES.items():
         folder = clone(root / f"{name}-source", release, generated)

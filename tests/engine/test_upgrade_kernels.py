@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jit_lab import WHEELS
 from local import free_port
 from projects import Project, docker, forget
 from test_four_commands import SERVER
-from test_source_dev import NVCC
+from test_source_dev import nvcc_base
 
 from envgen.engine.client import Engine
 
@@ -25,10 +23,7 @@ NAME = "envgenahead"
 def project(engine: Engine, tmp_path: Path) -> Iterator[Project]:
     """examples/loop's `prod`, with a compiler and a server that has FlashInfer compile `page` before it answers."""
     del engine
-    pins = [pin for pin in WHEELS if pin.startswith("nvidia_") and "ml" not in pin]
-    subprocess.run([TOP / "scripts/fetch-wheel", *pins, tmp_path / "nvcc/wheels"], check=True, capture_output=True)
-    (tmp_path / "nvcc/Dockerfile").write_text(NVCC)
-    docker("build", "-q", "-t", f"{NAME}-base:1", str(tmp_path / "nvcc"), timeout=900)
+    nvcc_base(f"{NAME}-base:1", tmp_path / "nvcc")
     root = tmp_path / "project"
     root.mkdir()
     (root / "server.py").write_text(SERVER)
