@@ -131,6 +131,11 @@ class Pair:
         found: list[dict[str, Any]] = json.loads(self.envgen("nodes", "check", "--json", code=code).stdout)["findings"]
         return found
 
+    def pids(self, node: str) -> list[int]:
+        """The processes in the network of a machine."""
+        argv = ["ip", "netns", "pids", f"envgen-node{self.numbers[node]}"]
+        return [int(pid) for pid in subprocess.run(argv, capture_output=True, check=True).stdout.split()]
+
     def inside(self, node: str, *words: str) -> None:
         """Run a program in the network of a machine."""
         subprocess.run(["ip", "netns", "exec", f"envgen-node{self.numbers[node]}", *words], check=True)

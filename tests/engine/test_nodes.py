@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,18 @@ def trouble(pair: Pair, name: str | None) -> None:
         folder = pair.folder / "models" / node / "tiny"
         for each in ("broken", "leaves"):
             (folder / each).touch() if each == name else (folder / each).unlink(missing_ok=True)
+
+
+def test_a_machine_that_is_silent_at_first_is_not_left_out(ready: Pair) -> None:
+    [dockerd] = [pid for pid in ready.pids("spark-2") if Path(f"/proc/{pid}/comm").read_text() == "dockerd\n"]
+    os.kill(dockerd, signal.SIGSTOP)
+    later = threading.Timer(8, os.kill, (dockerd, signal.SIGCONT))  # the first connection waits for 5 s
+    later.start()
+    try:
+        assert "spark-2: rank 1 is started" in ready.envgen("up", "serve").stderr
+    finally:
+        later.join()
+        ready.envgen("down")
 
 
 def test_every_verb_reaches_all_machines(ready: Pair) -> None:

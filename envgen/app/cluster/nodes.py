@@ -180,5 +180,6 @@ def problems(ranks: Sequence[LiveService], service: LiveService) -> list[Problem
     connected already.
     """
     found = check(service, reached=[rank.deployment for rank in ranks])
-    failed = [one for one in found if one.severity is Severity.ERROR]
-    return [Problem(one.title, None, hint_of(one)) for one in failed]
+    return [
+        Problem(one.title, None, hint_of(one)) for one in found if one.severity is Severity.ERROR
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from envgen.app import history
@@ -63,9 +62,9 @@ class CheckedCluster(Checked):
         Group(self.ranks).stay()
 
 
-def check(service: LiveService) -> Checked:
+def check(service: LiveService, *, again: bool = False) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with
-    every problem.
+    every problem. ``again``: a machine was silent at first.
     """
     machines = connected(service.deployment, require_described(service.profile, service.name).nodes)
     ranks = [service.on(adopt(machine)).to_start() for machine in machines.reached]
@@ -75,10 +74,16 @@ def check(service: LiveService) -> Checked:
         rank.deployment.require_name()
         there = rank.containers()
         running += [(rank, one) for one in there]
-        problems += _refusals(rank, running=bool(there))
+        for refusal in preflight.refusals(rank, running=bool(there)):
+            problems.append(replace(refusal, message=rank.deployment.named(refusal.message)))
+    silent = [problem for error in machines.lost.values() for problem in error.problems]
+    if running or again:
+        problems += silent
     if not running:
         problems += nodes.problems(ranks, service)
-    elif len(running) < len(ranks) + len(machines.lost):
+        if silent and not problems:  # all have answered since: none may be left out
+            return check(service, again=True)
+    elif len(running) < len(ranks):
         where = ", ".join(rank.deployment.node for rank, _ in running)
         problems.append(Problem(f"it runs on {where} alone", hint=service.hint("down")))
     if problems:
@@ -90,9 +95,3 @@ def check(service: LiveService) -> Checked:
     first = running[0][1] if running else None
     notes = tuple(preflight.notes(ranks[0], running=bool(running)))
     return CheckedCluster(ranks[0], first, tuple(differing), notes, ranks=tuple(ranks))
-
-
-def _refusals(rank: LiveService, *, running: bool) -> Iterator[Problem]:
-    """Why a rank can't start on its machine, which is named."""
-    for refusal in preflight.refusals(rank, running=running):
-        yield replace(refusal, message=rank.deployment.named(refusal.message))
