@@ -66,10 +66,10 @@ def run(request: Doc) -> Doc:
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        book = "http://127.0.0.1:%d/book" % server.server_address[1]
+        book = f"http://127.0.0.1:{server.server_address[1]}/book"
         words = [sys.executable, *map(str, request["words"])]
         for name, value in dict(names, book=book, folder=folder).items():
-            words = [value if word == "{%s}" % name else word for word in words]
+            words = [value if word == f"{{{name}}}" else word for word in words]
         env = dict(os.environ, HOME=folder, PYTHONUNBUFFERED="1", NO_PROXY="127.0.0.1,localhost")
         # The weights' cache is below the old HOME, unless a variable names it.
         env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))

@@ -42,7 +42,7 @@ def listing(folder: str | int) -> list[str]:
 def value_of(name: str, text: str) -> str:
     """The text of a name in a generated file (`NAME: str = other = "text"`); "" without one."""
     match = re.search(
-        r"^%s\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)" % name, text, re.MULTILINE
+        rf"^{name}\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)", text, re.MULTILINE
     )
     return match.group(1) if match else ""
 
@@ -75,7 +75,7 @@ def tunings() -> list[dict[str, Any]]:
     home = os.path.expanduser("~")
     root = os.path.join(known.get("FLASHINFER_WORKSPACE_BASE") or home, ".cache", "flashinfer")
     vllm = known.get("VLLM_CACHE_ROOT") or os.path.join(
-        known.get("XDG_CACHE_HOME") or home + "/.cache", "vllm"
+        known.get("XDG_CACHE_HOME") or f"{home}/.cache", "vllm"
     )
     places = [
         known.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or os.path.join(root, "autotune"),
@@ -98,8 +98,6 @@ def _tuning(place: str) -> dict[str, Any]:
             if results <= TUNED:
                 content = hashlib.sha256(read_bytes(path)).hexdigest()
                 digest.update(
-                    ("%s %s\n" % (os.path.relpath(path, place), content)).encode(
-                        "utf-8", "surrogateescape"
-                    )
+                    f"{os.path.relpath(path, place)} {content}\n".encode("utf-8", "surrogateescape")
                 )
     return {"place": place, "results": results, "digest": digest.hexdigest()[:12]}

@@ -33,9 +33,7 @@ def ask_kernel() -> Doc:
     """Compile and run FlashInfer's smallest kernel in a temporary cache, and compare with torch."""
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
-        return {
-            "skipped": "torch %s for CUDA %s finds no GPU" % (torch.__version__, torch.version.cuda)
-        }
+        return {"skipped": f"torch {torch.__version__} for CUDA {torch.version.cuda} finds no GPU"}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FLASHINFER_WORKSPACE_BASE"] = (
             folder  # else an already compiled kernel would be used
@@ -61,7 +59,7 @@ def short_of(least: int) -> str:
     """What is said where less memory is available: a server beside it may need the rest."""
     line = re.search(r"^MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"), re.M)
     free = int(line.group(1)) << 10 if line else least
-    return "" if free >= least else "%.1f GiB of memory are available" % (free / 2**30)
+    return "" if free >= least else f"{free / 2**30:.1f} GiB of memory are available"
 
 
 def answer(request: Doc) -> Doc:

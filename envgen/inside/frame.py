@@ -37,7 +37,7 @@ class ProgramFiles:
         return None
 
     def exec_module(self, module: Any) -> None:
-        name = "<%s>" % module.__name__
+        name = f"<{module.__name__}>"
         exec(
             compile(self.files.get(module.__name__, ""), name, "exec", dont_inherit=True),
             module.__dict__,
@@ -59,7 +59,7 @@ def bounded(document: Doc, limit: int) -> bytes:
     if len(data) > limit:
         short = {
             "error": "TooLong",
-            "message": "the answer has %d bytes, %d are allowed" % (len(data), limit),
+            "message": f"the answer has {len(data)} bytes, {limit} are allowed",
         }
         data = json.dumps(short).encode()
     return data
@@ -79,7 +79,7 @@ def main(envelope: Doc) -> None:
     except BaseException as problem:  # an import may raise anything, SystemExit included
         stack = traceback.format_exc().splitlines()[-12:]
         document = {"error": type(problem).__name__, "message": str(problem)[:4000], "stack": stack}
-    data = ("\n%s " % envelope["mark"]).encode() + bounded(document, int(envelope["bytes"])) + b"\n"
+    data = f"\n{envelope['mark']} ".encode() + bounded(document, int(envelope["bytes"])) + b"\n"
     while data:
         data = data[os.write(answers, data) :]
     sys.stderr.flush()

@@ -60,7 +60,7 @@ def answer(request: Doc) -> Doc:
 
 def folder_of(home: str, repo: str) -> str:
     """The folder of a model repository in the cache."""
-    return os.path.join(home, "hub", "models--" + repo.replace("/", "--"))
+    return os.path.join(home, "hub", f"models--{repo.replace('/', '--')}")
 
 
 def commit_of(folder: str, revision: str) -> str:
@@ -107,22 +107,22 @@ def check(
         problems.append("the tokenizer's vocabulary is missing")
     shards, why = wanted_shards(snapshot, sizes)
     problems.extend(why)
-    problems.extend(["%s is missing" % name for name in shards if name not in sizes][:NAMED])
+    problems.extend([f"{name} is missing" for name in shards if name not in sizes][:NAMED])
     for name in sizes:
         if not name.endswith(".safetensors"):
             continue
         expected, tensors = shard_of(os.path.join(snapshot, name))
         if expected < 0:
-            problems.append("%s is not a safetensors file" % name)
+            problems.append(f"{name} is not a safetensors file")
         elif not tensors:
-            problems.append("%s holds no weights" % name)
+            problems.append(f"{name} holds no weights")
         elif expected != sizes[name]:
-            problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
+            problems.append(f"{name} has {sizes[name]} bytes of {expected}")
         elif not shards.get(name, set()) <= tensors:
-            problems.append("%s has other weights than the index says" % name)
+            problems.append(f"{name} has other weights than the index says")
     for name, size in sizes.items():
         if deep and differs(os.path.join(snapshot, name), size):
-            problems.append("%s has other bytes than the hub's" % name)
+            problems.append(f"{name} has other bytes than the hub's")
     problems[:] = list(dict.fromkeys(problems))
     lacks = partial or any(text.endswith("is missing") for text in problems)
     document["state"] = "whole" if not problems else "partial" if lacks else "damaged"
@@ -138,15 +138,15 @@ def sizes_of(snapshot: str, folder: str, problems: List[str]) -> Dict[str, int]:
         try:
             status = os.stat(path)
         except OSError:
-            problems.append("%s is missing" % name)
+            problems.append(f"{name} is missing")
             continue
         sizes[name] = status.st_size
         if not stat.S_ISREG(status.st_mode):
-            problems.append("%s is not a file" % name)
+            problems.append(f"{name} is not a file")
         elif not os.path.realpath(path).startswith(inside):
-            problems.append("%s is a link that leads out of the cache" % name)
+            problems.append(f"{name} is a link that leads out of the cache")
         elif name not in CHECKED and name.endswith(FULL) and is_hollow(path, status.st_size):
-            problems.append("%s is empty, or cut off" % name)
+            problems.append(f"{name} is empty, or cut off")
     return sizes
 
 
@@ -224,7 +224,7 @@ def shards_in(path: str, index: str) -> Tuple[Dict[str, Set[str]], List[str]]:
     """The weight files of one index with their tensors, and problems with it."""
     tensors = json_of(path).get("weight_map")
     if not isinstance(tensors, dict) or not tensors:
-        return {}, ["%s names no weights, or can't be read" % index]
+        return {}, [f"{index} names no weights, or can't be read"]
     tensors_of: Dict[str, Set[str]] = {}
     for name in sorted(map(str, tensors.values())):
         tensors_of[name] = set()
@@ -259,7 +259,7 @@ def counted_in(names: List[str]) -> Iterator[str]:
     sets = {(match[1], match[3], match[4]) for match in filter(None, map(NUMBERED.match, names))}
     for head, count, tail in sets:
         for number in range(1, min(int(count), FILES) + 1):
-            yield "%s%05d-of-%s%s" % (head, number, count, tail)
+            yield f"{head}{number:05d}-of-{count}{tail}"
 
 
 def shard_of(path: str) -> Tuple[int, Set[str]]:
@@ -344,7 +344,7 @@ def pull(request: Doc) -> Doc:
         if not request.get("install") or why:
             kind = "network" if why else "image"
             return {
-                "problem": why or "the image has no huggingface_hub: %s" % missing,
+                "problem": why or f"the image has no huggingface_hub: {missing}",
                 "kind": kind,
             }
         import huggingface_hub
@@ -352,7 +352,7 @@ def pull(request: Doc) -> Doc:
         return fetch(huggingface_hub, request, home, repo, revision, token)
     except Exception as problem:
         return {
-            "problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]),
+            "problem": f"{type(problem).__name__}: {str(problem)[:2000]}",
             "kind": kind_of(problem),
         }
 
@@ -375,7 +375,7 @@ def install(requirement: str) -> str:
     done = subprocess.run([*command, requirement], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         last = done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return "pip could not install %s: %s" % (requirement, "".join(last)[:500])
+        return f"pip could not install {requirement}: {''.join(last)[:500]}"
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
     return ""
@@ -398,7 +398,7 @@ def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: An
     free = shutil.disk_usage(home).free
     if total - present > free:
         return {
-            "problem": "%d bytes are missing, and %d are free" % (total - present, free),
+            "problem": f"{total - present} bytes are missing, and {free} are free",
             "kind": "space",
             "missing": total - present,
             "free": free,
@@ -437,7 +437,7 @@ def watch(folder: str, total: int, done: threading.Event) -> None:
 
 def say(document: Doc) -> None:
     """One line of progress: a JSON document after a mark, which tells it from output of packages."""
-    sys.stderr.write("envgen-progress %s\n" % json.dumps(document))
+    sys.stderr.write(f"envgen-progress {json.dumps(document)}\n")
     sys.stderr.flush()
 
 

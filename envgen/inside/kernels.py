@@ -74,7 +74,7 @@ def read(path: str) -> List[Doc]:
     with opener(path, "rb") as file:
         text = file.read(LARGEST + 1)
     if len(text) > LARGEST:
-        raise ValueError("the trace %s has more than %d bytes" % (path, LARGEST))
+        raise ValueError(f"the trace {path} has more than {LARGEST} bytes")
     # Names of kernels are not always right UTF-8 or JSON.
     document = json.loads(text.decode("utf-8", "replace"), strict=False)
     events = document.get("traceEvents", [])

@@ -193,7 +193,7 @@ def described_as(path: str) -> List[Any]:
 
 
 def snapshot(home: str, repo: str, revision: str) -> str:
-    top = os.path.join(home, "hub", "models--" + repo.replace("/", "--"))
+    top = os.path.join(home, "hub", f"models--{repo.replace('/', '--')}")
     return os.path.join(top, "snapshots", read(top, "refs", revision) or revision)
 
 

@@ -18,7 +18,7 @@ def answer(request: Doc) -> Doc:
     """
     module = request["module"]
     name = request["name"].encode()
-    inner = module.partition(".")[0] + "/"
+    inner = f"{module.partition('.')[0]}/"
     owners = [
         f"{found.metadata['Name']} {found.version}"
         for found in metadata.distributions()

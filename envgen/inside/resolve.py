@@ -42,11 +42,9 @@ def run(argv: List[str], **options: Any) -> str:
         how = (
             killed
             if done.returncode in (-9, 137)
-            else "ended with %d and printed nothing" % done.returncode
+            else f"ended with {done.returncode} and printed nothing"
         )
-        raise Failed(
-            "\n".join(output.splitlines()[-12:]) or "%s %s" % (os.path.basename(argv[0]), how)
-        )
+        raise Failed("\n".join(output.splitlines()[-12:]) or f"{os.path.basename(argv[0])} {how}")
     return out
 
 
@@ -70,22 +68,22 @@ def stand_ins(folder: str, present: Present) -> None:
     """
     os.makedirs(folder, exist_ok=True)
     for name, (version, distribution) in present.items():
-        stem = "%s-%s" % (name.replace("-", "_"), version)
-        lines = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
+        stem = f"{name.replace('-', '_')}-{version}"
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
         lines += [
-            "Requires-Dist: " + " ".join(text.split()) for text in distribution.requires or ()
+            f"Requires-Dist: {' '.join(text.split())}" for text in distribution.requires or ()
         ]
         lines += [
-            "Provides-Extra: " + text
+            f"Provides-Extra: {text}"
             for text in distribution.metadata.get_all("Provides-Extra") or ()
         ]
-        with zipfile.ZipFile(os.path.join(folder, stem + "-py3-none-any.whl"), "w") as wheel:
-            wheel.writestr(stem + ".dist-info/METADATA", "\n".join(lines) + "\n")
+        with zipfile.ZipFile(os.path.join(folder, f"{stem}-py3-none-any.whl"), "w") as wheel:
+            wheel.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
             wheel.writestr(
-                stem + ".dist-info/WHEEL",
+                f"{stem}.dist-info/WHEEL",
                 "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             )
-            wheel.writestr(stem + ".dist-info/RECORD", "")
+            wheel.writestr(f"{stem}.dist-info/RECORD", "")
 
 
 def tags_module() -> Any:
@@ -161,7 +159,7 @@ class PackageSets:
                 pins = self.one(item, off, prefer, later)
             except Failed as failure:
                 if not item["needs_metadata"]:
-                    raise Failed("%s: %s" % (item["name"], failure)) from None
+                    raise Failed(f"{item['name']}: {failure}") from None
                 opened[item["name"]] = str(failure).splitlines()[0][:200]
                 continue
             done[item["name"]] = pins
@@ -212,14 +210,14 @@ class PackageSets:
     ) -> Dict[str, str]:
         """name -> version, as uv resolves ``words`` without the packages ``never``."""
         stem = os.path.join(self.folder, name)
-        self.write(stem + ".in", words)
+        self.write(f"{stem}.in", words)
         self.write(
-            stem + ".override", ['%s ; sys_platform == "never"' % one for one in sorted(never)]
+            f"{stem}.override", [f'{one} ; sys_platform == "never"' for one in sorted(never)]
         )
         # uv prefers the versions in an existing output file.
-        self.write(stem + ".txt", ["%s==%s" % pair for pair in sorted(prefer.items())])
-        self.compile(stem + ".in", stem + ".txt", ["--override", stem + ".override", *options])
-        with open(stem + ".txt", encoding="utf-8") as file:
+        self.write(f"{stem}.txt", ["%s==%s" % pair for pair in sorted(prefer.items())])
+        self.compile(f"{stem}.in", f"{stem}.txt", ["--override", f"{stem}.override", *options])
+        with open(f"{stem}.txt", encoding="utf-8") as file:
             return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
 
     def one(
@@ -248,13 +246,13 @@ class PackageSets:
             if present.get(package) != version:
                 wanted[package] = version
             elif package not in later:
-                self.used.add("%s==%s" % (package, version))
+                self.used.add(f"{package}=={version}")
         if not wanted:
             return []
-        source = os.path.join(self.folder, name + ".pins")
+        source = os.path.join(self.folder, f"{name}.pins")
         self.write(source, ["%s==%s" % pair for pair in sorted(wanted.items())])
         plain = re.sub(r"[^a-z0-9]", "", name)
-        target = os.path.join(self.folder, "pylock.%s.toml" % plain)
+        target = os.path.join(self.folder, f"pylock.{plain}.toml")
         self.compile(source, target, ["--no-deps", "--format", "pylock.toml"])
         return self.pins(target, wanted)
 
@@ -297,21 +295,19 @@ class PackageSets:
             sources = [package[key] for key in ("sdist", "archive") if key in package]
             hashes = fitting or [digest for _, digest in hashes_of(sources)]
             if not hashes:
-                raise Failed(
-                    "the index has no sha256 of a fitting file of %s==%s" % (name, wanted[name])
-                )
+                raise Failed(f"the index has no sha256 of a fitting file of {name}=={wanted[name]}")
             sizes = [wheel.get("size", 0) for wheel in package.get("wheels", [])]
             pin = {"name": name, "version": wanted[name], "hashes": sorted(set(hashes))}
             pins.append(dict(pin, size=max(sizes + [0])))
         missing = sorted(set(wanted) - {pin["name"] for pin in pins})
         if missing:
-            raise Failed("uv gave no hashes for %s" % ", ".join(missing))
+            raise Failed(f"uv gave no hashes for {', '.join(missing)}")
         return pins
 
     @staticmethod
     def write(path: str, lines: List[str]) -> None:
         with open(path, "w", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in lines))
+            file.write("".join(f"{line}\n" for line in lines))
 
 
 def get_uv(folder: str) -> str:
@@ -355,6 +351,6 @@ def answer(request: Doc) -> Doc:
         stand_ins(os.path.join(folder, "stand-ins"), present)
         jobs = {}
         for name, wanted in request["python"].items():
-            work = PackageSets(os.path.join(folder, "p-" + name), uv["ok"], present, wanted)
+            work = PackageSets(os.path.join(folder, f"p-{name}"), uv["ok"], present, wanted)
             jobs[name] = pool.submit(attempt, work.resolve)
         return {"arch": arch, "python": {name: job.result() for name, job in jobs.items()}}

@@ -75,7 +75,7 @@ def shell_python(profile: Profile) -> str:
 
 
 def module_of(name: str) -> str:
-    return "envgen.inside." + name.replace("/", ".")
+    return f"envgen.inside.{name.replace('/', '.')}"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ SPELLED = {
 
 def say(**words: object) -> None:
     """One line for the host."""
-    sys.stdout.write(MARK + json.dumps(words) + "\n")
+    sys.stdout.write(f"{MARK}{json.dumps(words)}\n")
     sys.stdout.flush()
 
 
@@ -58,7 +58,7 @@ def tokens(name: str) -> set[str]:
 def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
     """All functions of flashinfer.jit that create a module without arguments."""
     makers: dict[str, Callable[[], Any]] = {}
-    for info in pkgutil.walk_packages(jit.__path__, jit.__name__ + "."):
+    for info in pkgutil.walk_packages(jit.__path__, f"{jit.__name__}."):
         try:
             module = importlib.import_module(info.name)
         except Exception:
@@ -104,7 +104,7 @@ def activation(name: str) -> Any:
     jit = importlib.import_module("flashinfer.jit")
     texts = importlib.import_module("flashinfer.activation")
     kind, separator, _ = name.partition("_and_mul")
-    text = getattr(texts, kind + "_def_cu_str", None)
+    text = getattr(texts, f"{kind}_def_cu_str", None)
     return jit.gen_act_and_mul_module(kind, text) if separator and text else None
 
 
@@ -136,7 +136,7 @@ def attention(name: str) -> Any:
     values = arguments(name, {text: dtype for dtype, text in spelled.items()})
     for attribute, spell in sorted(vars(modules).items()):
         match = re.match(r"get_(\w+)_uri$", attribute)
-        make = getattr(modules, "gen_" + match.group(1) + "_module", None) if match else None
+        make = getattr(modules, f"gen_{match.group(1)}_module", None) if match else None
         if make is None or not all(p in values for p in inspect.signature(spell).parameters):
             continue
         try:
@@ -189,9 +189,7 @@ def build(names: list[str]) -> int:
         try:
             spec.build(True, need_lock=True)
         except Exception as error:
-            say(
-                event="failed", module=name, message=type(error).__name__ + ": " + str(error)[:2000]
-            )
+            say(event="failed", module=name, message=f"{type(error).__name__}: {str(error)[:2000]}")
             worst = 1
         else:
             say(event="done", module=name)

@@ -75,14 +75,14 @@ class Part:
 
     @property
     def shown(self) -> str:
-        return self.shelf.prefix + "/" + self.path
+        return f"{self.shelf.prefix}/{self.path}"
 
 
 def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
     """Inspect one module; None where it no longer exists. Raises Fault for what must not be
     cleared.
     """
-    target = Part(shelf, "cached_ops/" + name)
+    target = Part(shelf, f"cached_ops/{name}")
     try:
         with tree.opened(name, shelf.fd) as fd:
             tree.measure(fd, target.measure)
@@ -95,7 +95,7 @@ def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
         if error.errno in tree.GONE:
             return None
         raise tree.Fault(
-            "refused", target.shown + " can't be opened: " + tree.reason(error)
+            "refused", f"{target.shown} can't be opened: {tree.reason(error)}"
         ) from None
     names, whole = generated_names(text, shelf, root)
     target.names = names
@@ -120,12 +120,12 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str:
     folders are always ``.cache/flashinfer``; the result is only used below the open ``generated``
     folder of this shelf.
     """
-    marker = "/" + shelf.prefix + "/generated/"
+    marker = f"/{shelf.prefix}/generated/"
     heads = [head for head in (root, shelf.root) if path.startswith(head + marker)]
     rest = (
         path[len(heads[0] + marker) :]
         if heads
-        else path.partition("/.cache/flashinfer" + marker)[2]
+        else path.partition(f"/.cache/flashinfer{marker}")[2]
     )
     parts = rest.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
@@ -141,14 +141,14 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
     for target in targets:
         for path in target.names:
             item = parts.setdefault(
-                (target.shelf.fd, path), Part(target.shelf, "generated/" + path)
+                (target.shelf.fd, path), Part(target.shelf, f"generated/{path}")
             )
             item.modules.append(target.name)
     for shelf, others in ((one.shelf, one.others) for one in choices):
         items = [item for (fd, _), item in parts.items() if fd == shelf.fd]
         for name in others if items else ():
             try:
-                text = os.fsdecode(tree.read_file(name + "/build.ninja", shelf.fd))
+                text = os.fsdecode(tree.read_file(f"{name}/build.ninja", shelf.fd))
             except OSError as error:
                 stays = [] if error.errno in tree.GONE else items  # in doubt, keep them
             else:
@@ -174,16 +174,16 @@ def _guard(item: Part) -> bool:
             if kind not in ("folder", "file", "gone"):
                 raise tree.Fault(
                     "refused",
-                    item.shown + " is a " + kind + ", not a folder or file; nothing was touched",
+                    f"{item.shown} is a {kind}, not a folder or file; nothing was touched",
                 )
             measured = tree.measure_path(name, fd)
     except OSError as error:
         if error.errno in tree.GONE:
             return False
-        what = item.shelf.prefix + "/" + "/".join(folders)
+        what = f"{item.shelf.prefix}/{'/'.join(folders)}"
         raise tree.Fault(
             "refused",
-            what + " is not a plain folder (" + tree.reason(error) + "); nothing was touched",
+            f"{what} is not a plain folder ({tree.reason(error)}); nothing was touched",
         ) from None
     item.measure = measured or item.measure
     return measured is not None
@@ -203,10 +203,10 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
     ]
     for path in paths:
         for mounted in points:
-            if (mounted + "/").startswith(root + "/" + path + "/"):
+            if f"{mounted}/".startswith(f"{root}/{path}/"):
                 raise tree.Fault(
                     "refused",
-                    path + " has something mounted at " + mounted + "; nothing was touched",
+                    f"{path} has something mounted at {mounted}; nothing was touched",
                 )
 
 
@@ -253,10 +253,10 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         if stale:
             choices = only_stale(cache, request, choices, guesses)
         chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
-        links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
+        links = [f"{shelf.shown}/{name}" for shelf, name, kind in chosen if kind == "link"]
         if links:
             raise tree.Fault(
-                "refused", ", ".join(links) + ": a link, not a module; nothing was touched"
+                "refused", f"{', '.join(links)}: a link, not a module; nothing was touched"
             )
         hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:

@@ -58,7 +58,7 @@ class GeneratorTexts:
 
 def texts_of(path: str) -> GeneratorTexts:
     texts = frozenset(_TEXT.findall(read_text(path, _LARGEST)))
-    heads = (text if text.endswith("_") else text + "_" for text in texts)
+    heads = (text if text.endswith("_") else f"{text}_" for text in texts)
     return GeneratorTexts(texts, tuple(heads))
 
 
@@ -96,7 +96,7 @@ def shadows(recipe: NinjaRecipe, files: FileFacts, since: int) -> Iterator[str]:
                 yield path
     for path in recipe.inputs:
         for at, folder in enumerate(folders):
-            if not path.startswith(folder + "/"):
+            if not path.startswith(f"{folder}/"):
                 continue
             inner = path[len(folder) + 1 :]
             for earlier in folders[:at]:

@@ -45,7 +45,7 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     if kind == "link":
         return module
     module.kind = "other"
-    shown = shelf.shown + "/" + name
+    shown = f"{shelf.shown}/{name}"
     try:
         with tree.opened(name, shelf.fd) as fd:
             total = tree.measure(fd, tree.Measure())
@@ -57,7 +57,7 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
         module.unread = 1
         return module
     for text in total.unread:
-        tree.note(problems, shown + "/" + text)
+        tree.note(problems, f"{shown}/{text}")
     if "build.ninja" in names:
         module.kind = "ninja"
     elif "meta.json" in names or name.endswith("_cute_dsl"):
@@ -66,10 +66,10 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     module.files = total.files
     module.objects = total.objects
     module.unread = len(total.unread)
-    linked = [when for library, _, when in total.libraries if library == name + ".so"]
+    linked = [when for library, _, when in total.libraries if library == f"{name}.so"]
     module.built = bool(linked)
     module.modified = linked[0] if linked else total.newest
-    module.locked, lock = lock_of(shelf, name + ".lock", problems)
+    module.locked, lock = lock_of(shelf, f"{name}.lock", problems)
     module.lock = lock or ()
     return module
 
@@ -79,7 +79,7 @@ def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, 
     file.
     """
     try:
-        acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
+        acquire_inside(f"tmp/{name}", shelf.fd, f"{shelf.shown}/tmp/{name}", dry=True)
     except Held as held:
         return True, held.lock
     except tree.Fault as fault:
@@ -110,7 +110,7 @@ def read_record(cache: Shelves, shelf: Shelf, name: str) -> dict[str, Any] | Non
     """The record of this module; None without a readable one."""
     try:
         with _folder(cache, shelf, tree.open_folder) as fd:
-            record = json.loads(tree.read_file(name + ".json", fd))
+            record = json.loads(tree.read_file(f"{name}.json", fd))
     except (OSError, ValueError, RecursionError):
         return None
     # It may have been edited: check all types here.
@@ -145,14 +145,14 @@ def record_of(
 
 def write_record(cache: Shelves, shelf: Shelf, name: str, text: str) -> None:
     """Write the record, atomically."""
-    temporary = ".new-" + os.urandom(8).hex()
-    refused = "/".join(RECORDS) + " can't be written"
+    temporary = f".new-{os.urandom(8).hex()}"
+    refused = f"{'/'.join(RECORDS)} can't be written"
     with tree.refusing(refused), _folder(cache, shelf, enter) as fd:
         new = os.open(temporary, tree.NEW, 0o644, dir_fd=fd)
         with os.fdopen(new, "w", encoding="ascii") as file:
             file.write(text)
             own_as(file.fileno(), fd)
-        final = name + ".json"
+        final = f"{name}.json"
         os.rename(temporary, final, src_dir_fd=fd, dst_dir_fd=fd)
 
 
@@ -282,10 +282,7 @@ class Judge:
                 if recipe.machine not in ("", os.uname().machine):
                     foreign = (
                         foreign
-                        or "its library is for "
-                        + recipe.machine
-                        + ", this is "
-                        + os.uname().machine
+                        or f"its library is for {recipe.machine}, this is {os.uname().machine}"
                     )
         if module.locked:
             module.state = "building"
@@ -293,9 +290,7 @@ class Judge:
             module.state = "partial"
         elif masking:
             module.state = "masked"
-            module.add(
-                "masked", "the prebuilt library " + masking + " is loaded instead", stale=False
-            )
+            module.add("masked", f"the prebuilt library {masking} is loaded instead", stale=False)
         elif foreign:
             module.state = "foreign"
             module.add("foreign", foreign, stale=False)
@@ -309,13 +304,13 @@ class Judge:
         """Whether a module was compiled from one of ``files``, the ends of paths; True without
         any.
         """
-        ends = tuple("/" + file for file in files)
+        ends = tuple(f"/{file}" for file in files)
         return not ends or any(path.endswith(ends) for path in self.reader.read(shelf, name).inputs)
 
     def foreign(self, shelf: Shelf) -> str:
         """The reason why this environment will never use these modules; "" where it may."""
         if self.package.version and shelf.version != self.package.version:
-            return "FlashInfer " + self.package.version + " is imported here, not " + shelf.version
+            return f"FlashInfer {self.package.version} is imported here, not {shelf.version}"
         if self.archs is not None and shelf.arch not in self.archs:
             return (
                 "this environment compiles for "
@@ -343,12 +338,12 @@ class Judge:
             names = sorted({name for path in patched for name in self.patched[path]["patches"]})
             module.add(
                 "patched",
-                "is compiled with " + ", ".join(names) + " of this image",
+                f"is compiled with {', '.join(names)} of this image",
                 patched,
                 stale=False,
             )
         if recipe.broken:
-            module.prove("broken library", "its library " + recipe.broken)
+            module.prove("broken library", f"its library {recipe.broken}")
         elif library[1] > recipe.linked:
             message = "its library is dated in the future, so an edit before that time will not compile it again"
             module.add("dated in the future", message, stale=False)
@@ -465,10 +460,10 @@ class Judge:
         installed = backends()
         before = backend_for(then, installed)
         picked = backend_for(now or then, installed)
-        message = "was compiled with driver " + then
+        message = f"was compiled with driver {then}"
         if len(installed) > 1 and before != picked:
-            message += " and CuTe DSL's " + before + "; with driver " + now + " it picks " + picked
-            module.prove("driver", message + ", which FlashInfer does not notice")
+            message += f" and CuTe DSL's {before}; with driver {now} it picks {picked}"
+            module.prove("driver", f"{message}, which FlashInfer does not notice")
         else:
             module.add("driver", message, stale=False)
 
@@ -494,7 +489,7 @@ class Judge:
         ):
             module.prove(
                 "another package",
-                "was compiled from " + root + "; Python imports " + self.package.root,
+                f"was compiled from {root}; Python imports {self.package.root}",
             )
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in ENV_FLAGS:
@@ -502,7 +497,7 @@ class Judge:
             if missing:
                 module.prove(
                     "other flags",
-                    name + " asks for " + " ".join(missing) + "; it was compiled without",
+                    f"{name} asks for {' '.join(missing)}; it was compiled without",
                 )
 
     def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
@@ -511,22 +506,14 @@ class Judge:
         if not then or not now or then == now:
             return
         if os.path.realpath(then) == os.path.realpath(now):
-            message = (
-                "cuda_home is spelled "
-                + then
-                + " in build.ninja and "
-                + now
-                + " here: the same folder, and yet"
-            )
+            message = f"cuda_home is spelled {then} in build.ninja and {now} here: the same folder, and yet"
             module.add(
                 "CUDA_HOME",
-                message + " FlashInfer will compile again where it compares the text",
+                f"{message} FlashInfer will compile again where it compares the text",
                 stale=False,
             )
         else:
-            module.prove(
-                "CUDA_HOME", "was compiled with the CUDA in " + then + "; here it is in " + now
-            )
+            module.prove("CUDA_HOME", f"was compiled with the CUDA in {then}; here it is in {now}")
 
     def _switches(self, recipe: NinjaRecipe, module: Module) -> None:
         """Compare FlashInfer's own compile switches now with those of this module."""
@@ -560,7 +547,7 @@ class Judge:
             names = ", ".join(name for name, is_changed in changed.items() if is_changed)
             module.add(
                 "other switches",
-                names + " is not what it was: FlashInfer will compile everything again",
+                f"{names} is not what it was: FlashInfer will compile everything again",
                 stale=False,
             )
 
@@ -583,7 +570,7 @@ class Judge:
         if not named and not rewrites(recipe.shelf.version):
             module.prove(
                 "other GPU",
-                "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders),
+                f"was compiled for {', '.join(codes)}, in a folder for {', '.join(folders)}",
             )
 
 
@@ -593,10 +580,10 @@ def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
     for name in sorted({*flags, *recipe.flags}):
         then = str(flags.get(name, "")).split()
         now = recipe.flags.get(name, "").split()
-        words = ["-" + word for word in then if word not in now]
-        words += ["+" + word for word in now if word not in then]
+        words = [f"-{word}" for word in then if word not in now]
+        words += [f"+{word}" for word in now if word not in then]
         if words:
-            changed.append(name + ": " + " ".join(words))
+            changed.append(f"{name}: {' '.join(words)}")
     return changed
 
 
@@ -635,7 +622,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                         reason.files, reason.more = [], reason.more + len(reason.files)
                     modules.append(asdict(module))
             lock = lock_of(shelf, BATCH, cache.problems)[1]
-            building += [(shelf.shown + "/tmp/" + BATCH, lock)] if lock else []
+            building += [(f"{shelf.shown}/tmp/{BATCH}", lock)] if lock else []
         held = [one for one in modules if one["locked"]]
         known = holders([one["lock"] for one in held] + [lock for _, lock in building])
         for listed in held:
@@ -661,7 +648,7 @@ def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:
     fits = any(runs(code, arch) for code in codes for arch in archs)
     if fits or not archs or not codes:
         return []
-    return ["FlashInfer compiles all, because none of them is for " + ", ".join(archs)]
+    return [f"FlashInfer compiles all, because none of them is for {', '.join(archs)}"]
 
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
@@ -700,12 +687,12 @@ def _record(
     shelf = recipe.shelf
     name = recipe.name
     changed = _changed_since(recipe, files, request)
-    if lock_of(shelf, name + ".lock", cache.problems)[0]:
+    if lock_of(shelf, f"{name}.lock", cache.problems)[0]:
         return "it is being built", changed
     if recipe.library is None:
         return "it has no library yet", []
     if recipe.broken:
-        return "its library " + recipe.broken, []
+        return f"its library {recipe.broken}", []
     if not recipe.inputs or not recipe.recorded:
         return recipe.problem or "ninja's record of what it was compiled from is missing", []
     if changed:

@@ -34,7 +34,7 @@ class Shelf:
     @property
     def shown(self) -> str:
         """Relative to the root, for messages."""
-        return self.prefix + "/cached_ops"
+        return f"{self.prefix}/cached_ops"
 
     @property
     def prefix(self) -> str:
@@ -43,7 +43,7 @@ class Shelf:
 
     @property
     def path(self) -> str:
-        return self.root + "/" + self.shown
+        return f"{self.root}/{self.shown}"
 
 
 @dataclass
@@ -81,7 +81,7 @@ def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> 
     except OSError as error:
         if error.errno in GONE:
             return None
-        raise Fault("failed", "the cache " + root + " can't be opened: " + reason(error)) from None
+        raise Fault("failed", f"the cache {root} can't be opened: {reason(error)}") from None
     try:
         for name in _folders(cache, cache.fd, ""):
             if name not in BESIDE and (not version or name == version):
@@ -102,7 +102,7 @@ def _open_version(cache: Shelves, version: str, archs: list[str] | None) -> None
             arch = "" if name == "cached_ops" else name
             if name == "generated" or (archs is not None and arch not in archs):
                 continue
-            base = _open(cache, arch, fd, version + "/" + arch) if arch else os.dup(fd)
+            base = _open(cache, arch, fd, f"{version}/{arch}") if arch else os.dup(fd)
             if base is not None:
                 inner = _open(
                     cache, "cached_ops", base, "/".join(filter(None, (version, arch, "cached_ops")))
@@ -152,9 +152,9 @@ def is_reserved(name: str) -> bool:
 def check_name(name: str, what: str) -> None:
     """Refuse what is not a single name inside the cache."""
     if not name:
-        raise Fault("refused", "an empty " + what + " names nothing")
+        raise Fault("refused", f"an empty {what} names nothing")
     if "/" in name or "\0" in name or name in (".", ".."):
-        raise Fault("refused", repr(name) + " is a path, not a " + what)
+        raise Fault("refused", f"{name!r} is a path, not a {what}")
 
 
 def check_request(patterns: list[str], version: str, archs: list[str] | None) -> None:
@@ -162,9 +162,7 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
     for pattern in patterns:
         check_name(pattern, "module")
         if is_reserved(pattern):
-            raise Fault(
-                "refused", repr(pattern) + " is not a module, but a file of the cache itself"
-            )
+            raise Fault("refused", f"{pattern!r} is not a module, but a file of the cache itself")
     for word, what in [(version, "version")] + [(arch, "arch") for arch in archs or ()]:
         if word:
             check_name(word, what)
@@ -187,7 +185,7 @@ def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
                         "folder" if is_folder else "link" if entry.is_symlink() else "file"
                     )
     except OSError as error:
-        problems.append(shelf.shown + ": " + reason(error))
+        problems.append(f"{shelf.shown}: {reason(error)}")
     return dict(sorted(kinds.items()))
 
 
@@ -211,7 +209,7 @@ def asked(request: dict[str, Any]) -> Shelves:
     root = root_of(request)
     cache = open_cache(root, version, archs)
     if cache is None:
-        raise Fault("not_found", "no cache at " + root, missing=patterns)
+        raise Fault("not_found", f"no cache at {root}", missing=patterns)
     return cache
 
 
@@ -233,14 +231,14 @@ def choose(cache: Shelves, patterns: list[str], everything: bool) -> list[Choice
     missing = []
     for pattern in patterns:
         if pattern in files:
-            raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
+            raise Fault("refused", f"{pattern!r} is a file in cached_ops, not a module")
         matches = {pattern} & folders or {name for name in folders if fits(name, [pattern])}
         missing += [] if matches else [pattern]
         wanted |= matches
     if missing:
         raise Fault(
             "not_found",
-            "no module " + ", ".join(map(repr, missing)),
+            f"no module {', '.join(map(repr, missing))}",
             missing=missing,
             names=sorted(folders),
         )

@@ -57,7 +57,7 @@ def backend_for(driver: str, installed: list[str]) -> str:
     """The backend that CuTe DSL picks; where it is not known, the driver stands for it."""
     major = re.match(r"\d{3,4}", driver)
     if major is None or any(name not in FIRST_DRIVERS for name in installed):
-        return "what it picks for driver " + driver
+        return f"what it picks for driver {driver}"
     fitting = [name for name in installed if FIRST_DRIVERS[name] <= int(major[0])]
     return max(fitting, default="")
 
@@ -84,13 +84,13 @@ class InstalledPackage:
         """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; ""
         without one.
         """
-        path = self.aot + "/" + name + "/" + name + ".so"
+        path = f"{self.aot}/{name}/{name}.so"
         if self.aot and os.path.exists(path):
             return path
         path = ""
         for arch in archs:
             fitting = (
-                folder + "/" + name + "/" + name + ".so"
+                f"{folder}/{name}/{name}.so"
                 for folder, codes, modules in self.providers
                 if name in modules and any(runs(code, arch) for code in codes)
             )
@@ -122,12 +122,12 @@ def package_of() -> InstalledPackage:
     package = InstalledPackage(os.path.realpath(folder) if folder else "")
     if package.root:
         package.version = (
-            value_of("__version__", read_text(package.root + "/_build_meta.py")) or UNKNOWN
+            value_of("__version__", read_text(f"{package.root}/_build_meta.py")) or UNKNOWN
         )
-        package.aot = package.root + "/data/aot"
+        package.aot = f"{package.root}/data/aot"
     cache = folder_of("flashinfer_jit_cache")
-    if cache and "get_aot_artifacts" not in read_text(package.root + "/jit/env.py", 1 << 20):
-        package.aot = cache + "/jit_cache"
+    if cache and "get_aot_artifacts" not in read_text(f"{package.root}/jit/env.py", 1 << 20):
+        package.aot = f"{cache}/jit_cache"
     elif cache:
         with contextlib.suppress(Exception):
             find_providers(package)
@@ -140,28 +140,28 @@ def find_providers(package: InstalledPackage) -> None:
     version = package.version
     whole = shim.__version__
     loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == UNKNOWN
-    if not (loose or whole == version or whole.startswith(version + "+")):
-        package.prebuilt.append("FlashInfer " + version + " ignores flashinfer-jit-cache " + whole)
+    if not (loose or whole == version or whole.startswith(f"{version}+")):
+        package.prebuilt.append(f"FlashInfer {version} ignores flashinfer-jit-cache {whole}")
         return
     for one in shim.get_jit_cache_providers():
-        name = one.distribution + " " + one.version
+        name = f"{one.distribution} {one.version}"
         if not loose and one.version != whole:
-            package.prebuilt.append("FlashInfer ignores " + name + " beside its " + whole)
+            package.prebuilt.append(f"FlashInfer ignores {name} beside its {whole}")
             continue
         codes = sorted(arch[2:] for arch in one.cuda_architectures)
         modules = set(one.modules)
         package.providers.append((str(one.jit_cache_dir), codes, modules))
-        text = name + ": %d modules for " % len(modules) + ", ".join(codes)
+        text = f"{name}: {len(modules)} modules for {', '.join(codes)}"
         package.prebuilt.append(text + _other_cuda(one.version))
 
 
 def _other_cuda(version: str) -> str:
     """What is wrong with a package for CUDA 12 (``+cu129``) beside CUDA 13; "" where nothing is."""
-    libraries = os.environ.get("CUDA_HOME", "") + "/lib64"
+    libraries = f"{os.environ.get('CUDA_HOME', '')}/lib64"
     label = re.search(r"\+cu(\d\d)", version)
     if label is None or not os.path.exists(libraries):
         return ""
-    needed = "libcudart.so." + label[1]
-    if os.path.exists(libraries + "/" + needed):
+    needed = f"libcudart.so.{label[1]}"
+    if os.path.exists(f"{libraries}/{needed}"):
         return ""
-    return ", which need " + needed + ": FlashInfer compiles those that it can't load"
+    return f", which need {needed}: FlashInfer compiles those that it can't load"

@@ -63,7 +63,7 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             fd = _open_lock(name, dir_fd)
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise tree.Fault("refused", "the lock " + shown + " is not a regular file")
+                raise tree.Fault("refused", f"the lock {shown} is not a regular file")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Newer filelock releases unlink the file on release: a lock on an unlinked file is
             # useless.
@@ -82,12 +82,12 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
                 *tree.GONE,
             ):  # created or removed by another process now
                 raise tree.Fault(
-                    "refused", "the lock " + shown + " can't be taken: " + tree.reason(error)
+                    "refused", f"the lock {shown} can't be taken: {tree.reason(error)}"
                 ) from None
         finally:
             if fd >= 0:
                 os.close(fd)
-    raise tree.Fault("refused", "the lock " + shown + " changes faster than it can be taken")
+    raise tree.Fault("refused", f"the lock {shown} changes faster than it can be taken")
 
 
 def _open_lock(name: str, dir_fd: int) -> int:
@@ -118,7 +118,7 @@ def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> 
             return None if dry else acquire(name, fd, shown)
     except OSError as error:
         if error.errno not in tree.GONE:
-            raise tree.Fault("refused", shown + ": " + tree.reason(error)) from None
+            raise tree.Fault("refused", f"{shown}: {tree.reason(error)}") from None
         return None
 
 
@@ -173,16 +173,16 @@ class Hold:
             for shelf, names in shelves:
                 if not dry:
                     make_lock_folder(shelf.fd)
-                self._acquire(self.batches, shelf, "tmp/" + BATCH)
+                self._acquire(self.batches, shelf, f"tmp/{BATCH}")
                 for name in names:
-                    self._acquire(self.modules, shelf, "tmp/" + name + ".lock")
+                    self._acquire(self.modules, shelf, f"tmp/{name}.lock")
             for shelf, names in (
                 shelves if not self._held else []
             ):  # the module's own lock keeps new ones out
                 for name in names:
                     measured = tree.measure_path(name, shelf.fd)
                     for path in measured.locks if measured is not None else ():
-                        self._acquire(self.modules, shelf, name + "/" + path)
+                        self._acquire(self.modules, shelf, f"{name}/{path}")
             if self._held:
                 known = holders([lock for _, lock in self._held])
                 refusals = [{"lock": shown, "holders": known[lock]} for shown, lock in self._held]
@@ -192,7 +192,7 @@ class Hold:
             raise
 
     def _acquire(self, fds: list[int], shelf: Shelf, path: str) -> None:
-        shown = shelf.shown + "/" + path
+        shown = f"{shelf.shown}/{path}"
         try:
             fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
             fds += [] if fd is None else [fd]
@@ -229,7 +229,7 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
     found: dict[LockId, list[dict[str, object]]] = {lock: [] for lock in locks}
     if not locks:
         return found
-    held = {(int(number), int(pid)) for pid, number in _FLOCK.findall(read_bytes(proc + "/locks"))}
+    held = {(int(number), int(pid)) for pid, number in _FLOCK.findall(read_bytes(f"{proc}/locks"))}
     for number, pid in sorted(held):
         if pid == 0:  # in another namespace
             continue
@@ -251,7 +251,7 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int
         if pid == os.getpid():
             continue
         try:
-            with open(proc + "/" + str(pid) + "/maps", "rb") as file:
+            with open(f"{proc}/{pid}/maps", "rb") as file:
                 mapped = {int(inode) for inode in _MAPPED.findall(file.read())}
         except OSError as error:
             unseen += not isinstance(error, (FileNotFoundError, ProcessLookupError))
@@ -271,15 +271,15 @@ def command(pid: int, proc: str = "/proc") -> str:
     """The command line of a process, shortened; its bare name in brackets for a kernel thread or a
     zombie.
     """
-    base = proc + "/" + str(pid)
-    line = read_bytes(base + "/cmdline")[:4096]
+    base = f"{proc}/{pid}"
+    line = read_bytes(f"{base}/cmdline")[:4096]
     if not line:
-        name = read_bytes(base + "/comm").decode("utf-8", "replace").strip()
-        return "[" + name + "]" if name else ""
+        name = read_bytes(f"{base}/comm").decode("utf-8", "replace").strip()
+        return f"[{name}]" if name else ""
     words = line.decode("utf-8", "replace").split("\0")
     text = " ".join(filter(None, words))
     if len(text) > 300:
-        text = text[:297] + "..."
+        text = f"{text[:297]}..."
     return text
 
 

@@ -41,7 +41,7 @@ def answer(request: Doc) -> Doc:
     try:
         operation = OPERATIONS.get(str(request.get("operation")))
         if operation is None:
-            raise Fault("failed", "unknown operation " + repr(request.get("operation")))
+            raise Fault("failed", f"unknown operation {request.get('operation')!r}")
         return {"ok": True, "result": operation(request)}
     except Fault as fault:
         return {"ok": False, "kind": fault.kind, "message": fault.message, "data": fault.data}
@@ -49,6 +49,6 @@ def answer(request: Doc) -> Doc:
         return {
             "ok": False,
             "kind": "failed",
-            "message": type(error).__name__ + ": " + str(error),
+            "message": f"{type(error).__name__}: {error}",
             "data": {},
         }

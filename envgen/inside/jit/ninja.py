@@ -117,7 +117,7 @@ def parse_deps(data: bytes) -> Deps:
         record = data[position + 4 : position + 4 + size]
         if size > LONGEST or size % 4 or len(record) < size:
             break
-        numbers = struct.unpack("<%dI" % (size // 4), record)
+        numbers = struct.unpack(f"<{size // 4}I", record)
         if is_deps:
             inputs = numbers[head // 4 :]
             if size < head or max(numbers[0], *inputs, 0) >= len(paths):  # of unknown paths
@@ -229,7 +229,7 @@ class RecipeReader:
                 self._read(recipe, fd)
         except OSError as error:
             if error.errno not in GONE:
-                recipe.problem = "build.ninja: " + reason(error)
+                recipe.problem = f"build.ninja: {reason(error)}"
         return recipe
 
     def _read(self, recipe: NinjaRecipe, fd: int) -> None:
@@ -240,7 +240,7 @@ class RecipeReader:
         folder = recipe.shelf.path
         deps = _deps(fd)
         if deps is not None:
-            folder += "/" + recipe.name
+            folder += f"/{recipe.name}"
         elif shelf.fd not in self._shared:
             self._shared[shelf.fd] = _deps(shelf.fd) or Deps(whole=True)
         deps = deps or self._shared[shelf.fd]
@@ -268,7 +268,7 @@ def library_of(name: str, fd: int) -> tuple[tuple[int, int] | None, int]:
     later than the file
     system got it, whatever time it was given."""
     try:
-        status = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False)
+        status = os.stat(f"{name}.so", dir_fd=fd, follow_symlinks=False)
     except OSError:
         return None, 0
     return (status.st_size, status.st_mtime_ns), min(status.st_mtime_ns, status.st_ctime_ns)
@@ -285,23 +285,23 @@ def header_of(name: str, fd: int) -> tuple[str, str]:
     """
     try:
         file = os.open(
-            name + ".so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
+            f"{name}.so", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
         )
     except OSError as error:
-        return "", "" if error.errno in GONE else "can't be opened: " + reason(error)
+        return "", "" if error.errno in GONE else f"can't be opened: {reason(error)}"
     try:
         status = os.fstat(file)
         head = b""
         if stat.S_ISREG(status.st_mode):
             head = os.read(file, 64)
     except OSError as error:
-        return "", "can't be read: " + reason(error)
+        return "", f"can't be read: {reason(error)}"
     finally:
         os.close(file)
     if not stat.S_ISREG(status.st_mode):
         return "", "is no file"
     if len(head) < 64:
-        return "", "is cut short: %d bytes" % len(head)
+        return "", f"is cut short: {len(head)} bytes"
     kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
     if not head.startswith(b"\x7fELF") or kind != 3:  # ET_DYN
         return "", "is no shared library"
@@ -309,7 +309,7 @@ def header_of(name: str, fd: int) -> tuple[str, str]:
         int.from_bytes(head[at:to], "little") for at, to in ((40, 48), (58, 60), (60, 62))
     )
     if sections + size * count > status.st_size:  # the linker writes them last
-        return "", "is cut short: %d bytes of %d" % (status.st_size, sections + size * count)
+        return "", f"is cut short: {status.st_size} bytes of {sections + size * count}"
     return _MACHINES.get(machine, ""), ""
 
 

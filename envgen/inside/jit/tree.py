@@ -42,7 +42,7 @@ def refusing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Fault("refused", what + ": " + reason(error)) from None
+        raise Fault("refused", f"{what}: {reason(error)}") from None
 
 
 def reason(error: OSError) -> str:
@@ -52,7 +52,7 @@ def reason(error: OSError) -> str:
 
 def short(path: str) -> str:
     """A path for a message, cut to 200 characters."""
-    return path if len(path) <= 200 else path[:200] + "..."
+    return path if len(path) <= 200 else f"{path[:200]}..."
 
 
 def note(problems: list[str], text: str) -> None:
@@ -64,7 +64,7 @@ def note(problems: list[str], text: str) -> None:
 def note_unless_gone(problems: list[str], shown: str, error: OSError) -> None:
     """Add a problem, unless the file has just been removed."""
     if error.errno not in GONE:
-        note(problems, shown + ": " + reason(error))
+        note(problems, f"{shown}: {reason(error)}")
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
                 total.locks.append(prefix + name)
     for name in folders:
         with noting(total.unread, prefix + name), opened(name, fd) as inner:
-            measure(inner, total, prefix + name + "/")
+            measure(inner, total, f"{prefix}{name}/")
     return total
 
 
@@ -200,7 +200,7 @@ def measure_path(name: str, dir_fd: int) -> Measure | None:
         if error.errno in GONE:
             return None
         if error.errno not in NOT_A_FOLDER:
-            return Measure(unread=[".: " + reason(error)])
+            return Measure(unread=[f".: {reason(error)}"])
     try:
         status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except OSError:
@@ -235,11 +235,11 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
         for path, folders, names, fd in os.fwalk(name, topdown=False, dir_fd=dir_fd):
             where = shown + path[len(name) :]
             if os.fstat(fd).st_dev != device:
-                note(errors, where + ": is on another file system; left alone")
+                note(errors, f"{where}: is on another file system; left alone")
                 continue
             for inner in names + folders:
                 is_folder = kind_of(inner, fd) == "folder"
-                delete(inner, fd, where + "/" + inner, os.rmdir if is_folder else os.unlink)
+                delete(inner, fd, f"{where}/{inner}", os.rmdir if is_folder else os.unlink)
         delete(name, dir_fd, shown, os.rmdir)
 
 

@@ -162,7 +162,7 @@ def able(kind: Any, config: Any, report: Doc) -> Doc:
         verdict = "accepted" if yes else "refused"
     except Exception as problem:
         verdict = "unknown"
-        why = "%s: %s" % (type(problem).__name__, problem)
+        why = f"{type(problem).__name__}: {problem}"
     if verdict == "refused" and any(
         str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]
     ):

@@ -32,8 +32,8 @@ def ask_attention(config: Any, report: Doc) -> Doc:
         for name in ("compress_ratios", "compress_rates", "indexer_compress_ratio")
     ) or names_backend(model):
         raise NotAskable(
-            "attention layers of %s choose their kernels themselves, without the selector"
-            % report["model"]["type"]
+            f"attention layers of {report['model']['type']} choose their kernels themselves, "
+            "without the selector"
         )
     parallel = config.parallel_config
     shared: Doc = {
@@ -90,7 +90,7 @@ def ask_b12x(model: Any, backend: Any, block: Any) -> None:
     if not getattr(backend, "supports_block_size", lambda _: True)(block):
         wanted = backend.get_preferred_block_size(block)
         raise ReleaseRefused(
-            "B12X does not take pages of %s tokens: give it --block-size %s" % (block, wanted)
+            f"B12X does not take pages of {block} tokens: give it --block-size {wanted}"
         )
     size = int(model.get_head_size())
     try:
@@ -102,6 +102,6 @@ def ask_b12x(model: Any, backend: Any, block: Any) -> None:
     try:  # 16 rows of queries: its decode kernel has no other tile
         select(cta_tile_q=16, head_dim_qk=size, head_dim_vo=size, device=device, **kinds)
     except ValueError as no:
-        raise ReleaseRefused("b12x has no decode kernel for heads of %d: %s" % (size, no)) from None
+        raise ReleaseRefused(f"b12x has no decode kernel for heads of {size}: {no}") from None
     except Exception:
         return

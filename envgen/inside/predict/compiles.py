@@ -35,10 +35,10 @@ def large_module(report: Doc) -> Optional[Doc]:
     if not re.search(r"FLASHINFER_CUTLASS|FI_.*CUTLASS|_FI_MXFP4_BF16", backend):
         return None
     major, minor = report["platform"]["capability"]
-    sm = "120" if major == 12 else "%d%d" % (major, minor)
+    sm = "120" if major == 12 else f"{major}{minor}"
     try:
         jit = importlib.import_module("flashinfer.jit.fused_moe")
-        spec = getattr(jit, "gen_cutlass_fused_moe_sm%s_module" % sm)()
+        spec = getattr(jit, f"gen_cutlass_fused_moe_sm{sm}_module")()
     except Exception:  # other releases, or none of its own
         return None
     if getattr(spec, "is_aot", False):

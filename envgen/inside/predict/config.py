@@ -45,7 +45,7 @@ def parsed(request: Doc, report: Doc) -> Any:
         unknown = re.search(r"unrecognized arguments: (--[a-z][\w-]*)", message)
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = difflib.get_close_matches(unknown.group(1), flags, 2, 0.75) if unknown else []
-        raise ReleaseRefused(message + ("; similar: %s" % " ".join(near) if near else ""))
+        raise ReleaseRefused(message + (f"; similar: {' '.join(near)}" if near else ""))
 
     parser.error = refuse
     try:
@@ -53,7 +53,7 @@ def parsed(request: Doc, report: Doc) -> Any:
     except ReleaseRefused:
         raise
     except SystemExit as problem:
-        raise ReleaseRefused("the parser ended with exit code %s" % problem.code) from None
+        raise ReleaseRefused(f"the parser ended with exit code {problem.code}") from None
     except Exception as problem:
         raise error_for(problem) from None
 
@@ -78,13 +78,11 @@ def known_parsers(args: Any, report: Doc) -> None:
         try:
             known = list(named(option)[1].list_registered())
         except Exception:
-            report["notes"].append(
-                "could not check whether this release has the %s %s" % (option, name)
-            )
+            report["notes"].append(f"could not check whether this release has the {option} {name}")
             continue
         if known and name not in known:
             raise ReleaseRefused(
-                "invalid %s: %s (this release has %s)" % (option, name, ", ".join(sorted(known)))
+                f"invalid {option}: {name} (this release has {', '.join(sorted(known))})"
             )
 
 
@@ -123,7 +121,7 @@ def rust_frontend(args: Any, report: Doc, folder: str) -> bool:
             )
     except Exception as problem:
         report["notes"].append(
-            "the Rust front end could not be asked: %s: %s" % (type(problem).__name__, problem)
+            f"the Rust front end could not be asked: {type(problem).__name__}: {problem}"
         )
         return False
     printed = done.stdout[-(1 << 16) :].decode(errors="replace")
@@ -177,8 +175,8 @@ def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Do
             json.dump(facts["config"], file)
     else:
         raise NotAskable(
-            "the config.json of %s is neither in the Hugging Face cache nor shipped with envgen"
-            % name
+            f"the config.json of {name} is neither in the Hugging Face cache nor shipped with "
+            "envgen"
         )
     read_config(model["place"])
     return model
@@ -213,7 +211,7 @@ def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
         draft_config = located(str(draft["model"]), draft.get("revision"), request, place)
     except NotAskable as odd:
         args.speculative_config = None
-        report["unasked"].append({"step": "speculative-config", "why": "the draft model: %s" % odd})
+        report["unasked"].append({"step": "speculative-config", "why": f"the draft model: {odd}"})
         return
     model.update(draft=draft_config["place"], draft_weights=draft_config.get("weights"))
     if draft_config["from"] == "envgen":
@@ -226,10 +224,10 @@ def read_config(place: str) -> Doc:
     is damaged.
     """
     if not os.path.isfile(place):
-        raise NotAskable("%s is not a file" % place)
+        raise NotAskable(f"{place} is not a file")
     if os.path.getsize(place) > LARGEST_CONFIG:
         raise NotAskable(
-            "%s has %d MiB: no model has such a config.json" % (place, os.path.getsize(place) >> 20)
+            f"{place} has {os.path.getsize(place) >> 20} MiB: no model has such a config.json"
         )
     try:
         with open(place, encoding="utf-8") as file:
@@ -238,9 +236,9 @@ def read_config(place: str) -> Doc:
             raise ValueError("it is not a mapping")
         return document
     except RecursionError:
-        raise NotAskable("%s cannot be read: it is nested too deep" % place) from None
+        raise NotAskable(f"{place} cannot be read: it is nested too deep") from None
     except (OSError, ValueError) as error:
-        raise NotAskable("%s cannot be read: %s" % (place, error)) from None
+        raise NotAskable(f"{place} cannot be read: {error}") from None
 
 
 def configured(args: Any, report: Doc, lines: Optional[Lines] = None) -> Any:
@@ -290,7 +288,7 @@ def describe(config: Any, report: Doc) -> None:
             report["model"][name] = fact()
         except Exception as odd:
             report["unasked"].append(
-                {"step": "model", "why": "%s: %s: %s" % (name, type(odd).__name__, odd)}
+                {"step": "model", "why": f"{name}: {type(odd).__name__}: {odd}"}
             )
     report["config_line"] = config_line(config)
     with contextlib.suppress(Exception):  # another release: memory is not estimated then
@@ -435,7 +433,7 @@ def inspect_here() -> None:
         try:
             return function()
         except Exception as problem:
-            INSPECTED.append("%s: %s" % (type(problem).__name__, problem))
+            INSPECTED.append(f"{type(problem).__name__}: {problem}")
             return apart(function)
 
     registry._run_in_subprocess = here_first

@@ -49,8 +49,8 @@ def ask_moe(config: Any, report: Doc) -> Optional[Doc]:
             raise ReleaseRefused(message_of(odd)) from None
         kind = report["quantization"] or "plain"
         raise NotAskable(
-            "the choice for %s experts needs more than a layer's shape and the release's Python code:"
-            " %s: %s" % (kind, type(odd).__name__, odd)
+            f"the choice for {kind} experts needs more than a layer's shape and the release's "
+            f"Python code: {type(odd).__name__}: {odd}"
         ) from None
     return {"where": where, "backend": str(getattr(chosen, "name", chosen)), "asked_for": wanted}
 
@@ -102,11 +102,11 @@ def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
     )
     if method is None:
         method = named("plain experts")[1](described)
-    where = "%s.%s" % (type(method).__module__, type(method).__name__)
+    where = f"{type(method).__module__}.{type(method).__name__}"
     for name, value in vars(method).items():
         if name.endswith("_backend") and hasattr(value, "name"):
             return where, value
-    raise NotAskable("%s names no backend in this release" % where)
+    raise NotAskable(f"{where} names no backend in this release")
 
 
 def name_of(quantization: Any) -> str:

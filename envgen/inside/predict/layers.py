@@ -165,8 +165,7 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     if not (has_compiled_code() or report["uncompiled"]):
         why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
         report["notes"].append(
-            "linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: %s"
-            % why
+            f"linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: {why}"
         )
         return
     before = lines.kept
@@ -176,7 +175,7 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     except Exception as problem:
         why = in_a_line(problem)
         report["notes"].append(
-            "the kernels of the layers are unknown: the model can't be built here: %s" % why
+            f"the kernels of the layers are unknown: the model can't be built here: {why}"
         )
         lines.kept = before
         return
@@ -209,11 +208,11 @@ def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
         kernels = chosen(build(settings, report, draft), settings)
     except Exception as problem:
         why = in_a_line(problem)
-        report["notes"].append("the release did not build the draft here: %s" % why)
+        report["notes"].append(f"the release did not build the draft here: {why}")
         return
     finally:
         lines.kept = kept
-    names = ["%s %s" % (step, one["backend"]) for step, one in kernels.items() if one["backend"]]
+    names = [f"{step} {one['backend']}" for step, one in kernels.items() if one["backend"]]
     report["asked"]["draft"] = {
         "where": kernels["attention"]["where"],
         "backend": ", ".join(names),
@@ -223,7 +222,7 @@ def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
 
 def subject(line: Doc) -> str:
     """The subject of a log line: one of SUBJECTS, or ""."""
-    words = "%s %s" % (line["logger"], line["text"])
+    words = f"{line['logger']} {line['text']}"
     return next((name for name, pattern in SUBJECTS if re.search(pattern, words)), "")
 
 
@@ -235,7 +234,7 @@ def chosen(model: Any, config: Any) -> Dict[str, Doc]:
         prefill = getattr(layer, "gdn_prefill_backend", None)
         if prefill is not None and hasattr(layer, "mamba_type"):
             held["mamba"].append(
-                "GDN prefill %s" % prefill + (", decode %s" % decode if decode else "")
+                f"GDN prefill {prefill}" + (f", decode {decode}" if decode else "")
             )
         elif hasattr(layer, "mamba_type"):
             backend = getattr(getattr(config, "mamba_config", None), "backend", None)
@@ -256,7 +255,7 @@ def chosen(model: Any, config: Any) -> Dict[str, Doc]:
                     and hasattr(value, "name")
                 ):
                     held["moe"].append(str(value.name))
-    where = "the layers of %s" % type(model).__name__
+    where = f"the layers of {type(model).__name__}"
     wanted = {
         "attention": ("attention_config", "backend"),
         "moe": ("kernel_config", "moe_backend"),

@@ -52,7 +52,7 @@ def unloadable(report: Doc) -> None:
         try:
             ctypes.CDLL(path)
         except OSError as problem:
-            install_stub_module(name, "empty: %s" % problem, report)
+            install_stub_module(name, f"empty: {problem}", report)
     if not has_compiled_code():
         answer_no(report)
 
@@ -77,12 +77,10 @@ def imported(name: str, report: Doc) -> Any:
         except Exception as problem:
             missing = getattr(problem, "name", "") or ""
             if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
-                raise NotAskable(
-                    "import %s: %s: %s" % (name, type(problem).__name__, problem)
-                ) from None
-            install_stub_module(missing, "empty: %s" % problem, report)
+                raise NotAskable(f"import {name}: {type(problem).__name__}: {problem}") from None
+            install_stub_module(missing, f"empty: {problem}", report)
             answer_no(report)
-    raise NotAskable("import %s: too many compiled modules are missing" % name)
+    raise NotAskable(f"import {name}: too many compiled modules are missing")
 
 
 def answer_no(report: Doc) -> None:
@@ -97,7 +95,7 @@ def answer_no(report: Doc) -> None:
         if not hasattr(holder, name):
             setattr(holder, name, functools.partial(supported, name))
             report["stubs"].append(
-                {"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"}
+                {"name": f"torch.ops.{space}.{name}", "how": "answers no: not compiled here"}
             )
 
 

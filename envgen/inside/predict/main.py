@@ -67,7 +67,7 @@ def answer(request: Doc) -> Doc:
             FLASHINFER_WORKSPACE_BASE=folder,
         )
         for number, code in enumerate(request.get("code", ())):
-            lay_over(code, os.path.join(folder, "code-%d" % number))
+            lay_over(code, os.path.join(folder, f"code-{number}"))
         release(report, lines)
         ask_release(request, report, lines, folder)
     report["lines"] = lines.kept
@@ -140,7 +140,7 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
             forget()
             if selected["asked"] != others["asked"]:
                 chosen = [
-                    "%s %s" % (step, one["backend"]) for step, one in others["asked"].items() if one
+                    f"{step} {one['backend']}" for step, one in others["asked"].items() if one
                 ]
                 report["notes"].append(OTHERS + ", ".join(chosen))
     compiled(config, report, lines, selected, logged)

@@ -45,10 +45,7 @@ class Lines(logging.Handler):
         if len(self.kept) < LINES:
             text = record.getMessage()[:4000]
             if record.exc_info and record.exc_info[1] is not None:
-                text += ": %s: %s" % (
-                    type(record.exc_info[1]).__name__,
-                    str(record.exc_info[1])[:1000],
-                )
+                text += f": {type(record.exc_info[1]).__name__}: {str(record.exc_info[1])[:1000]}"
             self.kept.append(
                 {"step": self.step, "level": record.levelname, "logger": record.name, "text": text}
             )
@@ -110,7 +107,7 @@ def error_for(problem: BaseException, lines: Optional[Lines] = None) -> Exceptio
     """Refused, or NotAskable with the reason and what would give an answer."""
     if is_refusal(problem):
         return ReleaseRefused(message_of(problem))
-    why = "%s: %s" % (type(problem).__name__, str(problem)[:1000])
+    why = f"{type(problem).__name__}: {str(problem)[:1000]}"
     chain = causes_of(problem)
     missing = next((one for one in chain if isinstance(one, ImportError)), None)
     logged = [
@@ -125,14 +122,14 @@ def error_for(problem: BaseException, lines: Optional[Lines] = None) -> Exceptio
             getattr(missing, "name", None)
             or (re.findall(r"No module named '([\w.]+)'", why) or ["it"])[-1]
         )
-        known = "with %s installed, as in the profile's image" % package
+        known = f"with {package} installed, as in the profile's image"
     elif any(isinstance(one, OSError) for one in chain):
         known = "with the model's files in the cache: `envgen model pull`"
     else:
         known = (
             "where the server starts: this is an error of the release, not a refusal of the model"
         )
-    return NotAskable("%s; it would be known %s" % (why, known))
+    return NotAskable(f"{why}; it would be known {known}")
 
 
 @contextlib.contextmanager
@@ -144,7 +141,7 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
         answers["refusals"].append({"step": lines.step, "message": str(no)[:8000]})
     except Exception as odd:
         frame = traceback.extract_tb(odd.__traceback__)[-1]
-        why = "%s: %s (%s:%s)" % (type(odd).__name__, str(odd)[:1000], frame.filename, frame.lineno)
+        why = f"{type(odd).__name__}: {str(odd)[:1000]} ({frame.filename}:{frame.lineno})"
         answers["unasked"].append(
             {"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why}
         )
@@ -163,15 +160,15 @@ THINGS: Dict[str, Tuple[str, ...]] = {
     "arguments": ("AsyncEngineArgs", "vllm.engine.arg_utils"),
     "attention": ("get_attn_backend", "vllm.v1.attention.selector"),
     "attention backends": ("AttentionBackendEnum", "vllm.v1.attention.backends.registry"),
-    "experts": ("RoutedExperts", MOE + ".routed_experts"),
+    "experts": ("RoutedExperts", f"{MOE}.routed_experts"),
     "older experts": ("FusedMoE", MOE),
-    "plain experts": ("UnquantizedFusedMoEMethod", MOE + ".unquantized_fused_moe_method"),
-    "experts config": ("FusedMoEConfig", MOE + ".config"),
-    "experts parallel": ("FusedMoEParallelConfig", MOE + ".config"),
+    "plain experts": ("UnquantizedFusedMoEMethod", f"{MOE}.unquantized_fused_moe_method"),
+    "experts config": ("FusedMoEConfig", f"{MOE}.config"),
+    "experts parallel": ("FusedMoEParallelConfig", f"{MOE}.config"),
     "expert backends": ("MoEBackend", "vllm.config.kernel"),
     "quantization flags": ("QuantizationConfigArgs", "vllm.config.quantization"),
-    "routing": ("RoutingMethodType", MOE + ".config"),
-    "activation": ("MoEActivation", MOE + ".activation"),
+    "routing": ("RoutingMethodType", f"{MOE}.config"),
+    "activation": ("MoEActivation", f"{MOE}.activation"),
     "model": ("initialize_model", "vllm.model_executor.model_loader.utils"),
     "set config": ("set_current_vllm_config", "vllm.config"),
     "reasoning-parser": ("ReasoningParserManager", "vllm.reasoning"),
@@ -191,13 +188,13 @@ def named(what: str) -> Tuple[str, Any]:
         except Exception as problem:
             gone = isinstance(problem, ModuleNotFoundError) and place.startswith(str(problem.name))
             if not gone:
-                reasons.append("import %s: %s: %s" % (place, type(problem).__name__, problem))
+                reasons.append(f"import {place}: {type(problem).__name__}: {problem}")
             continue
         if hasattr(module, name):
-            return "%s.%s" % (place, name), getattr(module, name)
+            return f"{place}.{name}", getattr(module, name)
     if reasons:
         raise NotAskable("; ".join(reasons))
-    raise NotAskable("this release has no %s: looked in %s" % (name, ", ".join(THINGS[what][1:])))
+    raise NotAskable(f"this release has no {name}: looked in {', '.join(THINGS[what][1:])}")
 
 
 def moved(name: str, package: str) -> Iterator[str]:
@@ -210,7 +207,7 @@ def moved(name: str, package: str) -> Iterator[str]:
 def definitions(package: str) -> Dict[str, List[str]]:
     """The name of each of THINGS -> the modules that define it, by their source."""
     names = "|".join(name for name, *_ in THINGS.values())
-    pattern = re.compile(r"^(?:def|class) (%s)\b" % names, re.MULTILINE)
+    pattern = re.compile(rf"^(?:def|class) ({names})\b", re.MULTILINE)
     above = os.path.dirname(package)
     defined: Dict[str, List[str]] = {}
     for folder, _, files in os.walk(package):
@@ -249,19 +246,19 @@ def release(report: Doc, lines: Lines) -> None:
             report.setdefault("versions", {})[name] = importlib.metadata.version(name)
     for name in lacking():
         report["notes"].append(
-            "%s is not installed here, though this vLLM requires it: what needs it is passed over"
-            % name
+            f"{name} is not installed here, though this vLLM requires it: what needs it is passed "
+            "over"
         )
     try:
         vllm = importlib.import_module("vllm")
         importlib.import_module("vllm.logger")  # first: it sets logging up
     except Exception as problem:
-        raise NotAskable("import vllm: %s: %s" % (type(problem).__name__, problem)) from None
+        raise NotAskable(f"import vllm: {type(problem).__name__}: {problem}") from None
     place = getattr(vllm, "__file__", None)
     if place is None:
         where = list(getattr(vllm, "__path__", []))
         raise NotAskable(
-            "import vllm gives an empty namespace package (%s)" % ", ".join(map(str, where))
+            f"import vllm gives an empty namespace package ({', '.join(map(str, where))})"
         )
     report["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
     logger: Any = logging.getLogger("vllm")

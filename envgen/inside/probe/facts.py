@@ -98,8 +98,8 @@ def distribution_facts(entry: str, folder: str) -> Doc:
             break
     fact.update(location=entry, metadata=path)
     fact.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
-    if os.path.isfile(path + "/direct_url.json"):
-        direct = json.loads(read_text(path + "/direct_url.json"))
+    if os.path.isfile(f"{path}/direct_url.json"):
+        direct = json.loads(read_text(f"{path}/direct_url.json"))
         url = direct.get("url", "")
         fact["editable"] = bool(direct.get("dir_info", {}).get("editable"))
         fact["url"] = "" if "@" in url else url
@@ -144,7 +144,7 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
             fact["aot"] = [
                 name
                 for name in listing(aot)
-                if os.path.isfile(os.path.join(aot, name, name + ".so"))
+                if os.path.isfile(os.path.join(aot, name, f"{name}.so"))
             ][:200]
             facts.append(fact)
     return facts
@@ -161,10 +161,10 @@ def binaries(request: Doc, _document: Doc) -> list[Doc]:
             if package.get("wheel")
             else []
         )
-        if wheels and os.path.isfile("%s/%s.binaries" % (STATE, package["source"])):  # installed
+        if wheels and os.path.isfile(f"{STATE}/{package['source']}.binaries"):  # installed
             git = ["git", "--no-optional-locks", "-C", package["mount"]]
             _, failed = call(
-                [*git, "diff", "--quiet", "v" + wheels[0].split("-")[1], "--", *COMPILED], GIT_LIMIT
+                [*git, "diff", "--quiet", f"v{wheels[0].split('-')[1]}", "--", *COMPILED], GIT_LIMIT
             )
             # Any other status: there is no such tag.
             state = {"": "same", "ended with status 1": "differs"}.get(failed, "")
@@ -236,7 +236,7 @@ def compared(wanted: Dict[str, str], document: Doc) -> Doc:
 
 def locked_versions(_request: Doc, document: Doc) -> Doc:
     """The locked Python packages of this image, without those for builds."""
-    head = MACHINES.get(os.uname().machine, "") + " pip "
+    head = f"{MACHINES.get(os.uname().machine, '')} pip "
     inputs = document_at(MANIFEST).get("inputs") or {}
     versions = {}
     for key, value in inputs.items():
@@ -298,7 +298,7 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
         if os.environ.get(variable):
             programs.append((variable, os.environ[variable]))
         else:
-            programs += [("Triton's " + file, path) for path in own if os.path.isfile(path)][:1]
+            programs += [(f"Triton's {file}", path) for path in own if os.path.isfile(path)][:1]
     return programs
 
 
@@ -338,10 +338,10 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
         return []
     fields = "name,compute_cap,driver_version"
     output, why = call(
-        ["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"], GPU_LIMIT
+        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], GPU_LIMIT
     )
     if why:
-        document["errors"].append({"part": "gpus", "error": "nvidia-smi: " + why})
+        document["errors"].append({"part": "gpus", "error": f"nvidia-smi: {why}"})
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     return [
         {"name": row[0], "capability": row[1], "driver": row[2]} for row in rows if len(row) == 3
@@ -377,7 +377,7 @@ def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
         part()
     except BaseException as error:  # also a hook's SystemExit
         document["errors"].append(
-            {"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])}
+            {"part": name, "error": f"{type(error).__name__}: {str(error)[:300]}"}
         )
 
 

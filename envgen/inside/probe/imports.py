@@ -46,7 +46,7 @@ def finder_name(finder: Any) -> str:
     return (
         name
         if module in ("_frozen_importlib", "_frozen_importlib_external")
-        else module + "." + name
+        else f"{module}.{name}"
     )
 
 
@@ -146,12 +146,12 @@ def answer_to(cell: Cell, base: List[str], announce: Callable[[str], None]) -> D
     try:
         result.update(describe(name, announce))
     except Exception as error:
-        result.update(kind="error", error="%s: %s" % (type(error).__name__, str(error)[:300]))
+        result.update(kind="error", error=f"{type(error).__name__}: {str(error)[:300]}")
     return result
 
 
 def send(out: int, line: str) -> None:
-    data = (line + "\n").encode()
+    data = f"{line}\n".encode()
     while data:
         data = data[os.write(out, data) :]
 
@@ -176,8 +176,8 @@ def ask(cells: list[Cell], errors: list[Doc]) -> list[Doc]:
     if len(answers) < len(cells):
         name, (how, _), folder = cells[len(answers)]
         finder = ([line[1:] for line in lines if line.startswith("?")] or ["?"])[-1]
-        what = "hangs" if late else "kills Python (status %d)" % status
-        message = "%s %s when asked for %s (%s in %s)" % (finder, what, name, how, folder)
+        what = "hangs" if late else f"kills Python (status {status})"
+        message = f"{finder} {what} when asked for {name} ({how} in {folder})"
         file = getattr(sys.modules.get(finder.rpartition(".")[0]), "__file__", None) or ""
         errors.append(
             {"part": "imports", "what": "hang" if late else "crash", "error": message, "file": file}
@@ -205,10 +205,10 @@ def call(argv: list[str], limit: float) -> tuple[str, str]:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=limit)
     except subprocess.TimeoutExpired:
-        return "", "took longer than %d s" % limit
+        return "", f"took longer than {limit:.0f} s"
     except OSError as error:
         return "", str(error.strerror)
-    status = "ended with status %d" % done.returncode if done.returncode else ""
+    status = f"ended with status {done.returncode}" if done.returncode else ""
     return done.stdout.decode("utf-8", "replace"), status
 
 

@@ -79,12 +79,12 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
 
 def recorded(package: Doc, document: Doc) -> list[Doc]:
     """The distributions whose RECORD has the package's file, in the order of sys.path."""
-    wanted = {package["package"] + "/__init__.py", package["package"] + ".py"}
+    wanted = {f"{package['package']}/__init__.py", f"{package['package']}.py"}
     close = (normal(package["distribution"]), normal(package["package"]))
     distributions = []
     for entry, folder, name, _ in metadata_folders(document):
         # Reading every RECORD would take a second: that of a fork is named after the package.
-        if name not in close and not name.startswith(close[1] + "-"):
+        if name not in close and not name.startswith(f"{close[1]}-"):
             continue
         for row in csv.reader(
             read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()
@@ -158,10 +158,10 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
     for path, entry in sorted(record.items()):
         package = packages.get(entry["distribution"], entry["distribution"])
         folder = active_folder(document, package)
-        inside = "/%s/" % package
+        inside = f"/{package}/"
         digest = sha256_of(path) if os.path.isfile(path) else ""
         state = "there" if digest == entry["sha256"] else "changed" if digest else "gone"
-        if folder and inside in path and not path.startswith(folder + "/"):
+        if folder and inside in path and not path.startswith(f"{folder}/"):
             state = "not imported"
         claims += [
             {"patch": name[: -len(".patch")], "package": package, "path": path, "state": state}

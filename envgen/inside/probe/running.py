@@ -47,7 +47,7 @@ def stat_of(pid: int) -> Tuple[str, int, float]:
     """(state, parent, start in clock ticks since the machine's) of a process; ("", 0, 0) if it is
     gone.
     """
-    words = read_text("/proc/%d/stat" % pid, 2000).rpartition(")")[2].split()
+    words = read_text(f"/proc/{pid}/stat", 2000).rpartition(")")[2].split()
     return (words[0], int(words[1]), float(words[19])) if len(words) > 19 else ("", 0, 0.0)
 
 
@@ -60,19 +60,19 @@ def clock() -> Tuple[float, float]:
 def link(pid: int, name: str) -> Optional[str]:
     """The target of a link in a process's folder; None if this user may not read it."""
     try:
-        return os.readlink("/proc/%d/%s" % (pid, name))
+        return os.readlink(f"/proc/{pid}/{name}")
     except OSError:
         return None
 
 
 def words_of(pid: int) -> list[str]:
     """The command line. A program that sets its title (`VLLM::EngineCore`) has one word."""
-    text = read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT).decode("utf-8", "surrogateescape")
+    text = read_bytes(f"/proc/{pid}/cmdline", CODE_LIMIT).decode("utf-8", "surrogateescape")
     return text.rstrip("\0").split("\0") if text else []
 
 
 def variables_of(pid: int) -> dict[str, str]:
-    text = read_bytes("/proc/%d/environ" % pid, CODE_LIMIT).decode("utf-8", "surrogateescape")
+    text = read_bytes(f"/proc/{pid}/environ", CODE_LIMIT).decode("utf-8", "surrogateescape")
     pairs = (pair.partition("=") for pair in text.split("\0"))
     return {name: value for name, equals, value in pairs if equals and name}
 
@@ -93,11 +93,11 @@ def launch_of(words: list[str]) -> Optional[Doc]:
             continue
         for place, letter in enumerate(word[1:], 1):
             if letter in KEPT:
-                flags.append("-" + letter)
+                flags.append(f"-{letter}")
             if letter in WITH_VALUE:
                 value = word[place + 1 :] or (rest.pop(0) if rest else "")
                 if letter in "cm":
-                    return {"how": "-" + letter, "target": value, "flags": flags}
+                    return {"how": f"-{letter}", "target": value, "flags": flags}
                 break
     target = rest[0] if rest and rest[0] != "-" else ""
     return {"how": "script" if target else "stdin", "target": target, "flags": flags}
@@ -114,8 +114,8 @@ def own_entry(launch: Doc, folder: str) -> list[str]:
 def shown(launch: Doc) -> str:
     """The start in words, without arguments, which may hold a secret."""
     if launch["how"] == "script":
-        return "python3 %s" % launch["target"]
-    return {"-m": "python3 -m %s" % launch["target"], "-c": "python3 -c ..."}.get(
+        return f"python3 {launch['target']}"
+    return {"-m": f"python3 -m {launch['target']}", "-c": "python3 -c ..."}.get(
         str(launch["how"]), "python3"
     )
 
@@ -130,7 +130,7 @@ def package_folder(path: str, package: str) -> str:
     """
     folder = os.path.dirname(path)
     while len(folder) > 1:
-        if os.path.basename(folder) == package and os.path.isfile(folder + "/__init__.py"):
+        if os.path.basename(folder) == package and os.path.isfile(f"{folder}/__init__.py"):
             return folder
         folder = os.path.dirname(folder)
     return ""
@@ -141,7 +141,7 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
     replaced since.
     """
     libraries: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
-    for line in read_text("/proc/%d/maps" % pid, 16 << 20).splitlines():
+    for line in read_text(f"/proc/{pid}/maps", 16 << 20).splitlines():
         _, slash, path = line.partition("/")
         path = slash + path
         gone = path.endswith(" (deleted)")
@@ -237,9 +237,9 @@ def ask(
         )
         return document["answer"], ""
     except subprocess.TimeoutExpired:
-        return {}, "took longer than %d s" % CHILD_LIMIT
+        return {}, f"took longer than {CHILD_LIMIT:.0f} s"
     except (OSError, ValueError, KeyError) as error:
-        return {}, "%s: %s" % (type(error).__name__, str(error)[:200])
+        return {}, f"{type(error).__name__}: {str(error)[:200]}"
 
 
 # --- how old it is
@@ -290,12 +290,10 @@ def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
     """This program, what started it, and what it starts."""
     own = {os.getpid()}
     pid = parents.get(os.getpid(), 0)
-    while pid > 1 and OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT):
+    while pid > 1 and OURS in read_bytes(f"/proc/{pid}/cmdline", CODE_LIMIT):
         own.add(pid)
         pid = parents.get(pid, 0)
-    return own | {
-        pid for pid in all_pids if OURS in read_bytes("/proc/%d/cmdline" % pid, CODE_LIMIT)
-    }
+    return own | {pid for pid in all_pids if OURS in read_bytes(f"/proc/{pid}/cmdline", CODE_LIMIT)}
 
 
 def examine(request: Doc, until: float) -> Doc:
