@@ -2,134 +2,88 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from envgen.errors import Problem, RefusedError
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import GpuMode, Profile
-from envgen.profile.service import Health, Service
+from envgen.profile.service import Service
 from envgen.profile.values import own_path
 from envgen.render import environment as names
 from envgen.render.compose import OFFLINE, health_words, server_words
 from envgen.render.environment import OVERLAY
-from envgen.render.quote import Quoting
+from envgen.render.quote import render
 
 Doc = dict[str, Any]
 
 
-def as_json(document: Doc) -> str:
-    """The text of a JSON file."""
-    return json.dumps(document, indent=2) + "\n"
-
-
-DEVCONTAINER_HEAD = (
-    "// Written by `envgen export devcontainer`. docs/recipes.md has what an editor does with it.\n"
-)
-EXTENSIONS = ("ms-python.python",)
-_FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
-
-
-def devcontainer(profile: Profile, name: str, folder: str, options: Sequence[str] = ()) -> Doc:
+def devcontainer(profile: Profile, name: str, folder: str, options: Sequence[str] = ()) -> str:
     """The settings for service ``name``. ``folder``: of the file, relative to the project.
     ``options``: for `up`.
     """
-    service = profile.services[name]
-    composed = [f"compose/{profile.name}.yaml"]
+    composed = [profile.compose_file]
     if profile.compose is not None:
         composed.append(own_path(profile.compose.path))
-    # The overlay has the mounted sources.
-    python = f"{OVERLAY}/bin/python" if profile.mounted_sources else profile.base.python
-    packages = [source.package for source in profile.mounted_sources.values()]
-    created = (
-        {"postCreateCommand": [python, "-c", _FOUND.format(names=packages)]} if packages else {}
-    )
-    return {
-        "name": f"{profile.project} {profile.name}",
-        # It has this machine's checkouts, user, ports and GPUs; the editor attaches to its
-        # container.
-        "initializeCommand": ["envgen", "up", name, "--profile", profile.name, *options],
-        "dockerComposeFile": [posixpath.relpath(path, folder) for path in composed],
+    mounted = profile.mounted_sources
+    context = {
+        "profile": profile,
         "service": name,
-        "runServices": [name],
-        "overrideCommand": False,
-        "shutdownAction": "none",
-        "updateRemoteUserUID": False,
-        "workspaceFolder": (service.working_dir or profile.working_dir).path,
-        **created,
-        "customizations": {
-            "vscode": {
-                "extensions": list(EXTENSIONS),
-                "settings": {"python.defaultInterpreterPath": python},
-            }
-        },
+        "start": ["envgen", "up", name, "--profile", profile.name, *options],
+        "files": [posixpath.relpath(path, folder) for path in composed],
+        "folder": (profile.services[name].working_dir or profile.working_dir).path,
+        "packages": [source.package for source in mounted.values()],
+        # The overlay has the mounted sources.
+        "python": f"{OVERLAY}/bin/python" if mounted else profile.base.python,
     }
+    return render("devcontainer.json.j2", context)
 
 
-ROLE = "dev.envgen/role"
-API = "dev.envgen/service"
 LONGEST_RESOURCE = 50  # of a name: the pods of a group append their numbers
-TERMINATION = 30
 
 
-def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
+def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> str:
     """A service as a LeaderWorkerSet and a Service, with the content of its Compose files.
 
     ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError for
     folders, devices and checkouts of this machine.
     """
     service = profile.services[name]
-    if unmapped := list(_unmapped(profile, name, service)):
+    if unmapped := list(_unmapped(profile, service)):
         raise RefusedError(problems=(Problem(f"{name} cannot be exported"), *unmapped))
-    called = resource_name(f"{profile.project}-{profile.name}-{name}")
     size = len(service.cluster.nodes) if service.cluster is not None else 1
-    labels = {"app.kubernetes.io/name": called, "app.kubernetes.io/managed-by": "envgen"}
-
-    def template(role: str) -> Doc:
-        pod = _pod(profile, name, image, commit, role == "leader")
-        return {"metadata": {"labels": {**labels, API: called, ROLE: role}}, "spec": pod}
-
-    group = {
+    roles = {"leaderTemplate": "leader", "workerTemplate": "worker"}
+    if size == 1:
+        roles = {"workerTemplate": "leader"}
+    pods = []
+    for template, role in roles.items():
+        args = _args(service, commit, role == "leader")
+        pods.append({"template": template, "role": role, "args": args})
+    env = _env(profile, name)
+    ports = dict.fromkeys(port.container for port in (service.ports or service.host_ports))
+    shm = service.shm_size or profile.shm_size
+    context = {
+        "called": resource_name(f"{profile.project}-{profile.name}-{name}"),
+        "container": resource_name(name),
+        "image": image,
         "size": size,
-        # vLLM's ranks do not notice that another has ended: restart all together.
-        "restartPolicy": "RecreateGroupOnPodRestart",
-        **({"leaderTemplate": template("leader")} if size > 1 else {}),
-        "workerTemplate": template("worker" if size > 1 else "leader"),
+        "pods": pods,
+        "env": env,
+        "secrets": [variable for variable in profile.secrets if variable not in env],
+        "secret": resource_name(f"{profile.project}-secrets"),
+        "folder": (service.working_dir or profile.working_dir).path,
+        "ports": list(ports),
+        "service": service,
+        **_health(service),
+        "requests": {"memory": str(service.needs_memory.bytes)} if service.needs_memory else {},
+        "limits": _gpus(profile, service, size),
+        "security": _security(service.user or ""),
+        "volumes": list(_volumes(profile, service)),
+        "shm": {"medium": "Memory", **({"sizeLimit": str(shm.bytes)} if shm else {})},
     }
-    objects: list[Doc] = [
-        {
-            "apiVersion": "leaderworkerset.x-k8s.io/v1",
-            "kind": "LeaderWorkerSet",
-            "metadata": {"name": called, "labels": labels},
-            "spec": {"replicas": 1, "leaderWorkerTemplate": group},
-        }
-    ]
-    if ports := [
-        {"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)
-    ]:
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                # The group has a headless Service of its own name already.
-                "metadata": {"name": f"{called}-api", "labels": labels},
-                "spec": {"selector": {API: called, ROLE: "leader"}, "ports": ports},
-            }
-        )
-    return objects
-
-
-def kubernetes_text(objects: list[Doc]) -> str:
-    """The objects as YAML, the same for YAML 1.1 and 1.2."""
-    head = "# Written by `envgen export kubernetes`. docs/recipes.md has what must be in the cluster first.\n"
-    return head + yaml.dump_all(
-        objects, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120
-    )
+    return render("kubernetes.yaml.j2", context)
 
 
 def resource_name(text: str) -> str:
@@ -137,14 +91,12 @@ def resource_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST_RESOURCE].rstrip("-")
 
 
-def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem]:
+def _unmapped(profile: Profile, service: Service) -> Iterator[Problem]:
     """Settings that a pod cannot have."""
-    for source, described in profile.mounted_sources.items():
-        if described.origin.checkout is not None:
-            yield Problem(
-                f"{source} is a mounted checkout of this machine",
-                hint="export a production profile",
-            )
+    for source in profile.mounted_sources:
+        yield Problem(
+            f"{source} is a mounted checkout of this machine", hint="export a production profile"
+        )
     for mount in service.mounts:
         yield Problem(
             f"the mount {mount} is a file or folder of this machine", hint="build it into the image"
@@ -157,52 +109,17 @@ def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem
         yield Problem(
             "network.ca_certificates is a file of this machine", hint="build it into the image"
         )
-    user = service.user or ""
-    if user not in ("", "root") and not re.fullmatch(r"[0-9]+(:[0-9]+)?", user):
-        yield Problem(
-            f"the user {user!r} is not a number", hint="write services.NAME.user: 1000:1000"
-        )
+    if service.user == "host":
+        yield Problem("the user 'host' is not a number", hint="write services.NAME.user: 1000:1000")
 
 
-def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> Doc:
-    service = profile.services[name]
-    volumes, mounts = _volumes(profile, service)
-    ports = (
-        [{"name": f"port-{port}", "containerPort": port} for port in _ports(service)]
-        if leads
-        else []
-    )
-    memory = service.needs_memory
-    gpus = _gpus(service) if profile.gpu is not GpuMode.NONE and service.gpu is None else 0
-    security = _security(profile, name, service)
-    container: Doc = {
-        "name": resource_name(name),
-        "image": image,
-        "args": _args(service, commit, leads),
-        "env": list(_env(profile, name)),
-        "workingDir": (service.working_dir or profile.working_dir).path,
-        **({"ports": ports} if ports else {}),
-        **(_probes(service, service.health) if leads and service.health is not None else {}),
-        "resources": {
-            **({"requests": {"memory": str(memory.bytes)}} if memory is not None else {}),
-            **({"limits": {"nvidia.com/gpu": gpus}} if gpus else {}),
-        },
-        **({"securityContext": security} if security else {}),
-        "volumeMounts": mounts,
-    }
-    return {
-        "terminationGracePeriodSeconds": TERMINATION,
-        "containers": [container],
-        "volumes": volumes,
-    }
-
-
-def _gpus(service: Service) -> int:
+def _gpus(profile: Profile, service: Service, machines: int) -> dict[str, int]:
     """GPUs of one pod: the ranks in the flags, divided by the machines; 1 where the flags can't be
     read.
     """
-    machines = len(service.cluster.nodes) if service.cluster is not None else 1
-    return max(1, service.ranks // machines)
+    if profile.gpu is GpuMode.NONE or service.gpu is not None:
+        return {}
+    return {"nvidia.com/gpu": max(1, service.ranks // machines)}
 
 
 def _literal(value: str) -> str:
@@ -222,82 +139,49 @@ def _args(service: Service, commit: str, leads: bool) -> list[str]:
     return words + added
 
 
-def _env(profile: Profile, name: str) -> Iterator[Doc]:
+def _env(profile: Profile, name: str) -> dict[str, str]:
     service = profile.services[name]
-    values = {
-        **({OFFLINE: "1"} if service.model is not None else {}),
-        **names.compose_env(profile, name),
-    }
+    values = {OFFLINE: "1"} if service.model is not None else {}
+    values |= names.compose_env(profile, name)
     if service.cluster is not None:
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-        yield {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    for variable in profile.secrets:
-        if variable not in values:
-            # The Secret that must hold the profile's `secrets`, each under its own name.
-            secret = resource_name(f"{profile.project}-secrets")
-            reference = {"name": secret, "key": variable, "optional": True}
-            yield {"name": variable, "valueFrom": {"secretKeyRef": reference}}
-    for variable, value in values.items():
-        yield {"name": variable, "value": _literal(value)}
+    return {variable: _literal(value) for variable, value in values.items()}
 
 
-def _ports(service: Service) -> list[int]:
-    return list(dict.fromkeys(port.container for port in (service.ports or service.host_ports)))
-
-
-def _probes(service: Service, health: Health) -> Doc:
-    period, timeout = (max(1, round(one.seconds)) for one in (health.interval, health.timeout))
-    action = {"httpGet": {"path": health.http, "port": service.http_port}}
-    common = {**action, "periodSeconds": period, "timeoutSeconds": timeout}
-    starting = max(1, -(-round(health.start_period.seconds) // period))
+def _health(service: Service) -> Doc:
+    """The values of the probes."""
+    health = service.health
+    if health is None:
+        return {"health": None}
+    period = max(1, health.interval.seconds)
     return {
-        "startupProbe": {**common, "failureThreshold": starting},
-        "readinessProbe": {**common, "failureThreshold": health.retries},
-        # It ends a wedged server by itself; Kubernetes waits longer than that takes.
-        "livenessProbe": {
-            "exec": {"command": health_words(service, health)},
-            "periodSeconds": period,
-            "timeoutSeconds": timeout,
-            "failureThreshold": max(60, -(-900 // period)),
-        },
+        "health": health,
+        "health_words": health_words(service, health),
+        "period": period,
+        "timeout": max(1, health.timeout.seconds),
+        "start_failures": max(1, -(-health.start_period.seconds // period)),
+        "wedged_failures": max(60, -(-900 // period)),
     }
 
 
-def _security(profile: Profile, name: str, service: Service) -> Doc:
-    user, _, group = (service.user or "").partition(":")
+def _security(user: str) -> dict[str, int]:
     if user == "root":
-        user = group = "0"
-    return {
-        key: int(text)
-        for key, text in (("runAsUser", user), ("runAsGroup", group))
-        if text.isdecimal()
-    }
+        user = "0:0"
+    ids = zip(("runAsUser", "runAsGroup"), user.split(":"), strict=False)
+    return {key: int(number) for key, number in ids if number}
 
 
-def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
-    """Weights are a claim that is filled before; other caches live as long as the pod."""
-    volumes: list[Doc] = []
-    mounts = []
+def _volumes(profile: Profile, service: Service) -> Iterator[tuple[str, str, str]]:
+    """The name of each cache, its place and its claim. Weights are a claim that is filled before;
+    other caches, with "", live as long as the pod.
+    """
     for name, cache in profile.caches.items():
         path = cache.path.path
         weights = name == HUGGINGFACE.name
         if service.model is None:
             weights = any(word.startswith(f"{path}/") for word in service.argv)
-        volume: Doc = {"name": f"cache-{resource_name(name)}"}
-        if weights:
-            claim = resource_name(f"{profile.project}-{name}")
-            volume["persistentVolumeClaim"] = {"claimName": claim}
-        else:
-            volume["emptyDir"] = {}
-        volumes.append(volume)
-        mounts.append({"name": volume["name"], "mountPath": path})
-    memory: Doc = {"medium": "Memory"}
-    shm = service.shm_size or profile.shm_size
-    if shm is not None:
-        memory["sizeLimit"] = str(shm.bytes)
-    volumes.append({"name": "shm", "emptyDir": memory})
-    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    return volumes, mounts
+        claim = resource_name(f"{profile.project}-{name}") if weights else ""
+        yield f"cache-{resource_name(name)}", path, claim
 
 
 # --- systemd

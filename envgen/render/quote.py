@@ -125,6 +125,11 @@ def checksum(sha256: str) -> Quoted:
     return Quoted(sha256)
 
 
+def as_json(value: object) -> Quoted:
+    """A value as JSON, which every YAML parser reads alike: 1e3 stays text."""
+    return Quoted(json.dumps(value, ensure_ascii=False))
+
+
 def docker_line(text: str) -> Quoted:
     """An instruction of the user's own, which ``DockerLine`` has checked; ValueError where it is
     not one line.
@@ -346,6 +351,7 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
     "docker_line": docker_line,
     "docker_copy": docker_copy,
     "checksum": checksum,
+    "json": as_json,
     "image": image_ref,
     "name": identifier,
     "comment": comment,

@@ -99,8 +99,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     model = profile.services[name].model
     lock = load(root) if model else None
     commit = lock.commit_of(model) if lock and model else ""
-    objects = exports.kubernetes(profile, name, image, commit)
-    return _deliver(exports.kubernetes_text(objects), output)
+    return _deliver(exports.kubernetes(profile, name, image, commit), output)
 
 
 @command.command()
@@ -123,12 +122,12 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
         (output or root / ".devcontainer" / "x").resolve().parent, root.resolve()
     )
     file = session.loaded(local=False).project.file.name  # the editor's folder is the project's
-    settings = exports.devcontainer(profile, _named(profile, service), folder, session.again(file))
+    text = exports.devcontainer(profile, _named(profile, service), folder, session.again(file))
     if not (root / profile.compose_file).is_file():
         progress(
             f"note: the editor reads {profile.compose_file}, which does not exist yet: run `envgen render`"
         )
-    return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(settings), output)
+    return _deliver(text, output)
 
 
 @command.command()
