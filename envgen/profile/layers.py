@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
-from envgen.profile.flags import in_words, plain_name
 from envgen.profile.model import ORIGIN_KINDS
 from envgen.profile.service import Mount
-from envgen.profile.shape import HUB_REPO, NAME, matches
+from envgen.profile.shape import NAME, matches
 from envgen.profile.tree import ValueText, YamlNode, parse_value, profile_hint, scalar
 from envgen.profile.values import plain_text
 from envgen.text import shorten
@@ -286,98 +285,6 @@ def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> Y
             own = _of_its_own(own, above, at)
         items[name] = own
     return node.with_items(items)
-
-
-def with_binaries(
-    trees: Mapping[str, YamlNode], orders: Mapping[str, list[str]]
-) -> dict[str, YamlNode]:
-    """``trees`` where a mounted checkout that names no `binaries` has the wheel of the nearest
-    extended profile.
-    """
-    completed = dict(trees)
-    for name, tree in trees.items():
-        sources = tree.at(("sources",))
-        for key in sources.items if sources is not None and sources.kind == nodes.MAP else ():
-            source = tree.at(("sources", key))
-            if (
-                source is None
-                or "binaries" in source.items
-                or tree.at(("sources", key, "origin", "checkout")) is None
-            ):
-                continue
-            above = (
-                trees[one].at(("sources", key, "origin", "wheel"))
-                for one in reversed(orders.get(name, [])[:-1])
-            )
-            if (wheel := next((one for one in above if one is not None), None)) is not None:
-                completed[name] = merge(
-                    completed[name], as_tree(("sources", key, "binaries"), wheel)
-                )
-    return completed
-
-
-def filled(tree: YamlNode) -> YamlNode:
-    """``tree`` with the folders of sources that name none, and what follows from `services.X.model`
-    for `vllm serve`:
-    the model in the command, and `ready.model`.
-    """
-    sources = tree.items.get("sources")
-    if sources is not None and sources.kind == nodes.MAP:
-        tree = tree.with_items(
-            {
-                **tree.items,
-                "sources": sources.with_items(
-                    {name: _with_mount(name, one) for name, one in sources.items.items()}
-                ),
-            }
-        )
-    services = tree.items.get("services")
-    if services is None or services.kind != nodes.MAP:
-        return tree
-    completed = {name: _with_model(service) for name, service in services.items.items()}
-    return tree.with_items({**tree.items, "services": services.with_items(completed)})
-
-
-def _with_mount(name: str, source: YamlNode) -> YamlNode:
-    if source.kind != nodes.MAP or "mount" in source.items:
-        return source
-    mount = scalar(f"/workspace/{name}", ValueText("default", nodes.DEFAULT), quoted=True)
-    return source.with_items({**source.items, "mount": mount})
-
-
-def _with_model(service: YamlNode) -> YamlNode:
-    args = service.items.get("args")
-    command = service.items.get("command")
-    ready = service.items.get("ready")
-    repo = service.at(("model", "repo"))
-    if command is None or command.kind != nodes.LIST:
-        return service
-    words = [one.text for one in command.elements]
-    if words[:2] != ["vllm", "serve"] or (args is not None and args.kind != nodes.MAP):
-        return service
-    if repo is None or repo.kind != nodes.TEXT or not matches(HUB_REPO, repo.text):
-        return service
-    given = args.items if args is not None else {}
-    flags = {plain_name(key): one for key, one in given.items()}
-    items = dict(service.items)
-    if len(words) == 2 and "model" not in flags:
-        items["command"] = command.with_items({**command.items, "2": _copy(repo, repo.text)})
-    if ready is not None and "model" not in ready.items and "port" in ready.items:
-        name = _served_name(flags, words) or repo.text
-        items["ready"] = ready.with_items({**ready.items, "model": _copy(repo, name)})
-    return service.with_items(items)
-
-
-def _served_name(flags: Mapping[str, YamlNode], words: Sequence[str]) -> str:
-    """The first of `served-model-name`, in `args` or in the command; "" where neither has it."""
-    given = flags.get("served-model-name")
-    if given is not None:
-        first, *_ = given.elements or [given]
-        return first.text
-    named = in_words(words, "served-model-name")
-    if isinstance(named, str):
-        return named
-    return named[0] if isinstance(named, tuple) else ""
 
 
 def _copy(node: YamlNode, text: str) -> YamlNode:

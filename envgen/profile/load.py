@@ -17,6 +17,7 @@ from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
+from envgen.profile.follows import completed
 from envgen.profile.layers import from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
 from envgen.profile.shape import NAME, as_profile_name, matches
@@ -126,15 +127,16 @@ def load_project(
         varied = varied_tree is not None
         trees[chosen] = layers.overridden(varied_tree or before, overrides)
     bound = dict[str, Profile]()
-    trees = {key: layers.filled(tree) for key, tree in layers.with_binaries(trees, chains).items()}
-    for key, tree in trees.items():
+    for key in sorted(trees, key=lambda name: len(chains[name])):
+        tree = trees[key]
         binding = Binding(partial=partial)
         given = {
             "name": key,
             "project": written.name,
             "variant": variant if key == chosen and varied else "",
         }
-        bound[key] = binding.record(Profile, tree, "", **given)
+        above = [bound[name] for name in reversed(chains[key][:-1])]
+        bound[key] = completed(binding.record(Profile, tree, "", **given), tree, above)
         check_profile(bound[key], tree, binding, path.parent)
         problems += binding.problems
     if not problems:
@@ -145,7 +147,8 @@ def load_project(
         problems.append(Problem(f"profile {written.default!r} does not exist", place, hint))
     if problems:
         _raise(problems)
-    project = Project(written.name, written.default, bound, file=path, root=path.parent)
+    in_order = {key: bound[key] for key in trees}
+    project = Project(written.name, written.default, in_order, file=path, root=path.parent)
     personal = len(written.sections) > 1 or bool(of_machine)
     return Loaded(project, trees, chosen, personal)
 

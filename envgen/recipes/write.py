@@ -81,15 +81,13 @@ def profile_body(
     """
     inherited = parent.services[service]
     kept = _KEPT if "gpu-memory-utilization" in recipe.args else (*_KEPT, "gpu-memory-utilization")
-    removed: dict[str, Any] = {
-        flag: None
-        for flag in inherited.args
-        if flag not in kept and not _from_model(tree, service, "args", flag)
-    }
+    removed: dict[str, Any] = {flag: None for flag in inherited.args if flag not in kept}
     args = {**removed, **recipe.args}
     if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
         args["tensor-parallel-size"] = "1"
-    ready: dict[str, Any] = {} if _from_model(tree, service, "ready", "model") else {"model": None}
+    ready: dict[str, Any] = {}
+    if tree.at(("services", service, "ready", "model")) is not None:
+        ready["model"] = None
     if inherited.ready is not None:
         for kind in ("expect", "forbid"):
             if patterns := getattr(inherited.ready, kind):
@@ -113,7 +111,7 @@ def profile_body(
     if recipe.repo.startswith("/"):  # a folder of a mount
         words = {"model": None, "command": ["vllm", "serve", recipe.repo]}
         ready["model"] = recipe.args.get("served-model-name", recipe.repo)
-    elif not _from_model(tree, service, "command", "2"):
+    elif tree.at(("services", service, "command", "2")) or not inherited.is_vllm:
         words["command"] = ["vllm", "serve"]
     if args:
         words["args"] = args
@@ -195,13 +193,6 @@ def profile_text(
     lines = [f"{pad}# {_plain(one)}" for one in head]
     lines += [f"{pad}{line}" for line in yaml_lines({name: body})]
     return "\n".join(lines) + "\n"
-
-
-def _from_model(tree: YamlNode, service: str, *path: str) -> bool:
-    """Whether a value of a service follows from its `model`, rather than being written."""
-    value = tree.at(("services", service, *path))
-    repo = tree.at(("services", service, "model", "repo"))
-    return value is not None and repo is not None and value.place() == repo.place()
 
 
 def is_speech(repo: str) -> bool:

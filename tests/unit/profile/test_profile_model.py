@@ -90,12 +90,12 @@ def test_a_repository_that_is_none_is_one_problem(tmp_path: Path) -> None:
     assert [str(one.place).split(":")[0] for one in refused.value.problems] == ["--set services.serve.model.repo"]
 
 
-def test_explain_shows_where_the_name_is_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_follows_from_the_model_of_an_override(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     serve(tmp_path, PLAIN)
     words = ["--set", "services.serve.model.repo=you/Big", "--explain"]
     assert main(["config", "-f", str(tmp_path / "envgen.yaml"), *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert 'services.serve.ready.model = "you/Big"  # --set services.serve.model.repo' in lines
+    assert 'services.serve.ready.model = "you/Big"  # default' in lines
 
 
 @pytest.mark.parametrize(
