@@ -1,25 +1,16 @@
-"""The caches that envgen knows by name: one row each, read by the checks, rendering, the JIT cache
-and the docs.
-
-A new cache is a row here, and a line in the `caches` of envgen.yaml and templates/init/envgen.yaml
-where it ships.
-"""
+"""The caches that envgen knows by name, a row each in names.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from envgen.profile.names import NAMES
+
 
 @dataclass(frozen=True)
 class KnownCache:
-    """A name in `caches` that sets variables.
-
-    ``path``: usually, in a container. ``variables``: name -> the folder below the cache's path.
-    ``parents``: name -> the end that the path must have; the variable's value is the part before
-    it. ``compiles``: the programs that compile into it at run time; "": it holds no compiled code.
-    ``default``: where they look without the variables.
-    """
+    """A name in `caches` that sets variables; names.yaml says what the fields are."""
 
     name: str
     path: str
@@ -43,92 +34,12 @@ class KnownCache:
         return f"caches: {{{self.name}: {{path: {self.path}{folder}}}}}"
 
 
-FLASHINFER = KnownCache(
-    "flashinfer",
-    "/root/.cache/flashinfer",
-    {"FLASHINFER_JIT_BUILD_LOG": "/jit-builds.jsonl"},
-    parents={"FLASHINFER_WORKSPACE_BASE": "/.cache/flashinfer"},
-    compiles="FlashInfer",
-    default="`~/.cache/flashinfer`",
-)
-HUGGINGFACE = KnownCache("huggingface", "/root/.cache/huggingface", {"HF_HOME": ""})
-_ROWS = (
-    FLASHINFER,
-    KnownCache(
-        "vllm",
-        "/root/.cache/vllm",
-        {"VLLM_CACHE_ROOT": ""},
-        compiles="vLLM: its compiled graphs (`torch_compile_cache`), DeepGEMM",
-        default="`~/.cache/vllm`",
-    ),
-    KnownCache(
-        "triton",
-        "/root/.triton/cache",
-        {"TRITON_CACHE_DIR": ""},
-        compiles="Triton",
-        default="`~/.triton/cache`",
-    ),
-    KnownCache(
-        "torch",
-        "/root/.cache/torch",
-        {
-            "TORCH_HOME": "",
-            "TORCHINDUCTOR_CACHE_DIR": "/inductor",
-            "TORCH_EXTENSIONS_DIR": "/extensions",
-        },
-        compiles="Inductor, torch extensions",
-        default="`$TMPDIR/torchinductor_<user>`, `~/.cache/torch_extensions`",
-    ),
-    KnownCache(
-        "cute_dsl",
-        "/root/.cache/cute_dsl",
-        {"CUTE_DSL_CACHE_DIR": ""},
-        compiles="CuTe DSL (nvidia-cutlass-dsl 4.8.0)",
-        default="`$TMPDIR/<user>/cutlass_python_cache`",
-    ),
-    KnownCache(
-        "tilelang",
-        "/root/.tilelang/cache",
-        {"TILELANG_CACHE_DIR": ""},
-        compiles="TileLang 0.1.12",
-        default="`~/.tilelang/cache`",
-    ),
-    KnownCache(
-        "tvm_ffi",
-        "/root/.cache/tvm-ffi",
-        {"TVM_FFI_CACHE_DIR": ""},
-        compiles="TVM FFI",
-        default="`~/.cache/tvm-ffi`",
-    ),
-    KnownCache(
-        "b12x",
-        "/root/.cache/b12x",
-        {"B12X_COMPILE_CACHE_DIR": "/compile", "B12X_ROCE_CACHE_DIR": "/roce"},
-        compiles="b12x 1.5.1: kernels, its RoCE proxy; its loader only with the default place",
-        default="`~/.cache/b12x`",
-    ),
-    KnownCache(
-        "humming",
-        "/root/.humming/cache",
-        {"HUMMING_CACHE_DIR": ""},
-        compiles="humming-kernels 0.1.17: linear and MoE kernels",
-        default="`~/.humming/cache`",
-    ),
-    KnownCache(
-        "quack",
-        "/root/.quack/cache",
-        {"QUACK_CACHE_DIR": ""},
-        compiles="quack-kernels 0.6.5",
-        default="`$TMPDIR/<user>/quack_cache`, `~/.quack/cache`",
-    ),
-    HUGGINGFACE,
-    KnownCache("ccache", "/root/.cache/ccache", {"CCACHE_DIR": ""}),
-    KnownCache("uv", "/root/.cache/uv", {"UV_CACHE_DIR": ""}),
-)
-KNOWN: Mapping[str, KnownCache] = {row.name: row for row in _ROWS}
+KNOWN: Mapping[str, KnownCache] = {row["name"]: KnownCache(**row) for row in NAMES["caches"]}
+FLASHINFER = KNOWN["flashinfer"]
+HUGGINGFACE = KNOWN["huggingface"]
 # The variable -> the name of the cache that sets it.
 SETS: Mapping[str, str] = {
-    name: row.name for row in _ROWS for name in (*row.variables, *row.parents)
+    name: row.name for row in KNOWN.values() for name in (*row.variables, *row.parents)
 }
 
 

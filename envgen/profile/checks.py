@@ -14,39 +14,15 @@ from envgen.profile import caches, check_services
 from envgen.profile.bind import LOCAL_HINT, Binding, Path_
 from envgen.profile.bound import BoundProfile
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
+from envgen.profile.names import NAMES
 from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, suggestion
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
-# Variables that envgen sets itself, and the key for each.
-DERIVED: Mapping[str, str] = {
-    "PYTHONPATH": "python_path",
-    "FLASHINFER_CUDA_ARCH_LIST": "cuda.arch_list",
-    "TORCH_CUDA_ARCH_LIST": "cuda.arch_list",
-    "CUDA_HOME": "dockerfile_extra.base: [RUN ln -s FOLDER /usr/local/cuda]",
-    "MAX_JOBS": "build.max_jobs",
-    **dict.fromkeys(("FLASHINFER_NVCC_THREADS", "NVCC_THREADS"), "cuda.arch_list"),
-    "TIKTOKEN_ENCODINGS_BASE": "tiktoken.encodings",
-    **dict.fromkeys(("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"), "gpu"),
-    **dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"), "pip.index"),
-    **dict.fromkeys(("PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"), "pip.extra_indexes"),
-    **dict.fromkeys(
-        ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"),
-        "network.ca_certificates",
-    ),
-}
-_THREADS = (
-    "leave it out: one nvcc has a thread for each architecture of cuda.arch_list, and more of them "
-    "would multiply the compilers that build.max_jobs counts"
-)
+OWN_VARIABLES: Mapping[str, str] = NAMES["own_variables"]
 OWN_BIN = "/opt/envgen/bin"  # of the image, first in its PATH
-# compile-gate's switches -> what it understands; it ignores any other value.
-GATE: Mapping[str, tuple[str, str]] = {
-    "ENVGEN_GATE": ("off", "off, or leave it out"),
-    "ENVGEN_GATE_MEMORY": (r"\d+\.?\d*|\.\d+", "GiB for all compilers together, such as 40"),
-    "ENVGEN_GATE_CORES": (r"0*[1-9]\d*", "the number of compilers at once, such as 8"),
-}
+GATE: Mapping[str, Mapping[str, str]] = NAMES["gate_variables"]
 
 
 def check_profile(profile: Profile, tree: YamlNode, binding: Binding, root: Path) -> None:
@@ -277,18 +253,19 @@ def _env(report: BoundProfile) -> None:
         (path, *item) for path, variables in places for item in variables.items()
     ):
         cache = caches.SETS.get(name)
-        key = f"caches.{cache}.path" if cache in profile.caches else DERIVED.get(name, "")
-        if key:
-            hint = _THREADS if name.endswith("NVCC_THREADS") else f"use the key {key}"
+        hint = OWN_VARIABLES.get(name, "")
+        if cache in profile.caches:
+            hint = f"use the key caches.{cache}.path"
+        if hint:
             report.problem((*path, name), f"envgen sets {name} itself", hint, at_key=True)
         elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
             message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
             report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")
         elif name in GATE:
-            pattern, meaning = GATE[name]
-            if not re.fullmatch(pattern, value):
+            switch = GATE[name]
+            if not re.fullmatch(switch["pattern"], value):
                 message = f"compile-gate would ignore {value!r}"
-                report.problem((*path, name), message, f"write {meaning}")
+                report.problem((*path, name), message, f"write {switch['meaning']}")
         elif name.startswith("ENVGEN_"):
             message = f"{name}: names that begin with ENVGEN_ are reserved"
             report.problem((*path, name), message, "choose another", at_key=True)
@@ -298,10 +275,8 @@ def _env(report: BoundProfile) -> None:
             )
             report.problem((*path, name), f"{name} is also in `secrets`", hint, at_key=True)
     for number, name in enumerate(secrets):
-        if name in DERIVED:
-            report.problem(
-                ("secrets", number), f"envgen sets {name} itself", f"use the key {DERIVED[name]}"
-            )
+        if name in OWN_VARIABLES:
+            report.problem(("secrets", number), f"envgen sets {name} itself", OWN_VARIABLES[name])
     # One variable with two values: the result would depend on the order of the groups.
     first: dict[str, str] = {}
     for group, variables in profile.env.items():

@@ -1,7 +1,6 @@
 """The words of a flag in `args`: what vLLM's own parser reads back as the value in the file.
 
-A profile is rendered without asking a release, so its parser's exceptions stand here: those of
-0.14, 0.30 and 0.33 (tests/process/test_flags.py asks them).
+A profile is rendered without asking a release, so its parser's exceptions stand in names.yaml.
 """
 
 from __future__ import annotations
@@ -12,55 +11,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from envgen.profile.names import NAMES
 from envgen.text import whole_number
 
 ArgValue = bool | str | tuple[str, ...]  # shape.py knows this alias by its name
 
 VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*[^}]*\}|^\$[A-Za-z_]\w*$")  # what Compose would fill in
-# They are off unless they are there: vLLM has no --no-FLAG for them.
-WITHOUT_NO = frozenset(
-    (
-        "aggregate-engine-logging",
-        "data-parallel-multi-port-external-lb",
-        "disable-log-stats",
-        "grpc",
-        "headless",
-        "help",
-        "hf-token",
-    )
-)
+WITHOUT_NO = frozenset(NAMES["flags_without_no"])
 _REPEATED = ("middleware",)  # once for each value
 _JSON = ("allowed-headers", "allowed-methods", "allowed-origins")  # a list in JSON
 _JOINED = ("device-ids",)  # a list with commas
 # The flags whose product is the number of ranks.
 RANKS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _POOLED = ("embed", "embedding", "classify", "score", "reward")
-SHORT = {
-    "O": "optimization-level",
-    "ac": "attention-config",
-    "asc": "api-server-count",
-    "cc": "compilation-config",
-    "dc": "diffusion-config",
-    "dcp": "decode-context-parallel-size",
-    "dp": "data-parallel-size",
-    "dpa": "data-parallel-address",
-    "dpb": "data-parallel-backend",
-    "dpe": "data-parallel-external-lb",
-    "dph": "data-parallel-hybrid-lb",
-    "dpl": "data-parallel-size-local",
-    "dpm": "data-parallel-multi-port-external-lb",
-    "dpn": "data-parallel-rank",
-    "dpp": "data-parallel-rpc-port",
-    "dpr": "data-parallel-start-rank",
-    "ep": "enable-expert-parallel",
-    "n": "nnodes",
-    "pcp": "prefill-context-parallel-size",
-    "pp": "pipeline-parallel-size",
-    "q": "quantization",
-    "r": "node-rank",
-    "sc": "speculative-config",
-    "tp": "tensor-parallel-size",
-}
+SHORT: Mapping[str, str] = NAMES["short_flags"]
 
 
 def plain_name(name: str) -> str:

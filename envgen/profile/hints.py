@@ -11,6 +11,7 @@ from typing import Any
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
 from envgen.profile.model import LocalFile, Profile, ProjectFile
+from envgen.profile.names import NAMES
 from envgen.profile.service import Mount, Service
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import YamlNode, plain_kind, suggestion
@@ -19,20 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
 _SHELL = re.compile(r"[&|;<>`$*()]")
 
 
-# Keys of Compose that people type most, and their names here.
-COMPOSE: Mapping[str, str] = {
-    "environment": "it is `env` here: {NAME: value} in a service, {GROUP: {NAME: value}} in the profile",
-    "env_file": "write `secrets: [NAME]` in the profile for a variable of your shell or of .env, or `env`",
-    "volumes": "write `mounts: {NAME: HOST:CONTAINER:ro}` in a service for files of yours, `caches` for volumes",
-    "healthcheck": "it is `health: {http: /health}` in a service",
-    "network_mode": "it is `network: host` in a service",
-    "entrypoint": "write the program first in `command` of a service",
-    "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
-    "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
-    "init": "not needed: every container has an init",
-    "stdin_open": "it is `interactive: true` in a service",
-    "tty": "it is `interactive: true` in a service",
-}
+COMPOSE: Mapping[str, str] = NAMES["compose_keys"]
 # Records whose keys people write in the wrong place, and the hint.
 _PLACES: tuple[tuple[type, str], ...] = (
     (Profile, "it belongs to the profile"),

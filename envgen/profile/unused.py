@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from envgen.errors import Place, Problem
 from envgen.profile import layers
@@ -17,6 +18,7 @@ from envgen.profile.caches import FLASHINFER
 from envgen.profile.flags import RANKS, plain_name, takes_no_prompt
 from envgen.profile.load import Loaded
 from envgen.profile.model import GpuMode, Profile, Source
+from envgen.profile.names import NAMES
 from envgen.profile.service import Service
 from envgen.profile.tree import (
     DEFAULT,
@@ -38,28 +40,7 @@ KNOWN = re.compile(
     r"ENVGEN_(FILE|PROFILE|MEMORY_FLOOR|UID|GID|HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD"
     r"|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
-# Variables that vLLM no longer reads: the first release without each, and what replaces it.
-DEAD = {
-    "VLLM_ATTENTION_BACKEND": ((0, 30), "write `args: {attention-config: {backend: ...}}`"),
-    "VLLM_USE_CUDA_GRAPH": (
-        (0, 0),
-        "graphs are on by default; `args: {enforce-eager: true}` turns them off",
-    ),
-    "VLLM_FLASHINFER_MOE_BACKEND": (
-        (0, 30),
-        "write `args: {moe-backend: ...}`, such as flashinfer_cutlass",
-    ),
-    "VLLM_MXFP4_USE_MARLIN": ((0, 30), "write `args: {moe-backend: marlin}`"),
-    **dict.fromkeys(
-        (
-            "VLLM_USE_FLASHINFER_MOE_FP4",
-            "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
-            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
-            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS",
-        ),
-        ((0, 33), "write `args: {moe-backend: flashinfer_cutlass}`"),
-    ),
-}
+DEAD: Mapping[str, Any] = NAMES["dead_variables"]
 
 
 def warnings(loaded: Loaded, environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
@@ -160,9 +141,9 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
         case ("sources", name, "install", "dependencies") if sources[name].binaries is not None:
             return "its dependencies are those of `binaries`", ""
         case ("env", _, name) | ("services", _, "env", name) if (
-            name in DEAD and _vllm(profile) >= DEAD[name][0]
+            name in DEAD and _vllm(profile) >= DEAD[name]["since"]
         ):
-            return "vLLM no longer reads it", DEAD[name][1]
+            return "vLLM no longer reads it", DEAD[name]["instead"]
         case ("services", name, "args", flag) if _lacks_gpus(profile, services[name], flag):
             why = f"{services[name].ranks} ranks need as many GPUs, and one machine has fewer for this service"
             return why, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
@@ -199,12 +180,12 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
     return None
 
 
-def _vllm(profile: Profile) -> tuple[int, int]:
+def _vllm(profile: Profile) -> list[int]:
     """Major and minor version of the profile's vLLM; zeros where they are not known, as of a fork."""
     source = profile.sources.get("vllm")
     pin = source and (source.binaries or source.origin.wheel)
     text = re.match(r"v?(\d+)\.(\d+)", pin.version if pin else (source and source.origin.ref) or "")
-    return (int(text[1]), int(text[2])) if text else (0, 0)
+    return [int(text[1]), int(text[2])] if text else [0, 0]
 
 
 def _above_package(profile: Profile, source: Source) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from envgen.errors import Place
 from envgen.profile.caches import KNOWN, SETS
-from envgen.profile.checks import DERIVED
+from envgen.profile.checks import OWN_VARIABLES
 from envgen.profile.flags import VARIABLE, in_words
 from envgen.profile.shape import HUB_REPO, as_profile_name, matches
 from envgen.profile.tree import MAP, PROJECT, ValueText, parse
@@ -180,7 +180,7 @@ class _Container:
         from_shell = re.fullmatch(r"\$\{?\w+(:\?[^{}]*)?\}?", value)
         if name == "CUDA_VISIBLE_DEVICES":
             self.service["gpu"] = value.split(",")
-        elif name in DERIVED or name in SETS:
+        elif name in OWN_VARIABLES or name in SETS:
             self.left.append(f"{name}={value}: envgen sets it itself")
         elif not given or from_shell or secret_like(name):
             name = "HF_TOKEN" if name == "HUGGING_FACE_HUB_TOKEN" else name
