@@ -289,7 +289,7 @@ def _packages(
         )
         here = part.python.get(platform) if platform else next(iter(part.python.values()), None)
         # Resolved without the image, which is there now.
-        assumed = image is not None and here is not None and bool(here.assumes)
+        assumed = image and here and here.assumes
         if here is None or assumed or upgrade.wants_python(profile, lock):
             key = (str(base.image), base.python, repr(base.apt), repr(profile.pip.index_variables))
             groups.setdefault(key, []).append(profile)
@@ -297,12 +297,12 @@ def _packages(
         base_lock = lock.images[name]
         names = ", ".join(profile.name for profile in group)
         try:
-            _require_image(base_lock, engine)
+            image_name = _reference(base_lock, engine)
             assert engine
             progress(f"packages of {names}: resolving in {name}")
             started = time.monotonic()
             kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}
-            reply = _ask_inside(engine, group, kept, files)
+            reply = _ask_inside(engine, image_name, group, kept, files)
             progress(f"packages of {names}: asked ({time.monotonic() - started:.1f} s)")
         except EnvgenError as error:
             out.problems += [Unresolved(one, group[0].name, "base.image") for one in error.problems]
@@ -333,32 +333,32 @@ def _packages(
     return resolved
 
 
-def _require_image(base: ImageLock, engine: Engine | None) -> None:
-    """LockError unless the engine has the image of the lock."""
+def _reference(base: ImageLock, engine: Engine | None) -> str:
+    """What the engine calls the image of the lock: its tag may have another one by now. LockError
+    if the engine does not have it.
+    """
     where = f"packages for {base.name} are resolved in that image"
     if engine is None:
         raise LockError(f"{where}, but no Docker Engine answers")
-    local = engine.image(base.name)
-    if local is None:
-        raise LockError(
-            f"{where}, but the engine does not have it", hint=f"docker pull {base.name}"
-        )
-    if local.digests.isdisjoint((base.digest, *base.platforms.values())):
-        raise LockError(
-            f"the engine's {base.name} is not {base.digest[:19]}, which the lock names",
-            hint=f"docker pull {base.name}"
-            if base.resolved != LOCAL
-            else "`envgen lock --upgrade base`",
-        )
+    pinned = f"{base.name.removesuffix(f'@{base.digest}')}@{base.digest}"
+    for name in (base.name, pinned):
+        local = engine.image(name)
+        if local and not local.digests.isdisjoint((base.digest, *base.platforms.values())):
+            return name
+    raise LockError(
+        f"{where} ({base.digest[:19]}), but the engine does not have it",
+        hint="`envgen lock --upgrade base`" if base.resolved == LOCAL else f"docker pull {pinned}",
+    )
 
 
 def _ask_inside(
     engine: Engine,
+    image: str,
     profiles: Sequence[Profile],
     kept: Mapping[str, Mapping[str, Mapping[str, str]]],
     files: Mapping[str, Path],
 ) -> dict[str, Any]:
-    """Resolve for profiles that share a base image, its Python and the package indexes.
+    """Resolve for profiles that share a base ``image``, its Python and the package indexes.
 
     ``kept``: profile -> set -> package -> version.
     """
@@ -370,7 +370,7 @@ def _ask_inside(
     start = ["sh", "-c", _START, "sh", base.python, " ".join(base.apt), *texts]
     inside = run.in_image(
         engine,
-        str(base.image),
+        image,
         mounts=[
             ContainerMount(str(path), PLACES[key], read_only=True) for key, path in files.items()
         ],

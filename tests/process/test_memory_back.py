@@ -17,12 +17,12 @@ from envgen.serve import memory
 
 GIB = 1 << 30
 GB10 = "NVIDIA GB10, 4.38, 208, 3003, 38, 0, 0x0000000000000001"
-HOLDS = "import sys; held = b'x' * (1 << 30); print(1, flush=True); sys.stdin.read()"
+HOLDS = "import sys; held = b'x' * (4 << 30); print(1, flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds a GiB."""
+    """A process that holds 4 GiB: more than the tests beside this one take meanwhile."""
     command = [sys.executable, "-c", HOLDS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline()
@@ -32,12 +32,12 @@ def holder() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_the_process_that_holds_it_is_named_until_it_ends(holder: subprocess.Popen[bytes]) -> None:
     before = meminfo()["MemAvailable"]
-    (problem,) = memory.too_little(before + GIB // 2)
+    (problem,) = memory.too_little(before + 2 * GIB)
     (found,) = (one for one in box.largest(box.look()) if one.pid == holder.pid)
-    assert str(found) in problem.message and "1.0 GiB" in str(found)
+    assert str(found) in problem.message and "4.0 GiB" in str(found)
     holder.kill()
     holder.wait()
-    assert memory.too_little(before + GIB // 2) == []
+    assert memory.too_little(before + 2 * GIB) == []
     assert str(holder.pid) not in memory.held_by()
 
 
