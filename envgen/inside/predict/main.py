@@ -20,13 +20,7 @@ from typing import Any, Dict, List, Tuple
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.compiles import all_reduce, large_module
-from envgen.inside.predict.config import (
-    configured,
-    find_config,
-    known_parsers,
-    parsed,
-    rust_frontend,
-)
+from envgen.inside.predict.config import configured, find_config, known_parsers, parsed
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.layers import ask_draft, ask_layers
 from envgen.inside.predict.machine import SUPPORTED, driver, set_platform, unloadable
@@ -109,8 +103,7 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     platform = set_platform(request, report, folder)
     lines.step = "arguments"
     args = parsed(request, report)
-    if not rust_frontend(args, report, folder):
-        known_parsers(args, report)
+    known_parsers(args, report)
     find_config(args, request, report, folder)
     lines.step = "configuration"
     if not platform["real"]:  # one GPU for each worker of this machine

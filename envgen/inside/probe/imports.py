@@ -1,29 +1,23 @@
 """Runs inside the container: finds the file that `import X` loads, for each way to start Python and
 each folder.
 
-A new interpreter per question would take 15 ms. Instead one forked child sets ``sys.path`` as an
-interpreter does before user code, and asks every finder on ``sys.meta_path``; tests/engine compares
-each answer with a real interpreter.
+A new interpreter per question would take 15 ms. Instead ``sys.path`` is set as an interpreter does
+before user code, and every finder on ``sys.meta_path`` is asked; tests/engine compares each answer
+with a real interpreter.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from typing import Any, Callable, Dict, List, Tuple
 
 Doc = Dict[str, Any]
 
 Way = Tuple[str, Callable[[], List[str]]]
 Cell = Tuple[str, Way, str]
-
-HOOK_LIMIT = 4.0  # seconds, for all import hooks together
 
 
 def base_path() -> list[str]:
@@ -50,15 +44,12 @@ def finder_name(finder: Any) -> str:
     )
 
 
-def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
-    """(spec or None, finder) of `import name` now. ``announce`` gets each finder before it is
-    asked.
-    """
+def find(name: str) -> tuple[Any, str]:
+    """(spec or None, finder) of `import name` now."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         return getattr(loaded, "__spec__", None), "already imported when Python starts"
     for finder in list(sys.meta_path):
-        announce(finder_name(finder))
         find_spec = getattr(finder, "find_spec", None)
         spec = find_spec(name, None) if find_spec is not None else None
         if spec is not None:
@@ -76,9 +67,9 @@ def deciding_entry(folder: str) -> str | None:
     return next(same, None)
 
 
-def describe(name: str, announce: Callable[[str], None]) -> Doc:
+def describe(name: str) -> Doc:
     """One answer, with the current sys.path and working folder."""
-    spec, finder = find(name, announce)
+    spec, finder = find(name)
     if spec is None:
         return {"kind": "missing"}
     portions = list(spec.submodule_search_locations or [])
@@ -134,7 +125,7 @@ def plan_cells(request: Doc, scripts: list[Doc]) -> list[Cell]:
     return cells + [(name, ways[0], first[0]) for name in request.get("also", [])]
 
 
-def answer_to(cell: Cell, base: List[str], announce: Callable[[str], None]) -> Doc:
+def answer_to(cell: Cell, base: List[str]) -> Doc:
     name, (how, own), folder = cell
     result = {"package": name, "how": how, "folder": folder}
     try:
@@ -144,54 +135,26 @@ def answer_to(cell: Cell, base: List[str], announce: Callable[[str], None]) -> D
         return result
     sys.path[:] = own() + base
     try:
-        result.update(describe(name, announce))
-    except Exception as error:
+        result.update(describe(name))
+    except (Exception, SystemExit) as error:  # raised by an import hook
         result.update(kind="error", error=f"{type(error).__name__}: {str(error)[:300]}")
     return result
 
 
-def send(out: int, line: str) -> None:
-    data = f"{line}\n".encode()
-    while data:
-        data = data[os.write(out, data) :]
-
-
-def ask(cells: list[Cell], errors: list[Doc]) -> list[Doc]:
-    """The answers of a forked child. A hook that hangs or crashes it ends the list with an error
-    that names it.
-    """
-
-    base = base_path()
-
-    def work(out: int) -> None:
-        """In the child: one line per finder before it is asked, one per answer."""
-        for cell in cells:
-            send(
-                out, "=" + json.dumps(answer_to(cell, base, lambda finder: send(out, "?" + finder)))
-            )
-
-    data, late, status = in_child(work, HOOK_LIMIT)
-    lines = data.decode().split("\n")
-    answers = [json.loads(line[1:]) for line in lines if line.startswith("=")]
-    if len(answers) < len(cells):
-        name, (how, _), folder = cells[len(answers)]
-        finder = ([line[1:] for line in lines if line.startswith("?")] or ["?"])[-1]
-        what = "hangs" if late else f"kills Python (status {status})"
-        message = f"{finder} {what} when asked for {name} ({how} in {folder})"
-        file = getattr(sys.modules.get(finder.rpartition(".")[0]), "__file__", None) or ""
-        errors.append(
-            {"part": "imports", "what": "hang" if late else "crash", "error": message, "file": file}
-        )
-        answers.append(
-            {"package": name, "how": how, "folder": folder, "kind": "error", "error": message}
-        )
-    return answers
-
-
 def imports(request: Doc, document: Doc) -> None:
-    """All cells of this interpreter."""
+    """All cells of this interpreter. ``sys.path`` and the folder are as before, afterwards."""
     scripts = document["scripts"] = scripts_of(request)
-    document["imports"] = ask(plan_cells(request, scripts), document["errors"])
+    path = list(sys.path)
+    folder = os.getcwd()
+    base = base_path()
+    cells: list[Doc] = []
+    document["imports"] = cells
+    try:
+        for cell in plan_cells(request, scripts):
+            cells.append(answer_to(cell, base))
+    finally:
+        sys.path[:] = path
+        os.chdir(folder)
 
 
 def entries(document: Doc) -> list[str]:
@@ -210,37 +173,6 @@ def call(argv: list[str], limit: float) -> tuple[str, str]:
         return "", str(error.strerror)
     status = f"ended with status {done.returncode}" if done.returncode else ""
     return done.stdout.decode("utf-8", "replace"), status
-
-
-def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, int]:
-    """(output of ``work`` to its descriptor, whether it took too long, the child's status).
-
-    For code that may hang or crash its process: an import hook, a driver.
-    """
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(read)
-            work(write)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write)
-    data = b""
-    deadline = time.monotonic() + limit
-    late = False
-    while not late:
-        late = not select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]
-        chunk = b"" if late else os.read(read, 65536)
-        if not chunk:
-            break
-        data += chunk
-    os.close(read)
-    if late:
-        os.kill(pid, signal.SIGKILL)
-    return data, late, os.waitpid(pid, 0)[1]
 
 
 def without_own_finder() -> None:

@@ -206,7 +206,7 @@ def as_started(request: Doc) -> Doc:
     cells = []
     for package in request["packages"]:
         way = (shown(launch), lambda: list(first))
-        cells.append(answer_to((package["package"], way, folder), base, lambda _finder: None))
+        cells.append(answer_to((package["package"], way, folder), base))
     return {"cells": cells, "origins": origins(request, {"python": {"path": base}})}
 
 

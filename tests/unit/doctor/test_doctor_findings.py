@@ -290,9 +290,6 @@ OUTSIDE: list[Row] = [
     ("host.exposure", given(profile="prod", sets=("secrets=[VLLM_API_KEY]",)), "ok", "from the network", "", ""),
     ("host.exposure", given(profile="prod", sets=(LOOPBACK,)), "ok", "this machine only", "", ""),
     ("image.current", given(image=None, stale=STALE), "missing", "is not built", "", "envgen build -p dev"),
-    ("python.start", given("hangs"), "hook", "an import hook hangs",
-     "sitecustomize.Hook hangs when asked for flashinfer (-c in /workspace)",
-     "mv /faults/hangs/sitecustomize.py /faults/hangs/sitecustomize.py.off"),
 ]  # fmt: skip
 
 # --- mounts -----------------------------------------------------------------------------------------------------------
@@ -511,8 +508,8 @@ CASES_OF: list[tuple[str | dict[str, Any], str, list[str]]] = [
     ("leftovers-pythonpath", "dev", [""]),
     ("two", "dev", [""]),
     ("mixed", "dev", ["trap", "missing"]),
-    ("hangs", "dev", ["failed"]),
     (WITH_SRC, "dev", [""]),
+    (with_cells("none", kind="error", error="a hook raises", finder=""), "dev", ["failed"]),
     ("prod-wheel", "prod", ["", "missing"]),  # no vllm there
     (with_cells("prod-wheel", origin=HOME), "prod", ["from-elsewhere", "missing"]),
     (with_cells("prod-wheel", origin="/x/flashinfer/__init__.py", entry=""), "prod", ["from-folder", "missing"]),
