@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from envgen.binding import ShapeError, bind
 from envgen.deployment import Deployment
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
-from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
+from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside import run
 from envgen.inside.jit.locks import BATCH
 from envgen.inside.jit.shapes import (
@@ -23,8 +23,6 @@ from envgen.inside.jit.shapes import (
     Inventory,
     Leftovers,
     RecordedBaseline,
-    User,
-    Users,
 )
 from envgen.jitcache.place import (
     CACHE,
@@ -105,9 +103,8 @@ class JitCache:
         place, cleared = self._judged(
             Cleared, query, "clear", all=everything, dry_run=dry_run, stale=stale
         )
-        users, unseen = self._users(place, cleared)
-        restart = tuple(sorted({user.where for user in users if user.where}))
-        return replace(cleared, users=users, unseen=unseen, restart=restart)
+        users = self._users(place) if cleared.modules else []
+        return replace(cleared, restart=tuple(sorted(map(self._label, users))))
 
     def keep_proven(self, place: AgentHost) -> tuple[list[str], list[str]]:
         """Clear each module that is not certainly what it would be if it were compiled now; those
@@ -211,17 +208,14 @@ class JitCache:
 
     # Other processes
 
-    def _sharing(self, place: AgentHost) -> list[Container]:
-        """Other running containers, of any project, that mount the same volume or folder."""
-        if not place.sources:
-            return []
-        own = place.container.id if place.container else ""
-        sharing = []
+    def _users(self, place: AgentHost) -> list[Container]:
+        """The running containers, of any project, that mount the same volume or folder."""
+        users = []
         for container in self.deployment.engine.containers():
             sources = {mount.source for mount in container.mounts}
-            if container.state == "running" and container.id != own and sources & place.sources:
-                sharing.append(container)
-        return sharing
+            if container.state == "running" and sources & place.sources:
+                users.append(container)
+        return users
 
     def _label(self, container: Container | None) -> str:
         """The service's name if it belongs to this profile, else the container's."""
@@ -229,35 +223,6 @@ class JitCache:
             return ""
         ours = container.labels.get(COMPOSE_PROJECT) == self.deployment.profile.compose_name
         return container.service if ours and container.service else container.name
-
-    def _look(self, container: Container, libraries: Sequence[Any]) -> Users | None:
-        """Ask another container for users; None if it can't answer, for example without Python."""
-        request = {"operation": "look", "libraries": libraries}
-        try:
-            return self.ask(Users, AgentHost("/", container.name, container), request)
-        except EnvgenError:
-            return None
-
-    def _users(self, place: AgentHost, cleared: Cleared) -> tuple[tuple[User, ...], int]:
-        """The processes in all containers with this cache that have loaded removed libraries, and
-        how many processes or
-        containers could not be inspected."""
-        libraries = [
-            [inode, target.name] for target in cleared.modules for inode in target.libraries
-        ]
-        if not libraries:
-            return (), 0
-        users = [replace(user, where=self._label(place.container)) for user in cleared.users]
-        unseen = cleared.unseen if place.container else 0
-        for container in self._sharing(place):
-            looked = self._look(container, libraries)
-            unseen += looked.unseen if looked else 1
-            users += (
-                [replace(user, where=self._label(container)) for user in looked.users]
-                if looked
-                else []
-            )
-        return tuple(users), unseen
 
     def _held(self, place: AgentHost, held: Sequence[HeldLock]) -> RefusedError:
         label = self._label(place.container)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from envgen.deployment import Deployment
@@ -14,13 +14,6 @@ from envgen.jitcache.service import ROOT_USER, TIMEOUT, JitCache
 from envgen.render.environment import service_env
 from envgen.render.locking import ALIKE
 from envgen.text import counted, progress
-
-
-@dataclass(frozen=True)
-class LastUses:
-    """The agent's answer: the last use of each cache, in seconds since 1970."""
-
-    times: tuple[float, ...]
 
 
 def create_mount(cache: JitCache) -> ContainerMount:
@@ -49,7 +42,7 @@ def with_kernels(deployment: Deployment, make: Callable[[], None]) -> None:
 
 
 def sibling_cache(cache: JitCache) -> ContainerMount | None:
-    """The last used cache that differs by patches alone, where the profile's own is not there yet."""
+    """The newest cache that differs by patches alone, where the profile's own is not there yet."""
     deployment = cache.deployment
     if CACHE not in deployment.profile.caches or deployment.image is None:
         return None
@@ -58,23 +51,22 @@ def sibling_cache(cache: JitCache) -> ContainerMount | None:
     if not key or exists(deployment, own):
         return None
     head = own.source.removesuffix(key)
+    made = dict[str, str]()  # a cache -> its time, as a text that sorts
     if own.kind == "volume":
-        sources = list(deployment.engine.volumes(head))
+        made = deployment.engine.volumes(head)
     else:
-        folders = Path(head).parent.glob("envgen-*")
-        sources = [str(path) for path in folders if not path.is_symlink()]
-    siblings = list[ContainerMount]()
-    for source in sources:
+        for path in Path(head).parent.glob("envgen-*"):
+            if not path.is_symlink():
+                made[str(path)] = f"{path.stat().st_mtime:020.6f}"
+    siblings = list[str]()
+    for source in made:
         other = key_in(source)
         if other and source == head + other and other[:ALIKE] == key[:ALIKE]:
-            target = f"/envgen-caches/{len(siblings)}"
-            siblings.append(ContainerMount(source, target, own.kind, read_only=True))
+            siblings.append(source)
     if not siblings:
         return None
-    place = temporary_host(deployment, "/", *siblings)
-    roots = [mount.target for mount in siblings]
-    times = cache.ask(LastUses, place, {"operation": "uses", "roots": roots}).times
-    return max(zip(times, siblings, strict=True), key=lambda pair: pair[0])[1]
+    newest = max(siblings, key=made.__getitem__)
+    return ContainerMount(newest, "/envgen-old", own.kind, read_only=True)
 
 
 def copy_kernels(cache: JitCache, older: ContainerMount) -> None:
@@ -84,14 +76,13 @@ def copy_kernels(cache: JitCache, older: ContainerMount) -> None:
     deployment = cache.deployment
     assert deployment.image is not None  # ``sibling_cache`` found one
     mount = cache_mount(deployment)
-    old = replace(older, target="/envgen-old")
     new = replace(mount, target="/envgen-new")
     root = root_in(service_env(deployment.profile), deployment.profile)
     place = temporary_host(deployment, root, mount)
     done = deployment.engine.run_once(
         deployment.image.id,
-        ["cp", "-a", f"{old.target}/.", f"{new.target}/"],
-        mounts=[old, new],
+        ["cp", "-a", f"{older.target}/.", f"{new.target}/"],
+        mounts=[older, new],
         user=ROOT_USER,
         timeout=TIMEOUT,
     )

@@ -61,7 +61,7 @@ def test_who_must_be_restarted(lab: Lab, cache_command: Envgen) -> None:
     with running(lab.container, LOAD, f"{OPS}/page/page.so"):
         assert cache_command.json("clear", "vllm_comm")["restart"] == []
         assert cache_command.json("clear", "page", *VERSION, "--dry-run")["restart"] == ["dev"]
-        assert "restart dev: it still runs page (pid " in cache_command("clear", "page", *VERSION)
+        assert "restart dev: its programs keep what they have loaded" in cache_command("clear", "page", *VERSION)
 
 
 def test_a_kill_in_mid_clear_is_finished_by_the_next(lab: Lab, cache_command: Envgen) -> None:

@@ -53,7 +53,7 @@ class LocalEngine:
         self.requests: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
         self.mounts: tuple[ContainerMount, ...] = ()
-        self.folders: dict[str, Path] = {}  # of volumes
+        self.made: dict[str, str] = {}  # volume -> its time
         self.removed: list[str] = []
         self.left: list[Leftover] = []
 
@@ -75,8 +75,8 @@ class LocalEngine:
     def volume(self, name: str) -> str | None:
         return "/var/lib/docker/volumes" if name in self.volumes_ else None
 
-    def volumes(self, text: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self.volumes_ if text in name))
+    def volumes(self, text: str) -> dict[str, str]:
+        return {name: self.made.get(name, "") for name in sorted(self.volumes_) if text in name}
 
     def volume_labels(self, name: str) -> Mapping[str, str]:
         return {}
@@ -119,11 +119,7 @@ class LocalEngine:
         for mount in self.mounts:
             for key in ("target", "source", "parent"):
                 if str(request.get(key, "")).startswith(mount.target):
-                    place = str(self.folders.get(mount.source, mount.source))
-                    request[key] = place + request[key][len(mount.target) :]
-            if "roots" in request:
-                places = {m.target: str(self.folders.get(m.source, m.source)) for m in self.mounts}
-                request["roots"] = [places.get(root, root) for root in request["roots"]]
+                    request[key] = mount.source + request[key][len(mount.target) :]
         return result_of(stdin, answer(request))
 
 

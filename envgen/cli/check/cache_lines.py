@@ -153,16 +153,8 @@ def cleared(cleared: Cleared) -> Iterator[str]:
         progress(f"kept (possibly stale): {_names(cleared.guesses)}; clear them by name")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
-    # A process keeps the library that it has loaded until it is restarted.
     for where in cleared.restart:
-        users = [user for user in cleared.users if user.where == where]
-        modules = sorted({module for user in users for module in user.modules})
-        pids = ", ".join(str(user.pid) for user in users)
-        yield f"restart {visible(where)}: it still runs {_names(modules)} (pid {pids})"
-    if cleared.unseen:
-        progress(
-            f"{cleared.unseen} processes or containers could not be inspected: restart those that use the cache"
-        )
+        yield f"restart {visible(where)}: its programs keep what they have loaded"
 
 
 def built(built: Sequence[Built], recorded: RecordedBaseline | None) -> Iterator[str]:

@@ -5,7 +5,6 @@ a kill leaves.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from envgen.inside.jit import tree
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
-from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
+from envgen.inside.jit.locks import Hold, close_all, scratch, sweep
 from envgen.inside.jit.ninja import parse
 from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget
 
@@ -189,27 +188,6 @@ def _guard(item: Part) -> bool:
     return measured is not None
 
 
-def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mountinfo") -> None:
-    """Refuse a target with something mounted on or below it."""
-    try:
-        with open(mountinfo, "rb") as file:
-            fields = [line.split(b" ") for line in file.read().splitlines()]
-    except OSError:
-        return  # tree.remove() still checks the device
-    escaped = {one[4] for one in fields if len(one) > 4}  # blanks and the like as \\040
-    points = [
-        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), one))
-        for one in escaped
-    ]
-    for path in paths:
-        for mounted in points:
-            if f"{mounted}/".startswith(f"{root}/{path}/"):
-                raise tree.Fault(
-                    "refused",
-                    f"{path} has something mounted at {mounted}; nothing was touched",
-                )
-
-
 def _module(target: Part) -> ModuleTarget:
     measure = target.measure
     return ModuleTarget(
@@ -219,7 +197,6 @@ def _module(target: Part) -> ModuleTarget:
         measure.bytes,
         measure.files,
         target.damaged,
-        tuple(inode for _, inode, _ in measure.libraries),
         target.gone,
     )
 
@@ -265,11 +242,6 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             targets = [target for target in inspected if target is not None]
             generated = generated_of(targets, choices, root_of(request))
             go = [item for item in generated if not item.kept_for]
-            check_mounts([part.shown for part in targets + go], cache.root)
-            inodes = {
-                inode: target.name for target in targets for _, inode, _ in target.measure.libraries
-            }
-            users, unseen = loaded(inodes)
             if targets and not dry:
                 _act(cache, go + targets, hold, errors)
         finally:
@@ -283,8 +255,6 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
                 generated=tuple(map(_generated, generated)),
                 leftovers=swept,
                 freed=freed + (0 if dry else swept.bytes),
-                users=tuple(users),
-                unseen=unseen,
                 problems=tuple(cache.problems),
                 errors=tuple(errors),
                 guesses=tuple(guesses),

@@ -10,11 +10,8 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Iterator
 
-from envgen.inside.common import listing, read_text
-from envgen.inside.jit.ninja import NinjaRecipe
-from envgen.inside.jit.tree import FileFacts
+from envgen.inside.common import read_text
 
 FOLDER = "jit"  # of the package; releases up to 0.5 have some generators beside it
 _CALL = "gen_jit_spec"  # each generator calls it
@@ -22,7 +19,6 @@ _LARGEST = 4 << 20
 _MOST = 5000  # files of a package; 0.7 has some 600
 # The beginning of a text in the file, f-strings included: f"batch_decode_with_kv_cache_{...}".
 _TEXT = re.compile(r"""["']([A-Za-z][A-Za-z0-9_]{3,})""")
-_INCLUDE = ("-I", "-isystem", "-iquote")
 
 
 def generators(root: str) -> list[str]:
@@ -60,47 +56,3 @@ def texts_of(path: str) -> GeneratorTexts:
     texts = frozenset(_TEXT.findall(read_text(path, _LARGEST)))
     heads = (text if text.endswith("_") else f"{text}_" for text in texts)
     return GeneratorTexts(texts, tuple(heads))
-
-
-def include_folders(recipe: NinjaRecipe) -> list[str]:
-    """The folders of its flags that headers are searched in, in their order."""
-    words = recipe.words("common_cflags", "cflags", "cuda_cflags")
-    searched: list[str] = []
-    for word, following in zip(words, words[1:] + [""]):
-        for flag in _INCLUDE:
-            if word.startswith(flag):
-                searched.append(word[len(flag) :] or following)
-                break
-    return list(dict.fromkeys(filter(None, searched)))
-
-
-def shadows(recipe: NinjaRecipe, files: FileFacts, since: int) -> Iterator[str]:
-    """Files that are newer than ``since`` (ns) and may be included instead of one that the module
-    was compiled with.
-
-    A header is searched in the folder of the file that includes it, then in the include folders in
-    their order.
-    """
-    folders = include_folders(recipe)
-    known = set(recipe.inputs)
-
-    def young(path: str) -> bool:
-        stamp = files.stamp(path)
-        return stamp is not None and stamp[3] >= since
-
-    names = {os.path.basename(path) for path in recipe.inputs}
-    for folder in sorted({os.path.dirname(path) for path in recipe.inputs}):
-        for name in listing(folder) if young(folder) else ():
-            path = os.path.join(folder, name)
-            if name in names and path not in known and young(path):
-                yield path
-    for path in recipe.inputs:
-        for at, folder in enumerate(folders):
-            if not path.startswith(f"{folder}/"):
-                continue
-            inner = path[len(folder) + 1 :]
-            for earlier in folders[:at]:
-                other = os.path.join(earlier, inner)
-                if other not in known and young(os.path.dirname(other)) and young(other):
-                    yield other
-            break

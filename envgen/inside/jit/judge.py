@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from envgen.inside.common import PATCHES, read_bytes, read_text
 from envgen.inside.jit import tree
-from envgen.inside.jit.generators import generators, shadows, texts_of
+from envgen.inside.jit.generators import generators, texts_of
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
 from envgen.inside.jit.libraries import (
     InstalledPackage,
@@ -344,13 +344,15 @@ class Judge:
             )
         if recipe.broken:
             module.prove("broken library", f"its library {recipe.broken}")
-        elif library[1] > recipe.linked:
-            message = "its library is dated in the future, so an edit before that time will not compile it again"
-            module.add("dated in the future", message, stale=False)
+        if recipe.is_debug():
+            message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower; "
+            message += (
+                "FLASHINFER_JIT_DEBUG asks for it, or FLASHINFER_JIT_VERBOSE where that is not set"
+            )
+            module.add("debug", message, stale=False)
         if not self.foreign(recipe.shelf):
             self._surroundings(recipe, module)
             self._cuda(recipe, module)
-            self._switches(recipe, module)
             self._arch(recipe, module)
             self._unrecorded(recipe, recipe.linked, record if current else None, module)
 
@@ -398,9 +400,7 @@ class Judge:
     def _unrecorded(
         self, recipe: NinjaRecipe, linked: int, record: dict[str, Any] | None, module: Module
     ) -> None:
-        """What ninja's record does not have: generators, and new headers that come first. Only a
-        guess follows.
-        """
+        """What ninja's record does not have: generators. Only a guess follows."""
         known = module.guess is False and any(reason.stale for reason in module.reasons)
         then = (record or {}).get("generators")
         if isinstance(then, dict):
@@ -425,13 +425,7 @@ class Judge:
                 else ", which FlashInfer does not notice"
             )
             module.add("generator changed", message, own or changed, stale=bool(own) and not again)
-        new = list(dict.fromkeys(shadows(recipe, self.files, linked)))
-        if new:
-            message = (
-                "is new, and may be found before the file of that name that it was compiled with"
-            )
-            module.add("new header", message, new)
-        if (changed or new) and not known and module.state == "fresh":
+        if changed and not known and module.state == "fresh":
             module.guess = True
 
     def _guess(self, recipe: NinjaRecipe, linked: int, module: Module) -> None:
@@ -503,53 +497,10 @@ class Judge:
     def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
         then = recipe.cuda_home
         now = self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
-        if not then or not now or then == now:
+        if not then or not now:
             return
-        if os.path.realpath(then) == os.path.realpath(now):
-            message = f"cuda_home is spelled {then} in build.ninja and {now} here: the same folder, and yet"
-            module.add(
-                "CUDA_HOME",
-                f"{message} FlashInfer will compile again where it compares the text",
-                stale=False,
-            )
-        else:
+        if os.path.realpath(then) != os.path.realpath(now):
             module.prove("CUDA_HOME", f"was compiled with the CUDA in {then}; here it is in {now}")
-
-    def _switches(self, recipe: NinjaRecipe, module: Module) -> None:
-        """Compare FlashInfer's own compile switches now with those of this module."""
-        debug = (
-            self.environ.get(
-                "FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")
-            )
-            == "1"
-        )
-        again = rewrites(recipe.shelf.version)
-        if recipe.is_debug():
-            message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower; "
-            if debug:
-                message += "FLASHINFER_JIT_DEBUG asks for it, or FLASHINFER_JIT_VERBOSE where the former is not set"
-            elif again:
-                message += "nothing asks for that any more, so FlashInfer will compile it again"
-            else:
-                message += "nothing asks for that any more, but it stays so until it is cleared"
-            module.add("debug", message, stale=False)
-            return
-        words = recipe.words("cuda_cflags")
-        threads = [word[10:] for word in words if word.startswith("--threads=")]
-        changed = {
-            "FLASHINFER_JIT_DEBUG": debug,
-            "FLASHINFER_JIT_LINEINFO": (self.environ.get("FLASHINFER_JIT_LINEINFO") == "1")
-            != ("-lineinfo" in words),
-            "FLASHINFER_NVCC_THREADS": threads[-1:]
-            not in ([], [self.environ.get("FLASHINFER_NVCC_THREADS", "1")]),
-        }
-        if again and any(changed.values()):
-            names = ", ".join(name for name, is_changed in changed.items() if is_changed)
-            module.add(
-                "other switches",
-                f"{names} is not what it was: FlashInfer will compile everything again",
-                stale=False,
-            )
 
     def _arch(self, recipe: NinjaRecipe, module: Module) -> None:
         """Code that no GPU of its folder can run, which FlashInfer up to 0.6.10 does not notice.

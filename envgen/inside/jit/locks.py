@@ -13,13 +13,12 @@ import re
 import stat
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
-from typing import Any, Iterator, Tuple
+from typing import Iterator, Tuple
 
 from envgen.inside.common import listing, read_bytes
 from envgen.inside.jit import tree
 from envgen.inside.jit.layout import WORK, Shelf
-from envgen.inside.jit.shapes import Leftovers, User, Users
+from envgen.inside.jit.shapes import Leftovers
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -210,12 +209,8 @@ def close_all(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
-# Processes that hold a lock or have loaded a library, from /proc: those that this container sees.
+# Processes that hold a lock, from /proc: those that this container sees.
 
-# A line of /proc/PID/maps with a file that is in a cache, or was until it was cleared; the inode.
-_MAPPED = re.compile(
-    rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M
-)
 _FLOCK = re.compile(
     rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M
 )  # not those that wait (``->``)
@@ -239,34 +234,6 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
     return found
 
 
-def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[User], int]:
-    """Processes that have mapped a library of the cache, and the number of processes that could not
-    be inspected.
-
-    Libraries are identified by inode: paths differ between containers, and after a clear.
-    """
-    users: list[User] = []
-    unseen = 0
-    for pid in pids(proc) if inodes else ():
-        if pid == os.getpid():
-            continue
-        try:
-            with open(f"{proc}/{pid}/maps", "rb") as file:
-                mapped = {int(inode) for inode in _MAPPED.findall(file.read())}
-        except OSError as error:
-            unseen += not isinstance(error, (FileNotFoundError, ProcessLookupError))
-            continue
-        if mapped & inodes.keys():
-            names = sorted({inodes[inode] for inode in mapped & inodes.keys()})
-            users.append(User(pid, command(pid, proc), tuple(names)))
-    return users, unseen
-
-
-def pids(proc: str = "/proc") -> list[int]:
-    """The processes that this container can see."""
-    return sorted(int(name) for name in listing(proc) if name.isdigit())
-
-
 def command(pid: int, proc: str = "/proc") -> str:
     """The command line of a process, shortened; its bare name in brackets for a kernel thread or a
     zombie.
@@ -281,14 +248,6 @@ def command(pid: int, proc: str = "/proc") -> str:
     if len(text) > 300:
         text = f"{text[:297]}..."
     return text
-
-
-def run_look(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``look``: the processes of this container that have loaded ``libraries`` ([inode,
-    module] each).
-    """
-    users, unseen = loaded(dict(request.get("libraries") or ()))
-    return asdict(Users(tuple(users), unseen))
 
 
 # Folders at the top of a cache for modules that are being deleted.

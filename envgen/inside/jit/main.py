@@ -6,31 +6,15 @@ from typing import Any, Callable, Dict
 
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
-from envgen.inside.jit.locks import run_look
-from envgen.inside.jit.tree import Fault, Measure, measure, opened
+from envgen.inside.jit.tree import Fault
 
 Doc = Dict[str, Any]
-
-
-def run_uses(request: Doc) -> Doc:
-    """Operation ``uses``: the last use of each cache in ``roots``.
-
-    It is the newest time of any file: FlashInfer opens the lock of each module that it loads, and
-    writes its log, so a use without a compilation counts, too.
-    """
-    times = []
-    for root in request.get("roots") or ():
-        with opened(root) as fd:
-            times.append(measure(fd, Measure()).newest)
-    return {"times": times}
 
 
 OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "list": run_list,
     "clear": run_clear,
-    "look": run_look,
     "baseline": run_baseline,
-    "uses": run_uses,
 }
 
 

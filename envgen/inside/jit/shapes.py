@@ -147,8 +147,7 @@ class Inventory:
 class ModuleTarget:
     """A module to remove.
 
-    ``damaged``: its build.ninja could not be parsed completely. ``libraries``: inodes. ``gone``: it
-    was removed.
+    ``damaged``: its build.ninja could not be parsed completely. ``gone``: it was removed.
     """
 
     version: str
@@ -157,7 +156,6 @@ class ModuleTarget:
     bytes: int
     files: int
     damaged: bool
-    libraries: tuple[int, ...]
     gone: bool
 
 
@@ -176,19 +174,9 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class User:
-    """A process that has loaded a removed module's library."""
-
-    pid: int
-    command: str
-    modules: tuple[str, ...]
-    where: str = ""
-
-
-@dataclass(frozen=True)
 class Cleared:
-    """The plan (``dry_run``) or result of a clear. ``restart``: services and containers that use
-    removed libraries.
+    """The plan (``dry_run``) or result of a clear. ``restart``: running services and containers with
+    this cache, which keep what they have loaded.
 
     ``guesses``: modules that are possibly stale, and stay.
     """
@@ -199,21 +187,11 @@ class Cleared:
     generated: tuple[Generated, ...]
     leftovers: Leftovers
     freed: int
-    users: tuple[User, ...]
-    unseen: int
     problems: tuple[str, ...]
     errors: tuple[str, ...]
     place: str = ""
     restart: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Users:
-    """Another container's answer: the processes that have loaded a library."""
-
-    users: tuple[User, ...]
-    unseen: int
 
 
 @dataclass(frozen=True)

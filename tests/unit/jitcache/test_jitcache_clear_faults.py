@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jitcache_asking import answer, ask, bad, good
 from jitcache_layouts import lost, outermost, put, release, snapshot
 
-from envgen.inside.jit import clear as clearing
 from envgen.inside.jit import locks, tree
 
 
@@ -126,24 +125,6 @@ def test_a_cache_that_can_not_be_written_is_refused(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "mkdir", fail)
     assert "Read-only" in bad("refused", tmp_path, "page")["message"]
-
-
-def test_processes_that_loaded_the_library_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = release(tmp_path / "cache", "0.5.3")
-    inode = (shelf.ops / "page/page.so").stat().st_ino
-    proc = tmp_path / "proc"
-    path = "/root/.cache/flashinfer/0.5.3/121a/cached_ops/page/page.so"
-    put(proc / "77/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   {path} (deleted)\n")
-    put(proc / "77/cmdline", b"python3\0-m\0vllm\0")
-    put(
-        proc / "78/maps", f"7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n7f02-7f03 rw-p 00000000 00:00 {inode}\n"
-    )
-    put(proc / "79/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   /mnt/.envgen-work-0a/0/page.so (deleted)\n")
-    put(proc / "79/cmdline", b"other")
-    real = locks.loaded
-    monkeypatch.setattr(clearing, "loaded", lambda inodes: real(inodes, str(proc)))
-    result = good(tmp_path / "cache", "page")
-    assert [(one["pid"], one["modules"]) for one in result["users"]] == [(77, ["page"]), (79, ["page"])]
 
 
 def test_what_can_not_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,6 @@ import pytest
 from jitcache_asking import bad, good
 from jitcache_layouts import Shelf, lost, outermost, put, release, snapshot
 
-from envgen.inside.jit import clear as clearing
-
 
 @pytest.mark.parametrize(
     "name",
@@ -142,14 +140,3 @@ def test_a_damaged_build_ninja_does_not_stop_a_clear(tmp_path: Path, data: bytes
     before = snapshot(tmp_path)
     good(tmp_path, "page")
     assert outermost(lost(before, tmp_path)) == {"0.5.3/121a/cached_ops/page"}
-
-
-def test_something_mounted_into_a_target_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    release(tmp_path, "0.5.3")
-    point = str(tmp_path / "0.5.3/121a/cached_ops/page/sub").replace(" ", "\\040")
-    table = put(tmp_path / "mountinfo", f"36 35 98:0 / {point} rw - ext4 /dev/x rw\n")
-    real = clearing.check_mounts
-    monkeypatch.setattr(clearing, "check_mounts", lambda paths, root: real(paths, root, str(table)))
-    document = bad("refused", tmp_path, "page")
-    assert "mounted" in document["message"]
-    good(tmp_path, "rope")

@@ -118,17 +118,14 @@ def test_a_holder_that_nobody_can_see(tmp_path: Path) -> None:
         cache(tmp_path, engine).clear(make_query(("page",)))
 
 
-def test_services_that_loaded_the_module_must_be_restarted(tmp_path: Path) -> None:
+def test_services_with_the_cache_must_be_restarted(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     services = [container(name, service=name, mounts=[VOLUME]) for name in ("dev", "serve")]
-    strange = container("stranger", mounts=[VOLUME])
-    engine = LocalEngine(tmp_path / "cache", [*services, strange])
-    user = {"pid": 7, "command": "vllm", "modules": ["page"]}
-    engine.answers = {"serve": {"ok": True, "result": {"users": [user], "unseen": 0}},
-                      "stranger": ExecResult(127, b"", b"python3: not found")}  # fmt: skip
+    others = [container("stranger", mounts=[VOLUME]), container("elsewhere")]
+    engine = LocalEngine(tmp_path / "cache", [*services, *others])
     cleared = cache(tmp_path, engine).clear(make_query(("page",)))
-    assert cleared.restart == ("serve",)
-    assert cleared.unseen >= 1
+    assert cleared.restart == ("dev", "serve", "stranger")
+    assert cache(tmp_path, engine).clear(make_query((), None, None), stale=True).restart == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from jitcache_engine import ROOT, LocalEngine, cache, container
-from jitcache_layouts import put, release
+from jitcache_layouts import release
 
 from envgen.__main__ import main
 from envgen.engine.values import ContainerMount
@@ -63,18 +63,20 @@ def test_a_stopped_container_of_another_namespace_is_not_followed(tmp_path: Path
 
 
 @pytest.mark.parametrize("caches", [VOLUMES, HOST])
-def test_a_new_cache_begins_with_the_last_used_one_that_differs_by_patches_alone(tmp_path: Path, caches: str) -> None:
+def test_a_new_cache_begins_with_the_newest_one_that_differs_by_patches_alone(tmp_path: Path, caches: str) -> None:
     engine = LocalEngine(tmp_path)
     jit = cache(tmp_path, engine, caches)
     own = deployment(jit).source
     head, alike = own[:-12], own[-12:][:ALIKE]
     ages = {f"{alike:f<12}": 2, f"{alike:e<12}": 1, "0" * 12: 0, "not-a-key-12": 0}
     for key, age in ages.items():
-        folder = tmp_path / "volumes" / f"{head}{key}" if caches is VOLUMES else Path(f"{head}{key}")
-        file = put(folder / "0.5.3/121a/cached_ops/page/page.so")
-        os.utime(file, (1_700_000_000 - age * 86400,) * 2)
-        engine.volumes_.add(f"{head}{key}")
-        engine.folders[f"{head}{key}"] = folder
+        name = f"{head}{key}"
+        if caches is VOLUMES:
+            engine.volumes_.add(name)
+            engine.made[name] = f"2026-11-{28 - age}T12:00:00Z"
+        else:
+            Path(name).mkdir(parents=True)
+            os.utime(name, (1_700_000_000 - age * 86400,) * 2)
     found = space.sibling_cache(jit)
     assert found is not None and found.source == f"{head}{alike:e<12}"
     engine.volumes_.add(own)
