@@ -21,11 +21,9 @@ import threading
 import time
 import urllib.request
 from importlib import metadata
-from typing import Any, Dict, Iterator, List
+from typing import Iterator
 
-from envgen.inside.common import read_text
-
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc, read_text
 
 LINES = 20  # of a tool's output
 LONGEST = 2 << 20  # bytes of a result
@@ -96,7 +94,7 @@ def run(request: Doc) -> Doc:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def counters(url: str) -> List[str]:
+def counters(url: str) -> list[str]:
     """The lines of vLLM's metrics that count drafts; none where it has no such page."""
     proxy = urllib.request.ProxyHandler({})
     try:
@@ -125,7 +123,7 @@ def metered(path: str) -> Iterator[None]:
         child.wait()
 
 
-def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence: float) -> int:
+def watch(words: list[str], env: dict[str, str], names: dict[str, str], silence: float) -> int:
     """Run it to its end; -9 where it was killed after a silence."""
     with open(names["output"], "wb") as output:
         child = subprocess.Popen(

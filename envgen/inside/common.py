@@ -6,8 +6,9 @@ import hashlib
 import os
 import re
 import stat
-from typing import Any
+from typing import Any, Dict
 
+Doc = Dict[str, Any]
 PATCHES = "/opt/envgen/patches.json"  # by apply-patches, while the image was built
 
 
@@ -45,6 +46,18 @@ def value_of(name: str, text: str) -> str:
         rf"^{name}\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)", text, re.MULTILINE
     )
     return match.group(1) if match else ""
+
+
+def number_in(path: str, name: str) -> int:
+    """The number after a name that begins a line, as the kernel writes them; 0 without one."""
+    match = re.search(rf"^{name}\s+(\d+)", read_text(path, 1 << 20), re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def driver_of() -> str:
+    """The version of this machine's NVIDIA driver; "" without one."""
+    match = re.search(r"\b(\d{3,4}(?:\.\d+){1,2})\b", read_text("/proc/driver/nvidia/version"))
+    return match[1] if match else ""
 
 
 def normal(name: str) -> str:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import re
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterable
+from typing import Iterable
 
-from envgen.inside.common import read_text
-
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc, number_in
 
 
 def import_of(package: str, names: Iterable[str]) -> Doc:
@@ -57,9 +54,10 @@ def ask_kernel() -> Doc:
 
 def short_of(least: int) -> str:
     """What is said where less memory is available: a server beside it may need the rest."""
-    line = re.search(r"^MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"), re.M)
-    free = int(line.group(1)) << 10 if line else least
-    return "" if free >= least else f"{free / 2**30:.1f} GiB of memory are available"
+    free = number_in("/proc/meminfo", "MemAvailable:") << 10
+    if not free or free >= least:
+        return ""
+    return f"{free / 2**30:.1f} GiB of memory are available"
 
 
 def answer(request: Doc) -> Doc:

@@ -22,7 +22,7 @@ Doc = Dict[str, Any]
 class ProgramFiles:
     """Imports the program's files by name, each on first use."""
 
-    def __init__(self, files: Dict[str, str]) -> None:
+    def __init__(self, files: dict[str, str]) -> None:
         self.files = files
         self.packages = {
             name[:dot] for name in files for dot, letter in enumerate(name) if letter == "."

@@ -25,11 +25,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, BinaryIO, Dict, Iterator, List, Set, Tuple
+from typing import Any, BinaryIO, Iterator
 
-from envgen.inside.common import read_bytes, without_waiting
-
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc, read_bytes, without_waiting
 
 COMMIT = re.compile(r"[0-9a-f]{40}$")
 HEADER = 100 << 20  # bytes; safetensors itself refuses longer headers
@@ -89,7 +87,7 @@ def check(
     if not (commit or current) or not os.path.isdir(snapshot):
         document["state"] = "partial" if partial else "absent"
         return document
-    problems: List[str] = document["problems"]
+    problems: list[str] = document["problems"]
     if commit and current != commit:
         problems.append(
             "%s is %s here, and %s in the lock" % (revision, current[:12] or "unknown", commit[:12])
@@ -129,9 +127,9 @@ def check(
     return document
 
 
-def sizes_of(snapshot: str, folder: str, problems: List[str]) -> Dict[str, int]:
+def sizes_of(snapshot: str, folder: str, problems: list[str]) -> dict[str, int]:
     """The sizes of the files of a snapshot, by name. Problems with files are added to ``problems``."""
-    sizes: Dict[str, int] = {}
+    sizes: dict[str, int] = {}
     inside = os.path.realpath(folder) + os.sep
     for name in sorted(walk(snapshot)):
         path = os.path.join(snapshot, name)
@@ -220,12 +218,12 @@ def differs(path: str, size: int) -> bool:
     return digest.hexdigest() != name
 
 
-def shards_in(path: str, index: str) -> Tuple[Dict[str, Set[str]], List[str]]:
+def shards_in(path: str, index: str) -> tuple[dict[str, set[str]], list[str]]:
     """The weight files of one index with their tensors, and problems with it."""
     tensors = json_of(path).get("weight_map")
     if not isinstance(tensors, dict) or not tensors:
         return {}, [f"{index} names no weights, or can't be read"]
-    tensors_of: Dict[str, Set[str]] = {}
+    tensors_of: dict[str, set[str]] = {}
     for name in sorted(map(str, tensors.values())):
         tensors_of[name] = set()
     for tensor, name in tensors.items():
@@ -233,7 +231,7 @@ def shards_in(path: str, index: str) -> Tuple[Dict[str, Set[str]], List[str]]:
     return tensors_of, []
 
 
-def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[str]], List[str]]:
+def wanted_shards(snapshot: str, sizes: dict[str, int]) -> tuple[dict[str, set[str]], list[str]]:
     """The weight files in the model's own index with the tensors of each, and problems with it.
 
     Without an index, at least one must exist, and of those that count themselves
@@ -252,7 +250,7 @@ def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[Dict[str, Set[s
     return {name: set() for name in sorted(set(counted_in(weights)))}, []
 
 
-def counted_in(names: List[str]) -> Iterator[str]:
+def counted_in(names: list[str]) -> Iterator[str]:
     """All files of the sets of which ``names`` has one: a set's files have their number and its
     size in their names.
     """
@@ -262,7 +260,7 @@ def counted_in(names: List[str]) -> Iterator[str]:
             yield f"{head}{number:05d}-of-{count}{tail}"
 
 
-def shard_of(path: str) -> Tuple[int, Set[str]]:
+def shard_of(path: str) -> tuple[int, set[str]]:
     """The size of a safetensors file by its own header, and its tensors; -1 without a readable
     header.
     """

@@ -10,11 +10,8 @@ import platform
 import re
 import subprocess
 from importlib import metadata
-from typing import Any, Dict
 
-from envgen.inside.common import tunings
-
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc, tunings
 
 WANTED = re.compile(
     r"^(torch|triton|vllm.*|flashinfer.*|transformers|sglang|llama[-_]cpp.*|nvidia[-_]cutlass.*|numpy|"

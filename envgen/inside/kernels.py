@@ -12,9 +12,10 @@ import glob
 import gzip
 import json
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Tuple
 
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc
+
 Interval = Tuple[float, float]
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -62,13 +63,13 @@ def part(path: str, offset: int) -> str:
     return base64.b64encode(content).decode()
 
 
-def traces(folder: str) -> List[str]:
+def traces(folder: str) -> list[str]:
     """The files of traces below ``folder``."""
     found = glob.glob(os.path.join(folder, "**", "*.json*"), recursive=True)
     return [path for path in sorted(found) if not os.path.islink(path)]
 
 
-def read(path: str) -> List[Doc]:
+def read(path: str) -> list[Doc]:
     """The events that take time. ValueError where the file is too large, or no trace."""
     opener = gzip.open if path.endswith(".gz") else open
     with opener(path, "rb") as file:
@@ -81,7 +82,7 @@ def read(path: str) -> List[Doc]:
     return [one for one in events if one.get("ph") == "X" and "dur" in one]
 
 
-def summed(events: List[Doc], decode: bool = False) -> Doc:
+def summed(events: list[Doc], decode: bool = False) -> Doc:
     """The events by kernel. ``decode``: those from the first step on that reads no prompt."""
     is_gpu = any(one.get("cat") == "kernel" for one in events)
     steps, wanted = (STEPS[0], ON_GPU) if is_gpu else (STEPS[1], ("cpu_op",))
@@ -97,7 +98,7 @@ def summed(events: List[Doc], decode: bool = False) -> Doc:
     device = "gpu" if is_gpu else "cpu"
     if not is_gpu:
         chosen = own_time(chosen)
-    rows: Dict[str, Doc] = {}
+    rows: dict[str, Doc] = {}
     for one in chosen:
         name = str(one.get("name", ""))[:400]
         row = rows.setdefault(name, {"name": name, "calls": 0, "us": 0.0})
@@ -113,14 +114,14 @@ def summed(events: List[Doc], decode: bool = False) -> Doc:
     return {"device": device, "kernels": ordered, "busy_us": covered(spans), "wall_us": wall}
 
 
-def own_time(events: List[Doc]) -> List[Doc]:
+def own_time(events: list[Doc]) -> list[Doc]:
     """The events with ``dur`` without what others on the same thread spend inside of them."""
-    threads: Dict[Any, List[Doc]] = {}
+    threads: dict[Any, list[Doc]] = {}
     for one in events:
         threads.setdefault((one.get("pid"), one.get("tid")), []).append(one)
     own = []
     for rows in threads.values():
-        open_: List[Doc] = []
+        open_: list[Doc] = []
         for one in sorted(rows, key=lambda row: (float(row["ts"]), -float(row["dur"]))):
             start = float(one["ts"])
             length = float(one["dur"])
@@ -134,7 +135,7 @@ def own_time(events: List[Doc]) -> List[Doc]:
     return own
 
 
-def covered(spans: List[Interval]) -> float:
+def covered(spans: list[Interval]) -> float:
     """Microseconds in which at least one of the spans lies."""
     total = 0.0
     end = float("-inf")

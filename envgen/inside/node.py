@@ -12,11 +12,10 @@ import shutil
 import socket
 import struct
 import subprocess
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Iterator
 
-from envgen.inside.common import listing, read_text
+from envgen.inside.common import Doc, driver_of, listing, number_in, read_text
 
-Doc = Dict[str, Any]
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 SIOCGIFADDR = 0x8915
@@ -37,9 +36,9 @@ def answer(request: Doc) -> Doc:
     return {
         "interfaces": {name: interface(name) for name in listing(NET)},
         "rdma": {name: rdma_port(name) for name in listing(RDMA)},
-        "memory_free": memory_free(),
+        "memory_free": number_in("/proc/meminfo", "MemAvailable:") << 10,
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        "driver": driver(),
+        "driver": driver_of() or "none",
         "kernel": os.uname().release,
         "handover": handover(),
         "gpus": len(listing("/proc/driver/nvidia/gpus")),
@@ -94,13 +93,6 @@ def rdma_port(name: str) -> Doc:
     return {"state": read(port, "state"), "rate": read(port, "rate"), "gids": sorted(gids)}
 
 
-def memory_free() -> int:
-    for line in read("/proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
 def is_taken(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,14 +105,9 @@ def is_taken(port: int) -> bool:
 
 def handover() -> int:
     """Bytes that the kernel's Kexec HandOver keeps from being pinned; 0 where it is off."""
-    line = re.search(r"^CmaFree:\s+(\d+) kB$", read("/proc/meminfo"), re.M)
-    return 0 if not line or "kho=off" in read("/proc/cmdline").split() else int(line.group(1)) << 10
-
-
-def driver() -> str:
-    """The version of the machine's NVIDIA driver; "none" without one."""
-    version = re.search(r"\b([0-9]{3,4}(\.[0-9]+){1,2})\b", read("/proc/driver/nvidia/version"))
-    return version.group(1) if version else "none"
+    if "kho=off" in read("/proc/cmdline").split():
+        return 0
+    return number_in("/proc/meminfo", "CmaFree:") << 10
 
 
 def manifest(model: Doc) -> Doc:
@@ -129,7 +116,7 @@ def manifest(model: Doc) -> Doc:
     ``model``: a ``folder``, or ``home`` (of Hugging Face), ``repo`` and ``revision``.
     """
     folder = model.get("folder") or snapshot(model["home"], model["repo"], model["revision"])
-    samples: Dict[str, List[Any]] = {}
+    samples: dict[str, list[Any]] = {}
     for name, path in files_of(folder):
         if len(samples) >= MOST_FILES:
             break
@@ -147,7 +134,7 @@ def checkout(folder: str) -> str:
     return hashlib.sha256(json.dumps(described).encode()).hexdigest() if described else ""
 
 
-def of_checkout(folder: str) -> Set[str]:
+def of_checkout(folder: str) -> set[str]:
     """Tracked and untracked files, without ignored ones, except those that a build has written."""
     try:
         listed = tracked(folder, "--cached", "--recurse-submodules") | tracked(
@@ -161,7 +148,7 @@ def of_checkout(folder: str) -> Set[str]:
         }
 
 
-def tracked(folder: str, *words: str) -> Set[str]:
+def tracked(folder: str, *words: str) -> set[str]:
     trust = {
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "safe.directory",
@@ -180,7 +167,7 @@ def tracked(folder: str, *words: str) -> Set[str]:
     }
 
 
-def described_as(path: str) -> List[Any]:
+def described_as(path: str) -> list[Any]:
     """A link with its target; or size, hash and mode; [] for a missing file."""
     try:
         return (
@@ -197,7 +184,7 @@ def snapshot(home: str, repo: str, revision: str) -> str:
     return os.path.join(top, "snapshots", read(top, "refs", revision) or revision)
 
 
-def files_of(folder: str) -> Iterator[Tuple[str, str]]:
+def files_of(folder: str) -> Iterator[tuple[str, str]]:
     for top, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -206,7 +193,7 @@ def files_of(folder: str) -> Iterator[Tuple[str, str]]:
                 yield os.path.relpath(path, folder), path
 
 
-def sample(path: str) -> List[Any]:
+def sample(path: str) -> list[Any]:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

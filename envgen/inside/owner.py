@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from importlib import metadata
-from typing import Any, Dict
 
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc
+
 LARGEST = 4 << 20  # bytes of a file that are read
 
 

@@ -16,11 +16,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
-from envgen.inside.common import normal
+from envgen.inside.common import Doc, normal
 
-Doc = Dict[str, Any]
 Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
 File = Tuple[str, str]  # name, sha256
 
@@ -31,7 +30,7 @@ class Failed(Exception):
     """Something could not be resolved; the message is the tool's."""
 
 
-def run(argv: List[str], **options: Any) -> str:
+def run(argv: list[str], **options: Any) -> str:
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
     )
@@ -93,7 +92,7 @@ def tags_module() -> Any:
         return importlib.import_module("packaging.tags")
 
 
-def fits(filename: str, tags: Set[Any]) -> bool:
+def fits(filename: str, tags: set[Any]) -> bool:
     """True for a wheel with one of these tags: this Python could install it."""
     try:
         return not tags.isdisjoint(
@@ -103,7 +102,7 @@ def fits(filename: str, tags: Set[Any]) -> bool:
         return False
 
 
-def hashes_of(files: List[Doc]) -> Iterator[File]:
+def hashes_of(files: list[Doc]) -> Iterator[File]:
     """(filename, sha256) of each of a package's files in a pylock.toml."""
     for file in files:
         digest = file.get("hashes", {}).get("sha256")
@@ -127,23 +126,23 @@ class PackageSets:
         self.present = {name: found for name, found in present.items() if name not in removed}
         os.makedirs(folder, exist_ok=True)
         self.links = os.path.join(os.path.dirname(folder), "stand-ins")
-        self.used: Set[str] = set()  # packages of the base image that a step relies on
+        self.used: set[str] = set()  # packages of the base image that a step relies on
 
-    def python(self) -> List[str]:
+    def python(self) -> list[str]:
         """uv's options for the Python that packages are resolved for."""
         return ["--python", sys.executable]
 
-    def tags(self) -> Set[Any]:
+    def tags(self) -> set[Any]:
         """The tags of the wheels that it can install."""
         return set(tags_module().sys_tags())
 
     def resolve(self) -> Doc:
-        kept: Dict[str, Dict[str, str]] = self.request["keep"]
-        done: Dict[str, List[Doc]] = {}
-        opened: Dict[str, str] = {}
+        kept: dict[str, dict[str, str]] = self.request["keep"]
+        done: dict[str, list[Doc]] = {}
+        opened: dict[str, str] = {}
         protected = [name for name in map(normal, self.request["protect"]) if name in self.present]
         off = sorted(set(protected) | set(map(normal, self.request["off"])))
-        later: Dict[str, str] = {}  # packages of earlier steps
+        later: dict[str, str] = {}  # packages of earlier steps
         together, clash = self.together(off, kept)
         for item in self.request["sets"]:
             if not item["words"]:
@@ -168,8 +167,8 @@ class PackageSets:
         return {"python": platform.python_version(), "sets": done, "open": opened, "clash": clash}
 
     def together(
-        self, off: List[str], kept: Dict[str, Dict[str, str]]
-    ) -> Tuple[Dict[str, str], str]:
+        self, off: list[str], kept: dict[str, dict[str, str]]
+    ) -> tuple[dict[str, str], str]:
         """(name -> version for all steps together, ""), or ({}, the reason).
 
         With these versions no step replaces a package of an earlier one, which would leave both in
@@ -203,11 +202,11 @@ class PackageSets:
     def choose(
         self,
         name: str,
-        words: List[str],
-        never: Set[str],
-        prefer: Dict[str, str],
-        options: List[str],
-    ) -> Dict[str, str]:
+        words: list[str],
+        never: set[str],
+        prefer: dict[str, str],
+        options: list[str],
+    ) -> dict[str, str]:
         """name -> version, as uv resolves ``words`` without the packages ``never``."""
         stem = os.path.join(self.folder, name)
         self.write(f"{stem}.in", words)
@@ -221,12 +220,12 @@ class PackageSets:
             return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
 
     def one(
-        self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]
-    ) -> List[Doc]:
+        self, item: Doc, off: list[str], kept: dict[str, str], later: dict[str, str]
+    ) -> list[Doc]:
         name = item["name"]
         own = normal(item["own"])
         never = {*off, *map(normal, item["never"])} - {own}
-        present: Dict[str, str] = {}
+        present: dict[str, str] = {}
         if name != "uv":
             present = {package: version for package, (version, _) in self.present.items()}
         if present:
@@ -256,7 +255,7 @@ class PackageSets:
         self.compile(source, target, ["--no-deps", "--format", "pylock.toml"])
         return self.pins(target, wanted)
 
-    def compile(self, source: str, target: str, options: List[str]) -> None:
+    def compile(self, source: str, target: str, options: list[str]) -> None:
         # Without constraints and overrides from outside: the request has them.
         outside = ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
         environment = {name: value for name, value in os.environ.items() if name not in outside}
@@ -279,7 +278,7 @@ class PackageSets:
             env=environment,
         )
 
-    def pins(self, path: str, wanted: Dict[str, str]) -> List[Doc]:
+    def pins(self, path: str, wanted: dict[str, str]) -> list[Doc]:
         try:
             toml: Any = importlib.import_module("tomllib")
         except ImportError:  # before Python 3.11
@@ -305,7 +304,7 @@ class PackageSets:
         return pins
 
     @staticmethod
-    def write(path: str, lines: List[str]) -> None:
+    def write(path: str, lines: list[str]) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import cached_property, lru_cache
 from typing import Any, Callable
 
-from envgen.inside.common import PATCHES, read_bytes, read_text
+from envgen.inside.common import PATCHES, driver_of, number_in, read_bytes
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, texts_of
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
@@ -21,7 +21,6 @@ from envgen.inside.jit.libraries import (
     InstalledPackage,
     backend_for,
     backends,
-    driver_of,
     package_of,
     runs,
 )
@@ -176,13 +175,13 @@ def _note_driver(cache: Shelves, shelf: Shelf, name: str) -> str:
     """Record the driver of a module of CuTe DSL, once; returns the reason for none."""
     driver = driver_of()
     made = _made(shelf, name)
-    booted = re.search(r"^btime (\d+)", read_text("/proc/stat", 1 << 20), re.M)
+    booted = number_in("/proc/stat", "btime")
     record = read_record(cache, shelf, name)
     if record is not None and record["library"] == made:
         return ""
-    if not driver or not made or booted is None:
+    if not driver or not made or not booted:
         return "its driver is not known"
-    if made[0] < int(booted[1]) * 10**9:
+    if made[0] < booted * 10**9:
         return "it is older than this start of the machine"
     shape = {"format": FORMAT, "library": made, "files": {}, "flags": {}, "ninja": ""}
     write_record(cache, shelf, name, json.dumps({**shape, "env": {DRIVER: driver}}))

@@ -40,12 +40,6 @@ FIRST_DRIVERS = {"cu12": 525, "cu13": 580}
 _BACKEND = re.compile(r"nvidia-cutlass-dsl-libs-(cu\d\d)\Z")
 
 
-def driver_of() -> str:
-    """The version of this machine's NVIDIA driver; "" without one."""
-    match = re.search(r"\b(\d{3,4}(?:\.\d+){1,2})\b", read_text("/proc/driver/nvidia/version"))
-    return match[1] if match else ""
-
-
 def backends() -> list[str]:
     """The installed backends of CuTe DSL."""
     names = {str(one.metadata["Name"]) for one in importlib.metadata.distributions()}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Callable
 
+from envgen.inside.common import Doc
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
 from envgen.inside.jit.tree import Fault
 
-Doc = Dict[str, Any]
-
-
-OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
+OPERATIONS: dict[str, Callable[[Doc], Doc]] = {
     "list": run_list,
     "clear": run_clear,
     "baseline": run_baseline,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import re
 import typing
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Iterator
 
+from envgen.inside.common import Doc
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.experts import ask_moe
 from envgen.inside.predict.release import Lines, named, recording
 
-Doc = Dict[str, Any]
 MXFP8 = {"moe": {"activation": "mxfp8"}}
 REASON = 400  # characters
 # Backends of other vendors' hardware, and names that are no kernels for tokens.
@@ -25,11 +25,11 @@ PAGES = (64, 128)  # tokens of a page, which B12X must be told
 OTHER_FORMAT = re.compile(r"moe_backend='?\w+'? is not supported for")
 
 
-def ask_others(config: Any, report: Doc, lines: Lines) -> List[Doc]:
+def ask_others(config: Any, report: Doc, lines: Lines) -> list[Doc]:
     """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted,
     and the reason.
     """
-    answers: List[Doc] = []
+    answers: list[Doc] = []
     kept = lines.kept
     try:
         for ask in (attention, experts):
@@ -90,7 +90,7 @@ def experts(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
 
 
 def asked(
-    step: str, ask: Callable[[Any, Doc], Optional[Doc]], config: Any, report: Doc, lines: Lines
+    step: str, ask: Callable[[Any, Doc], Doc | None], config: Any, report: Doc, lines: Lines
 ) -> Doc:
     """The answer to one question: its verdict, and the reason if it is not accepted."""
     answers = dict(report, asked={}, refusals=[], unasked=[], kv={})
@@ -135,7 +135,7 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
         object.__setattr__(holder, name, before)
 
 
-def linear(module: Any, asked_for: Dict[str, Any], report: Doc) -> List[Doc]:
+def linear(module: Any, asked_for: dict[str, Any], report: Doc) -> list[Doc]:
     """Each value of ``linear-backend`` that has kernels for the layers that were built.
     ``asked_for``: the lists of
     kernels, each with a layer for which one of it was asked."""

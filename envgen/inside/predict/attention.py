@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from typing import Any, Dict, List
+from typing import Any
 
+from envgen.inside.common import Doc
 from envgen.inside.predict.release import (
     NotAskable,
     ReleaseRefused,
@@ -16,8 +17,6 @@ from envgen.inside.predict.release import (
     model_code,
     named,
 )
-
-Doc = Dict[str, Any]
 
 
 def ask_attention(config: Any, report: Doc) -> Doc:
@@ -50,7 +49,7 @@ def ask_attention(config: Any, report: Doc) -> Doc:
         "is_attention_free": bool(getattr(model, "is_attention_free", False)),
         "use_v1": True,
     }
-    chosen: List[str] = []
+    chosen: list[str] = []
     # From 0.30 on layers with a window may get another kernel: ask for each kind.
     kinds = [True, False] if getattr(text, "sliding_window", None) else [False]
     for window in (

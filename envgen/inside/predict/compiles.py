@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any
 
-Doc = Dict[str, Any]
-
+from envgen.inside.common import Doc
 
 ALL_REDUCE = (
     "FlashInfer compiles trtllm_mnnvl_comm at the first start, for vLLM's fused all-reduce over %d GPUs; ahead of it:"
@@ -15,7 +14,7 @@ ALL_REDUCE = (
 )
 
 
-def all_reduce(config: Any) -> List[str]:
+def all_reduce(config: Any) -> list[str]:
     """A note on the module of vLLM's fused all-reduce, where the release turns that on by itself or
     is told to. Among machines it needs GPUs of capability 10.0, which have none without NVLink.
     """
@@ -25,7 +24,7 @@ def all_reduce(config: Any) -> List[str]:
     return [ALL_REDUCE % parallel.tensor_parallel_size] if fused and one_machine else []
 
 
-def large_module(report: Doc) -> Optional[Doc]:
+def large_module(report: Doc) -> Doc | None:
     """None where other experts were chosen, or this FlashInfer can't be asked.
 
     FlashInfer's own generator names the sources. Nothing is compiled; what it writes goes into the

@@ -12,8 +12,9 @@ import json
 import os
 import re
 import sys
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable
 
+from envgen.inside.common import Doc
 from envgen.inside.predict.machine import uncompiled
 from envgen.inside.predict.release import (
     INSPECTED,
@@ -25,7 +26,6 @@ from envgen.inside.predict.release import (
     named,
 )
 
-Doc = Dict[str, Any]
 KDA = "linear_attn_config"  # Kimi Linear's layers with states
 LARGEST_CONFIG = 4 << 20  # bytes; released models have a few KiB
 
@@ -51,7 +51,7 @@ def parsed(request: Doc, report: Doc) -> Any:
         raise error_for(problem) from None
 
 
-def serve_parser() -> Tuple[str, Any]:
+def serve_parser() -> tuple[str, Any]:
     """(place, parser) of `vllm serve`."""
     place, make = named("parser")
     return place, make(named("parser class")[1]())
@@ -81,7 +81,7 @@ def known_parsers(args: Any, report: Doc) -> None:
             )
 
 
-def cached(repository: str, file: str, revision: Optional[str]) -> str:
+def cached(repository: str, file: str, revision: str | None) -> str:
     """The path of a file in the Hugging Face cache; "" where it is not there."""
     with contextlib.suppress(ValueError):  # not the name of a repository
         path = importlib.import_module("huggingface_hub").try_to_load_from_cache(
@@ -106,7 +106,7 @@ def find_config(args: Any, request: Doc, report: Doc, folder: str) -> None:
     find_draft(args, request, report, folder)
 
 
-def located(name: str, revision: Optional[str], request: Doc, folder: str) -> Doc:
+def located(name: str, revision: str | None, request: Doc, folder: str) -> Doc:
     """Where a model's config.json is: in its folder, in the Hugging Face cache, or in the request,
     from where it is
     written into ``folder``. NotAskable without a usable one."""
@@ -189,7 +189,7 @@ def read_config(place: str) -> Doc:
         raise NotAskable(f"{place} cannot be read: {error}") from None
 
 
-def configured(args: Any, report: Doc, lines: Optional[Lines] = None) -> Any:
+def configured(args: Any, report: Doc, lines: Lines | None = None) -> Any:
     """The release's whole configuration, with its own checks, but without the tokenizer: kernels
     don't depend on it.
     """
@@ -216,7 +216,7 @@ def describe(config: Any, report: Doc) -> None:
     model = config.model_config
     cache = config.cache_config
     hf = getattr(model, "hf_config", None)
-    facts: Dict[str, Callable[[], Any]] = {
+    facts: dict[str, Callable[[], Any]] = {
         "architectures": lambda: list(getattr(hf, "architectures", None) or []),
         "type": lambda: str(getattr(hf, "model_type", "")),
         "dtype": lambda: str(model.dtype).replace("torch.", ""),
@@ -303,7 +303,7 @@ def size_of(config: Any, report: Doc) -> Doc:
     }
 
 
-def states_of(config: Any, drafted: object) -> Optional[int]:
+def states_of(config: Any, drafted: object) -> int | None:
     """The states of a Mamba or GDN layer that a sequence keeps; None: unknown (a state for each
     block).
 
@@ -350,7 +350,7 @@ def size_of_draft(model: Doc) -> Doc:
     }
 
 
-def weights_of(folder: str) -> Optional[int]:
+def weights_of(folder: str) -> int | None:
     """Bytes of the model's weights, from the index beside its config.json or the one file; None
     without either.
     """
@@ -387,7 +387,7 @@ def inspect_here() -> None:
     registry._run_in_subprocess = here_first
 
 
-def config_line(config: Any) -> Optional[str]:
+def config_line(config: Any) -> str | None:
     """The first line of the engine's core log, with the whole configuration, from the release's own
     text.
     """

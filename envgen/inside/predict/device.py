@@ -35,7 +35,7 @@ class Placeholder:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __getattr__(self, name: str) -> "Placeholder":
+    def __getattr__(self, name: str) -> Placeholder:
         if name.startswith("__"):
             raise AttributeError(name)
         return self
@@ -167,7 +167,7 @@ def put(module: Any, answers: Doc) -> None:
             setattr(module, name, answer)
 
 
-PLAYED: Dict[str, Callable[[Any, Doc], None]] = {
+PLAYED: dict[str, Callable[[Any, Doc], None]] = {
     "torch": in_torch,
     "triton.runtime.driver": in_triton,
     "pynvml": in_nvml,

@@ -6,8 +6,9 @@ import contextlib
 import importlib
 import re
 import traceback
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
+from envgen.inside.common import Doc
 from envgen.inside.predict.release import (
     NotAskable,
     ReleaseRefused,
@@ -17,12 +18,11 @@ from envgen.inside.predict.release import (
     named,
 )
 
-Doc = Dict[str, Any]
 EXPERTS = "model.layers.3.mlp.experts"  # a layer that no model treats specially
 _MIXED = re.compile(r"(.*\blayers\.\d+\..*experts)(\..*)?")
 
 
-def ask_moe(config: Any, report: Doc) -> Optional[Doc]:
+def ask_moe(config: Any, report: Doc) -> Doc | None:
     text = getattr(config.model_config, "hf_text_config", config.model_config.hf_config)
     experts = next(
         (
@@ -66,7 +66,7 @@ def lacks_compiled(problem: BaseException, report: Doc) -> bool:
     )
 
 
-def experts_method(config: Any, experts: int, text: Any) -> Tuple[str, Any]:
+def experts_method(config: Any, experts: int, text: Any) -> tuple[str, Any]:
     """The release's own quantization creates the method of a layer of experts, which asks the
     oracle for kernels.
     """

@@ -10,13 +10,13 @@ import contextlib
 import importlib
 import re
 import sys
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Iterator
 
+from envgen.inside.common import Doc
 from envgen.inside.predict.alternatives import linear
 from envgen.inside.predict.machine import has_compiled_code, on_meta, uncompiled
 from envgen.inside.predict.release import Lines, asked_for, named
 
-Doc = Dict[str, Any]
 GROUPS = {
     "_WORLD": 0,
     "_TP": "tensor_parallel_size",
@@ -102,7 +102,7 @@ def record_linear_kernel_queries(report: Doc) -> Iterator[None]:
         if module
         else {}
     )
-    layers: Dict[
+    layers: dict[
         str, Any
     ] = {}  # the name of a list -> a layer for which one of its kernels was asked
 
@@ -226,9 +226,9 @@ def subject(line: Doc) -> str:
     return next((name for name, pattern in SUBJECTS if re.search(pattern, words)), "")
 
 
-def chosen(model: Any, config: Any) -> Dict[str, Doc]:
+def chosen(model: Any, config: Any) -> dict[str, Doc]:
     """Step -> the kernels in the layers of the model."""
-    held: Dict[str, List[str]] = {"attention": [], "moe": [], "linear": [], "mamba": []}
+    held: dict[str, list[str]] = {"attention": [], "moe": [], "linear": [], "mamba": []}
     for layer in model.modules():
         decode = getattr(layer, "gdn_decode_kernel", None)
         prefill = getattr(layer, "gdn_prefill_backend", None)

@@ -12,13 +12,12 @@ import importlib
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator
+from typing import Any, Iterator
 
-from envgen.inside.common import read_text
+from envgen.inside.common import Doc, read_text
 from envgen.inside.predict import device
 from envgen.inside.predict.release import NotAskable
 
-Doc = Dict[str, Any]
 EMPTY = "<envgen: empty>"
 # What stands in for vLLM's compiled code answers each question alike, and notes the questions.
 SUPPORTED: Doc = {"answer": False, "asked": []}

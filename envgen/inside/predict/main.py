@@ -15,8 +15,9 @@ import os
 import sys
 import tempfile
 import zipfile
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
+from envgen.inside.common import Doc
 from envgen.inside.predict.alternatives import ask_others
 from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.compiles import all_reduce, large_module
@@ -33,7 +34,6 @@ from envgen.inside.predict.release import (
     release,
 )
 
-Doc = Dict[str, Any]
 CUBINS = "VLLM_HAS_FLASHINFER_CUBIN"
 NEEDED = (
     "true only if the server can reach NVIDIA's artifactory, has the cubins (flashinfer-cubin of FlashInfer's version),"
@@ -152,7 +152,7 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     report["backends"] = ask_others(config, report, lines) + report.get("backends", [])
 
 
-def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: List[Doc]) -> None:
+def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: list[Doc]) -> None:
     """Take back each choice that hangs on what vLLM's compiled code supports, where it is not here."""
     questions = sorted(set(SUPPORTED["asked"]))
     if not questions:
@@ -169,7 +169,7 @@ def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: List
             logged[:] = [line for line in logged if line["step"] != step]
 
 
-def selectors(config: Any, report: Doc, lines: Lines) -> Tuple[Doc, List[Doc]]:
+def selectors(config: Any, report: Doc, lines: Lines) -> tuple[Doc, list[Doc]]:
     """What each selector answers (its choice, its refusal, or why there is none), and what it logs."""
     answers = dict(report, asked={}, refusals=[], unasked=[])
     before = lines.kept

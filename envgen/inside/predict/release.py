@@ -15,14 +15,13 @@ import os
 import re
 import sys
 import traceback
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Iterator
 
-from envgen.inside.common import read_text
+from envgen.inside.common import Doc, read_text
 
-Doc = Dict[str, Any]
 LINES = 400  # of the release's own log
 STDLIB = os.path.dirname(os.__file__) + os.sep
-INSPECTED: List[str] = []  # why a model's class could not be imported
+INSPECTED: list[str] = []  # why a model's class could not be imported
 
 
 class ReleaseRefused(Exception):
@@ -39,7 +38,7 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         logging.Handler.__init__(self, logging.DEBUG)
         self.step = "import"
-        self.kept: List[Doc] = []
+        self.kept: list[Doc] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self.kept) < LINES:
@@ -51,10 +50,10 @@ class Lines(logging.Handler):
             )
 
 
-def causes_of(problem: BaseException) -> List[BaseException]:
+def causes_of(problem: BaseException) -> list[BaseException]:
     """The exception and all its causes."""
-    causes: List[BaseException] = []
-    waiting: List[Any] = [problem]
+    causes: list[BaseException] = []
+    waiting: list[Any] = [problem]
     while waiting:
         cause = waiting.pop()
         if not isinstance(cause, BaseException) or cause in causes:
@@ -103,7 +102,7 @@ def message_of(problem: BaseException) -> str:
     return "%s: %s" % (type(problem).__name__, inner.group(2) if inner else text)
 
 
-def error_for(problem: BaseException, lines: Optional[Lines] = None) -> Exception:
+def error_for(problem: BaseException, lines: Lines | None = None) -> Exception:
     """Refused, or NotAskable with the reason and what would give an answer."""
     if is_refusal(problem):
         return ReleaseRefused(message_of(problem))
@@ -149,7 +148,7 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
 
 # A function or class: its name, and the modules that have it in 0.14 to 0.33, the newest first.
 MOE = "vllm.model_executor.layers.fused_moe"
-THINGS: Dict[str, Tuple[str, ...]] = {
+THINGS: dict[str, tuple[str, ...]] = {
     "parser": (
         "make_arg_parser",
         "vllm.entrypoints.common.cli_args",
@@ -176,7 +175,7 @@ THINGS: Dict[str, Tuple[str, ...]] = {
 }
 
 
-def named(what: str) -> Tuple[str, Any]:
+def named(what: str) -> tuple[str, Any]:
     """(place, function) of one of THINGS. NotAskable, with what was not found, without it."""
     name = THINGS[what][0]
     reasons = []
@@ -204,12 +203,12 @@ def moved(name: str, package: str) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=None)
-def definitions(package: str) -> Dict[str, List[str]]:
+def definitions(package: str) -> dict[str, list[str]]:
     """The name of each of THINGS -> the modules that define it, by their source."""
     names = "|".join(name for name, *_ in THINGS.values())
     pattern = re.compile(rf"^(?:def|class) ({names})\b", re.MULTILINE)
     above = os.path.dirname(package)
-    defined: Dict[str, List[str]] = {}
+    defined: dict[str, list[str]] = {}
     for folder, _, files in os.walk(package):
         for file in files:
             if not file.endswith(".py"):
@@ -233,7 +232,7 @@ def accepted(function: Any, values: Doc) -> Doc:
     return {name: value for name, value in values.items() if name in names}
 
 
-def asked_for(config: Any, part: str, name: str) -> Optional[str]:
+def asked_for(config: Any, part: str, name: str) -> str | None:
     """The service's own choice; None where it leaves the choice to the release."""
     choice = getattr(getattr(config, part, None), name, None)
     return None if choice in (None, "auto") else str(getattr(choice, "name", choice))
@@ -267,7 +266,7 @@ def release(report: Doc, lines: Lines) -> None:
     logger.removeHandler = lambda handler: None if handler is lines else remove(handler)
 
 
-def lacking() -> List[str]:
+def lacking() -> list[str]:
     """The distributions that the release requires and that are not installed here."""
     missing = []
     with contextlib.suppress(Exception):  # no metadata: a tree before its build

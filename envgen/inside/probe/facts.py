@@ -10,11 +10,10 @@ import json
 import os
 import re
 import sys
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
-from envgen.inside.common import listing, normal, read_text, value_of
+from envgen.inside.common import Doc, listing, normal, read_text, value_of
 from envgen.inside.probe.imports import (
-    Doc,
     base_path,
     call,
     entries,
@@ -69,41 +68,27 @@ def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     return files
 
 
-def header(path: str) -> Doc:
-    """Name and Version of a METADATA or PKG-INFO file."""
-    fields: Doc = {}
-    for line in read_text(path).splitlines():
-        field, colon, value = line.partition(":")
-        if not colon:
-            break
-        if field in ("Name", "Version"):
-            fields.setdefault(field.lower(), value.strip())
-    return fields
-
-
 def distributions(request: Doc, document: Doc) -> list[Doc]:
     """The installed distributions of the sources, in the order of sys.path: the first one wins."""
     wanted = {normal(package["distribution"]) for package in request.get("packages", [])}
-    there = metadata_folders(document)
-    return [distribution_facts(entry, folder) for entry, folder, name, _ in there if name in wanted]
+    facts = []
+    for entry, folder, name, version in metadata_folders(document):
+        if name in wanted:
+            path = os.path.join(entry, folder)
+            fact: Doc = {"name": name, "version": version, "location": entry, "metadata": path}
+            facts.append({**fact, **origin_of(path)})
+    return facts
 
 
-def distribution_facts(entry: str, folder: str) -> Doc:
-    """Facts of one dist-info or egg-info (which may be a file)."""
-    path = os.path.join(entry, folder)
-    fact: Doc = {}
-    for name in ("/METADATA", "/PKG-INFO", ""):
-        if os.path.isfile(path + name):
-            fact = header(path + name)
-            break
-    fact.update(location=entry, metadata=path)
-    fact.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
-    if os.path.isfile(f"{path}/direct_url.json"):
-        direct = json.loads(read_text(f"{path}/direct_url.json"))
-        url = direct.get("url", "")
-        fact["editable"] = bool(direct.get("dir_info", {}).get("editable"))
-        fact["url"] = "" if "@" in url else url
-    return fact
+def origin_of(path: str) -> Doc:
+    """Where a distribution was installed from; empty for one of an index."""
+    record = read_text(f"{path}/direct_url.json")
+    if not record:
+        return {}
+    direct = json.loads(record)
+    url = direct.get("url", "")
+    is_editable = bool(direct.get("dir_info", {}).get("editable"))
+    return {"editable": is_editable, "url": "" if "@" in url else url}
 
 
 # --- the packages themselves
@@ -219,11 +204,11 @@ def document_at(path: str) -> Doc:
     return document if isinstance(document, dict) else {}
 
 
-def compared(wanted: Dict[str, str], document: Doc) -> Doc:
+def compared(wanted: dict[str, str], document: Doc) -> Doc:
     """The number of promised packages, and those that are missing or have another version."""
     if not wanted:
         return {"count": 0, "differ": []}
-    present: Dict[str, Doc] = {}
+    present: dict[str, Doc] = {}
     for entry, _, name, version in metadata_folders(document):
         present.setdefault(name, {"installed": version, "location": entry})
     differ = []

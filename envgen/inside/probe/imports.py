@@ -12,9 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, List, Tuple
 
-Doc = Dict[str, Any]
+from envgen.inside.common import Doc
 
 Way = Tuple[str, Callable[[], List[str]]]
 Cell = Tuple[str, Way, str]
@@ -125,7 +125,7 @@ def plan_cells(request: Doc, scripts: list[Doc]) -> list[Cell]:
     return cells + [(name, ways[0], first[0]) for name in request.get("also", [])]
 
 
-def answer_to(cell: Cell, base: List[str]) -> Doc:
+def answer_to(cell: Cell, base: list[str]) -> Doc:
     name, (how, own), folder = cell
     result = {"package": name, "how": how, "folder": folder}
     try:

@@ -14,10 +14,10 @@ import os
 import re
 import shutil
 import sys
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Iterator
 
-from envgen.inside.common import PATCHES, listing, normal, read_bytes, read_text, sha256_of
-from envgen.inside.probe.imports import Doc, entries
+from envgen.inside.common import PATCHES, Doc, listing, normal, read_bytes, read_text, sha256_of
+from envgen.inside.probe.imports import entries
 
 # What packages of whole source trees leave beside them: nothing imports it at run time.
 LEFTOVER = re.compile(r"(build_backend|setup|conftest)\.py$|(tests?|docs|examples|benchmarks)/")
@@ -26,7 +26,7 @@ RECORD_LIMIT = 16 << 20  # bytes; vLLM's has 1 MB
 FILE_LIMIT = 4 << 20
 
 
-def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
+def metadata_folders(document: Doc) -> Iterator[tuple[str, str, str, str]]:
     """(entry of sys.path, folder, name, version) of every installed distribution; the first of a
     name wins.
     """
@@ -49,11 +49,11 @@ def home_of(package: Doc) -> str:
     return next((file for file in files if os.path.isfile(file)), "")
 
 
-def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
+def shared_modules(_request: Doc, document: Doc) -> list[Doc]:
     """Modules that several distributions own with different contents, and whose file is there ("":
     nobody's).
     """
-    owners: Dict[str, Dict[str, str]] = {}
+    owners: dict[str, dict[str, str]] = {}
     for entry, folder, name, _ in metadata_folders(document):
         record = read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT)
         for row in csv.reader(record.splitlines()):
@@ -63,7 +63,7 @@ def shared_modules(_request: Doc, document: Doc) -> List[Doc]:
             if digest and not LEFTOVER.match(file):
                 hashes = owners.setdefault(os.path.join(entry, file), {})
                 hashes.setdefault(name, digest[len("sha256=") :])
-    shared: List[Doc] = []
+    shared: list[Doc] = []
     for path, hashes in sorted(owners.items()):
         is_shared = len(set(hashes.values())) > 1 and os.path.isfile(path)
         if not is_shared or len(shared) >= SHARED_LIMIT:

@@ -16,13 +16,10 @@ import struct
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
 
-from envgen.inside.common import listing, read_bytes, read_text
+from envgen.inside.common import Doc, listing, number_in, read_bytes, read_text
 from envgen.inside.probe.imports import absolute, answer_to, base_path, without_own_finder
 from envgen.inside.probe.origins import home_of, origins
-
-Doc = Dict[str, Any]
 
 OURS = b"# envgen-inside"
 OWN_FOLDER = "/opt/envgen/"  # scripts of the image: the entry point, compile-gate, memory-guard
@@ -43,7 +40,7 @@ def pids() -> list[int]:
     return sorted(int(name) for name in listing("/proc") if name.isdigit())
 
 
-def stat_of(pid: int) -> Tuple[str, int, float]:
+def stat_of(pid: int) -> tuple[str, int, float]:
     """(state, parent, start in clock ticks since the machine's) of a process; ("", 0, 0) if it is
     gone.
     """
@@ -51,13 +48,13 @@ def stat_of(pid: int) -> Tuple[str, int, float]:
     return (words[0], int(words[1]), float(words[19])) if len(words) > 19 else ("", 0, 0.0)
 
 
-def clock() -> Tuple[float, float]:
+def clock() -> tuple[float, float]:
     """(time of the machine's start, ticks per second)."""
-    line = re.search(r"^btime (\d+)", read_text("/proc/stat", CODE_LIMIT), re.MULTILINE)
-    return float(line[1]) if line else time.time(), float(os.sysconf("SC_CLK_TCK"))
+    begin = number_in("/proc/stat", "btime") or time.time()
+    return begin, float(os.sysconf("SC_CLK_TCK"))
 
 
-def link(pid: int, name: str) -> Optional[str]:
+def link(pid: int, name: str) -> str | None:
     """The target of a link in a process's folder; None if this user may not read it."""
     try:
         return os.readlink(f"/proc/{pid}/{name}")
@@ -77,7 +74,7 @@ def variables_of(pid: int) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals and name}
 
 
-def launch_of(words: list[str]) -> Optional[Doc]:
+def launch_of(words: list[str]) -> Doc | None:
     """How a command line starts Python: ``how`` (-c, -m, script), its target and flags. None for
     another command.
     """
@@ -140,7 +137,7 @@ def mapped(pid: int, packages: list[str]) -> list[Doc]:
     """The packages' libraries that a process has mapped, the last changed of each folder; ``gone``:
     replaced since.
     """
-    libraries: Dict[Tuple[str, str, bool], Tuple[float, str]] = {}
+    libraries: dict[tuple[str, str, bool], tuple[float, str]] = {}
     for line in read_text(f"/proc/{pid}/maps", 16 << 20).splitlines():
         _, slash, path = line.partition("/")
         path = slash + path
@@ -179,7 +176,7 @@ def has_import(code: bytes, package: str) -> bool:
     )
 
 
-def named(launch: Doc, folder: str, packages: List[str]) -> List[str]:
+def named(launch: Doc, folder: str, packages: list[str]) -> list[str]:
     """The packages that a program is, or that its code imports."""
     target = launch["target"]
     code = target.encode("utf-8", "replace")
@@ -212,7 +209,7 @@ def as_started(request: Doc) -> Doc:
 
 def ask(
     launch: Doc, words: list[str], exe: str, folder: str, env: Doc, request: Doc
-) -> Tuple[Doc, str]:
+) -> tuple[Doc, str]:
     """(answer, reason of none) of an interpreter that is started as the program was."""
     asked = {"as_started": {"launch": launch, "folder": folder, "packages": request["packages"]}}
     envelope = dict(sys.modules["__main__"].ENVELOPE, request=asked, seconds=CHILD_LIMIT)
@@ -259,7 +256,7 @@ def changed_at(path: str, status: os.stat_result) -> float:
     return min(status.st_mtime, status.st_ctime) if is_same else status.st_ctime
 
 
-def newest(folder: str) -> Tuple[float, str]:
+def newest(folder: str) -> tuple[float, str]:
     """(time, path) of the last change of a Python file below a package's folder."""
     best = (0.0, "")
     left = FILES
@@ -286,7 +283,7 @@ def newest(folder: str) -> Tuple[float, str]:
 # -----------------------------------------------------------------------------------------------------
 
 
-def ours(all_pids: list[int], parents: Dict[int, int]) -> set[int]:
+def ours(all_pids: list[int], parents: dict[int, int]) -> set[int]:
     """This program, what started it, and what it starts."""
     own = {os.getpid()}
     pid = parents.get(os.getpid(), 0)
@@ -303,8 +300,8 @@ def examine(request: Doc, until: float) -> Doc:
     facts = {pid: stat_of(pid) for pid in all_pids}
     skipped = ours(all_pids, {pid: parent for pid, (_, parent, _) in facts.items()})
     boot, ticks = clock()
-    answers: Dict[str, Tuple[Doc, str]] = {}
-    processes: List[Doc] = []
+    answers: dict[str, tuple[Doc, str]] = {}
+    processes: list[Doc] = []
     for pid in all_pids[:MOST]:
         state, _, started = facts[pid]
         top = pid
@@ -343,7 +340,7 @@ def examine(request: Doc, until: float) -> Doc:
 
 def ages(request: Doc, document: Doc) -> list[Doc]:
     """The newest file of each package's folder in question."""
-    folders: Dict[str, str] = {}
+    folders: dict[str, str] = {}
     for package in request["packages"]:
         home = home_of(package)
         if home.endswith("/__init__.py"):
