@@ -153,7 +153,11 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
         argv, cwd=ready.folder, env=ready.env, input=typed, capture_output=True, text=True, check=True
     )
     assert shell.stdout.strip() == ADDRESS["spark-2"]
-    assert [row["node"] for row in json.loads(ready.envgen("status", "--json").stdout)["containers"]] == [*NUMBERS]
+
+    def shown() -> list[str]:  # `status` waits 2.5 s for a machine
+        return [row["node"] for row in json.loads(ready.envgen("status", "--json").stdout)["containers"]]
+
+    until(lambda: shown() == [*NUMBERS])
     changed = ready.envgen("up", "serve", "--set", "services.serve.args.max-model-len=64", code=6).stderr
     assert "spark-1: command: " in changed and "spark-2: command: " in changed
 
