@@ -16,7 +16,7 @@ from rendering import package
 
 from envgen.engine.client import Engine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]  # its base takes ten minutes where no cache has it
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ARM_BASE = "envgen-test-arm-base:1"
@@ -80,7 +80,6 @@ def test_the_main_job(project: Project) -> None:
     assert len(found) > 10 and noted == []
 
 
-@pytest.mark.nightly
 def test_modules_of_the_other_architecture_are_foreign(project: Project) -> None:
     """A cache folder that an x86-64 container filled: ARM can't load it."""
     program = (
@@ -98,7 +97,6 @@ def test_modules_of_the_other_architecture_are_foreign(project: Project) -> None
     assert "removed page" in project.envgen("cache", "clear", "page").out
 
 
-@pytest.mark.nightly
 def test_the_gate_reads_memory_and_cores(project: Project) -> None:
     done = project.envgen("exec", "dev", "--", "compile-gate", "cc", "-x", "c", "-c", "/dev/null", "-o", "/tmp/x.o")
     assert done.code == 0
@@ -106,7 +104,6 @@ def test_the_gate_reads_memory_and_cores(project: Project) -> None:
     assert machine.out.split() == ["183"]
 
 
-@pytest.mark.nightly
 def test_a_lock_of_one_platform_is_not_used_for_another(project: Project, make_project: Callable[..., Project]) -> None:
     other = make_project("envgentestarmlock", FILE.format(base=BASE, platform=""))
     package(other.root / "lib", "lib")
