@@ -241,97 +241,125 @@ def device_request(device: Mapping[str, Any]) -> dict[str, Any]:
 # From the engine's JSON. Only the functions below know the API's field names.
 
 MINIMUM_ENGINE = 25  # its BuildKit (0.12) is the first with ADD --checksum
+MINIMUM_API = [1, 44]  # of that engine; builds from source have no number of a release
 # The kernel's name of an architecture -> Go's, which images use.
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+class _Answer:
+    """A document of the engine, in which a field that is null is as one that is not there."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+
+    def at(self, path: str) -> Any:
+        """The value of a field, such as ``State.Health.Status``; None where there is none."""
+        value: Any = self._document
+        for name in path.split("."):
+            value = (value or {}).get(name)
+        return value
+
+    def text(self, path: str) -> str:
+        value = self.at(path)
+        return "" if value is None else str(value)
+
+    def texts(self, path: str) -> tuple[str, ...]:
+        return tuple(map(str, self.at(path) or ()))
+
+    def number(self, path: str) -> int:
+        return int(self.at(path) or 0)
+
+    def time(self, path: str) -> str:
+        """A time; "" for the year 1, which Go writes where there is none."""
+        text = self.text(path)
+        return "" if text.startswith("0001-") else text
+
+    def environment(self, path: str) -> dict[str, str]:
+        pairs = self.at(path) or ()
+        return dict(pair.partition("=")[::2] for pair in pairs if isinstance(pair, str))
+
+
 def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) -> EngineInfo:
     """From ``GET /info`` and ``GET /version``."""
-    arch = str(info.get("Architecture", ""))
-    devices = info.get("DiscoveredDevices") or []
+    answer = _Answer(info)
+    arch = answer.text("Architecture")
+    devices = answer.at("DiscoveredDevices") or ()
+    snapshotter = ["driver-type", "io.containerd.snapshotter.v1"]
     return EngineInfo(
-        version=str(info.get("ServerVersion", "")),
-        driver=str(info.get("Driver", "")),
-        api_version=str(version.get("ApiVersion") or ""),
+        version=answer.text("ServerVersion"),
+        driver=answer.text("Driver"),
+        api_version=_Answer(version).text("ApiVersion"),
         arch=_GO_ARCH.get(arch, arch),
-        runtimes=tuple(sorted(info.get("Runtimes") or {})),
-        cdi_devices=tuple(
-            str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"
-        ),
-        memory=int(info.get("MemTotal") or 0),
-        cpus=int(info.get("NCPU") or 0),
+        runtimes=tuple(sorted(answer.at("Runtimes") or ())),
+        cdi_devices=tuple(str(one.get("ID")) for one in devices if one.get("Source") == "cdi"),
+        memory=answer.number("MemTotal"),
+        cpus=answer.number("NCPU"),
         endpoint=endpoint,
-        name=str(info.get("Name", "")),
-        rootless="name=rootless" in (info.get("SecurityOptions") or ()),
-        containerd_store=["driver-type", "io.containerd.snapshotter.v1"]
-        in (info.get("DriverStatus") or ()),
+        name=answer.text("Name"),
+        rootless="name=rootless" in answer.texts("SecurityOptions"),
+        containerd_store=snapshotter in (answer.at("DriverStatus") or ()),
     )
 
 
 def row_of(document: Mapping[str, Any]) -> ContainerRow:
     """From a row of ``GET /containers/json``."""
-    names = [str(name).lstrip("/") for name in document.get("Names") or ()]
-    ports = [int(port.get("PublicPort") or 0) for port in document.get("Ports") or ()]
-    labels = texts(document.get("Labels"))
+    answer = _Answer(document)
+    names = [name.lstrip("/") for name in answer.texts("Names")]
+    ports = [int(port.get("PublicPort") or 0) for port in answer.at("Ports") or ()]
+    labels = texts(answer.at("Labels"))
     return ContainerRow(str(document["Id"]), min(names, default=""), labels, frozenset(ports))
 
 
 def image_of(document: Mapping[str, Any]) -> Image:
     """From ``GET /images/NAME/json``."""
-    config = document.get("Config") or {}
+    answer = _Answer(document)
     # BuildKit leaves its name in each step's comment, and `docker commit` the engine's version.
     comment = str(document.get("Comment", "buildkit"))
     imported = comment.startswith("Imported from")  # its labels were given to `docker import`
-    built = comment.startswith("buildkit") and not document.get("DockerVersion")
-    content = document.get("RootFS") or {}
-    times = document.get("Metadata") or {}
+    built = comment.startswith("buildkit") and not answer.text("DockerVersion")
     return Image(
-        id=str(document.get("Id", "")),
-        labels=texts(config.get("Labels")),
-        created=str(document.get("Created", "")),
-        size=int(document.get("Size") or 0),
-        architecture=str(document.get("Architecture", "")),
-        repo_tags=tuple(str(tag) for tag in document.get("RepoTags") or ()),
-        env=_environment(config.get("Env")),
-        layers=tuple(str(layer) for layer in content.get("Layers") or ()),
-        repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
-        tagged=_time(times.get("LastTagTime")),
+        id=answer.text("Id"),
+        labels=texts(answer.at("Config.Labels")),
+        created=answer.text("Created"),
+        size=answer.number("Size"),
+        architecture=answer.text("Architecture"),
+        repo_tags=answer.texts("RepoTags"),
+        env=answer.environment("Config.Env"),
+        layers=answer.texts("RootFS.Layers"),
+        repo_digests=answer.texts("RepoDigests"),
+        tagged=answer.time("Metadata.LastTagTime"),
         committed=not (imported or built),
     )
 
 
 def container_of(document: Mapping[str, Any]) -> Container:
     """From ``GET /containers/ID/json``."""
-    state = document.get("State") or {}
-    config = document.get("Config") or {}
-    labels = texts(config.get("Labels"))
-    health = state.get("Health") or {}
-    host = document.get("HostConfig") or {}
-    policy = host.get("RestartPolicy") or {}
-    command = config.get("Cmd") or [""]
+    answer = _Answer(document)
+    labels = texts(answer.at("Config.Labels"))
+    host = answer.at("HostConfig") or {}
     return Container(
-        id=str(document.get("Id", "")),
-        name=str(document.get("Name", "")).removeprefix("/"),
-        service=str(labels.get(COMPOSE_SERVICE, "")),
-        state=str(state.get("Status", "")),
-        health=str(health.get("Status") or "").removeprefix("none"),
-        exit_code=int(state.get("ExitCode") or 0),
-        image_id=str(document.get("Image", "")),
+        id=answer.text("Id"),
+        name=answer.text("Name").removeprefix("/"),
+        service=labels.get(COMPOSE_SERVICE, ""),
+        state=answer.text("State.Status"),
+        health=answer.text("State.Health.Status").removeprefix("none"),
+        exit_code=answer.number("State.ExitCode"),
+        image_id=answer.text("Image"),
         labels=labels,
-        env=_environment(config.get("Env")),
-        mounts=tuple(_mount(m) for m in document.get("Mounts") or ()),
-        ports=_ports(document),
-        started_at=str(state.get("StartedAt", "")),
-        restarts=int(document.get("RestartCount") or 0),
-        restart_policy=str(policy.get("Name") or "").removeprefix("no"),
-        oom_killed=bool(state.get("OOMKilled")),
-        error=str(state.get("Error") or ""),
-        user=str(config.get("User") or ""),
+        env=answer.environment("Config.Env"),
+        mounts=tuple(map(_mount, answer.at("Mounts") or ())),
+        ports=_ports(answer.at("NetworkSettings.Ports") or {}),
+        started_at=answer.text("State.StartedAt"),
+        restarts=answer.number("RestartCount"),
+        restart_policy=answer.text("HostConfig.RestartPolicy.Name").removeprefix("no"),
+        oom_killed=bool(answer.at("State.OOMKilled")),
+        error=answer.text("State.Error"),
+        user=answer.text("Config.User"),
         gpu=_has_gpu(host),
         gpu_ids=_gpu_ids(host),
-        memory=max(0, int(host.get("Memory") or 0)),
-        finished_at=_time(state.get("FinishedAt")),
-        server=command[0] == SERVER,
+        memory=max(0, answer.number("HostConfig.Memory")),
+        finished_at=answer.time("State.FinishedAt"),
+        server=answer.texts("Config.Cmd")[:1] == (SERVER,),
     )
 
 
@@ -367,33 +395,18 @@ def may_share_gpu(ids: frozenset[str], gpu: Sequence[object] | None) -> bool:
 def too_old(version: Mapping[str, Any]) -> str:
     """The reason why envgen cannot use this engine; "" where it can. From ``GET /version``."""
     release = str(version.get("Version", ""))
-    major = whole_number(release.partition(".")[0])
-    parts = version.get("Components") or []
-    if any("podman" in str(one.get("Name", "")).lower() for one in parts if isinstance(one, dict)):
-        return f"this is Podman {release}, which has no BuildKit; envgen needs Docker Engine {MINIMUM_ENGINE} or newer"
-    if major is None:
-        # Builds from source have the version "dev" or a branch; Docker 25.0 has API 1.44.
-        api = [whole_number(part) or 0 for part in str(version.get("ApiVersion", "")).split(".")]
-        if len(api) == 2 and api >= [1, 44]:
-            return ""
-        return "no Docker Engine version in the answer; envgen needs Docker Engine 25 or newer"
-    if major < MINIMUM_ENGINE:
-        return f"this Docker Engine is {release}; envgen needs version {MINIMUM_ENGINE} or newer"
+    needs = f"envgen needs Docker Engine {MINIMUM_ENGINE} or newer"
+    if "podman" in str(version.get("Components")).lower():
+        return f"this is Podman {release}, which has no BuildKit; {needs}"
+    api = [whole_number(part) or 0 for part in str(version.get("ApiVersion", "")).split(".")]
+    if api < MINIMUM_API:
+        return f"this Docker Engine is {release or 'of no version'}; {needs}"
     return ""
-
-
-def _time(value: Any) -> str:
-    """A time; "" for the year 1, which Go writes where there is none."""
-    return "" if value is None or str(value).startswith("0001-") else str(value)
 
 
 def texts(labels: Any) -> dict[str, str]:
     """The engine's labels, or null, as a mapping."""
     return {name: str(value) for name, value in (labels or {}).items()}
-
-
-def _environment(pairs: Any) -> dict[str, str]:
-    return dict(pair.partition("=")[::2] for pair in pairs or () if isinstance(pair, str))
 
 
 def _mount(document: Mapping[str, Any]) -> ContainerMount:
@@ -405,8 +418,7 @@ def _mount(document: Mapping[str, Any]) -> ContainerMount:
     )
 
 
-def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:
-    bound = (document.get("NetworkSettings") or {}).get("Ports") or {}
+def _ports(bound: Mapping[str, Any]) -> tuple[Port, ...]:
     ports = []
     for inside, bindings in bound.items():
         number, _, protocol = inside.partition("/")

@@ -209,7 +209,7 @@ def test_something_else_than_an_engine(tmp_path: Path, answer: bytes, sentence: 
 def test_an_engine_that_names_no_version_of_its_api(tmp_path: Path) -> None:
     def serve(client: socket.socket) -> None:
         greeting = b"GET /version " in client.recv(1 << 16)
-        client.sendall(http({"Version": "28.5.2"} if greeting else []))
+        client.sendall(http({"Version": "28.5.2", "ApiVersion": "1.51"} if greeting else []))
 
     with server(serve, tmp_path / "s") as host:
         assert connect({"DOCKER_HOST": host}).containers() == ()

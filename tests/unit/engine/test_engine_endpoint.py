@@ -138,13 +138,15 @@ def test_the_version_of_a_plugin(
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [
-        ({"Version": "28.5.2+dfsg4"}, ""),
-        ({"Version": "25.0.0"}, ""),
-        ({"Version": "24.0.9"}, "this Docker Engine is 24.0.9; envgen needs"),
-        ({"Version": "20.10.24+dfsg1"}, "this Docker Engine is 20.10.24+dfsg1; envgen needs version 25 or newer"),
+        ({"Version": "28.5.2+dfsg4", "ApiVersion": "1.51"}, ""),
+        ({"Version": "25.0.0", "ApiVersion": "1.44"}, ""),
+        (
+            {"Version": "24.0.9", "ApiVersion": "1.43"},
+            "this Docker Engine is 24.0.9; envgen needs Docker Engine 25 or newer",
+        ),
         ({"Version": "dev", "ApiVersion": "1.52"}, ""),
-        ({"Version": "dev", "ApiVersion": "1.43"}, "no Docker Engine version"),
-        ({}, "no Docker Engine version"),
+        ({"Version": "dev", "ApiVersion": "1.43"}, "this Docker Engine is dev"),
+        ({}, "this Docker Engine is of no version"),
         (
             {"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]},
             "this is Podman 5.4.2, which has no BuildKit",
