@@ -1,8 +1,8 @@
-"""Compose files from a profile; settings of all services are written once, with an anchor."""
+"""What compose.yaml.j2 prints of a profile; settings of all services stand there once, with an anchor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from envgen.engine.values import SERVER
@@ -12,21 +12,11 @@ from envgen.profile.service import Health, Service
 from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
-from envgen.render.quote import MERGE, Interpolated, compose_text, compose_variable
+from envgen.render.quote import Interpolated, compose_variable, render
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-STOP_GRACE = "30s"
-# 100 MiB hold a week of a request each second.
-LOGGING = {"driver": "json-file", "options": {"max-size": "100m", "max-file": "3"}}
 OFFLINE = "HF_HUB_OFFLINE"
 CLUSTER_PARTS = ("head", "worker", "rdma")
-_PARTS = (
-    "Add it with a second -f. head: rank 0, which has the API; worker: all other ranks, which have no API;",
-    "rdma: for machines with RDMA devices, besides one of the other two.",
-)
-VARIANT = "dev.envgen.variant"
-# NVLink SHARP. Machines that share memory have no NVLink, and NCCL 2.30 hung there while a model
-# loaded (github.com/NVIDIA/nccl/issues/2167).
 NVLS = "NCCL_NVLS_ENABLE"
 Block = dict[str, Any]
 
@@ -37,47 +27,14 @@ def compose_files(profile: Profile, key: str = "", *, is_locked: bool = True) ->
 
     ``key``: the namespace of FlashInfer's cache.
     """
-    files = {profile.compose_file: compose_text(_head(profile, is_locked), _document(profile, key))}
+    document = {**_document(profile, key), "is_locked": is_locked}
+    files = {profile.compose_file: render("compose.yaml.j2", document)}
     for name, service in profile.services.items():
         if service.cluster is not None:
-            head = [
-                f"{names.WRITTEN}: additions to {profile.compose_file} on a machine of a cluster.",
-                *_PARTS,
-            ]
             for part in CLUSTER_PARTS:
-                added = {"services": {name: _rank(profile, service, part)}}
-                files[cluster_file(profile, name, part)] = compose_text(head, added)
+                text = render("cluster.yaml.j2", _rank(profile, name, part))
+                files[cluster_file(profile, name, part)] = text
     return files
-
-
-def _head(profile: Profile, is_locked: bool) -> Iterable[str]:
-    file = f"-f {profile.compose_file}"
-    yield f"{names.WRITTEN} from profile {profile.name}. Edits here are lost: change the project file."
-    if not is_locked:
-        yield names.NOT_LOCKED
-    yield ""
-    yield "Without envgen, in the project folder:"
-    if any(profile.user_of(name) == "host" for name in profile.services):
-        yield "  export ENVGEN_UID=$(id -u) ENVGEN_GID=$(id -g)         # else they run as root"
-    if profile.only_reads_weights:
-        models = [service.model for service in profile.services.values() if service.model]
-        for model in dict.fromkeys(models):
-            words = f"  hf download {model.repo} --revision {model.revision}"
-            yield words.removesuffix(" --revision main").ljust(60) + "# or `envgen model pull`"
-    yield f"  docker compose {file} build"
-    started = _started(profile)
-    others = [name for name in profile.services if name != _started(profile)]
-    if profile.mounted_sources:
-        yield f"  docker compose {file} run --rm {started} envgen-install   # once: installs the checkouts"
-    yield f"  docker compose {file} up -d".ljust(60) + f"# {started}"
-    yield from (f"  docker compose {file} up -d {name}" for name in others[:1])
-    if profile.compose is not None:
-        yield f"  and your own file, last:  -f {own_path(profile.compose.path)}"
-    yield f"  docker compose {file} --profile '*' down"
-    yield "ENVGEN_... variables hold what differs between machines; each has a default where one is possible."
-    yield "Variables below x-env-passed come from the shell that starts a service; they are never stored."
-    if all(service.restart == "no" for service in profile.services.values()):
-        yield "There is no `restart:`: a server that failed stays down, for its log; the key `restart` changes that."
 
 
 def _started(profile: Profile) -> str:
@@ -98,39 +55,19 @@ def cluster_file(profile: Profile, service: str, part: str) -> str:
     return f"compose/{profile.name}.{service}.{part}.yaml"
 
 
-def _rank(profile: Profile, service: Service, part: str) -> Block:
+def _rank(profile: Profile, name: str, part: str) -> Block:
     """The settings of one rank besides the service's own. Facts about a machine are variables."""
-
-    def fact(name: str, reason: str) -> Interpolated:
-        return compose_variable(name, None, reason=reason)
-
-    if part == "rdma":
-        return {
-            "devices": ["/dev/infiniband"],
-            "cap_add": ["IPC_LOCK"],  # RDMA pins memory
-            "ulimits": {"memlock": {"soft": -1, "hard": -1}},
-            "environment": {"NCCL_IB_HCA": fact(names.NODE_RDMA, "this machine's RDMA devices")},
-        }
-    rank = fact(names.NODE_RANK, "this machine's rank: 0 for the head")
-    master = fact(names.HEAD_ADDRESS, "the head's address on the cable")
-    interface = fact(names.NODE_INTERFACE, "the interface of that address")
-    own_nvls = NVLS in service.env or any(NVLS in group for group in profile.env.values())
-    words = server_words(service, rank, master, leads=part == "head")
+    service = profile.services[name]
+    rank = compose_variable(names.NODE_RANK, None, reason="this machine's rank: 0 for the head")
+    master = compose_variable(names.HEAD_ADDRESS, None, reason="the head's address on the cable")
+    is_set = NVLS in service.env or any(NVLS in group for group in profile.env.values())
     return {
-        "command": [SERVER, *words],
-        "network_mode": "host",
-        "environment": {
-            # Without it vLLM uses the interface of the default route.
-            "VLLM_HOST_IP": fact(names.NODE_ADDRESS, "this machine's address on the cable"),
-            "GLOO_SOCKET_IFNAME": interface,
-            "NCCL_SOCKET_IFNAME": interface,
-            # So that the log shows whether NCCL uses RDMA (NET/IB) or TCP (NET/Socket).
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,NET",
-            **({NVLS: "0"} if profile.cuda.arch_list.shares_memory and not own_nvls else {}),
-        },
-        **({"healthcheck": {"disable": True}} if part == "worker" else {}),
-        "labels": {"dev.envgen.cluster": part},
+        "written": names.WRITTEN,
+        "file": profile.compose_file,
+        "name": name,
+        "part": part,
+        "command": [SERVER, *server_words(service, rank, master, leads=part == "head")],
+        "turns_nvls_off": profile.cuda.arch_list.shares_memory and not is_set,
     }
 
 
@@ -155,101 +92,70 @@ def server_words(service: Service, rank: str, master: str, *, leads: bool) -> li
     return words if leads else [*words, "--headless"]
 
 
-def _filled(block: Block) -> Block:
-    """``block`` without None and []."""
-    return {key: value for key, value in block.items() if value is not None and value != []}
-
-
 def _document(profile: Profile, key: str) -> Block:
-    user_env = next(
-        (env for name in profile.services if (env := names.user_env(profile, name))), None
-    )
+    """What the template prints."""
+    services = profile.services
+    started = _started(profile)
+    others = [name for name in services if name != started]
+    fetched = [one.model for one in services.values() if profile.only_reads_weights]
     # Without a number ninja starts all, and compile-gate decides. Never empty: vLLM's setup.py
     # reads a number.
-    jobs = compose_variable(
-        names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.ALL_JOBS)
-    )
+    jobs = str(profile.build.max_jobs.count or names.ALL_JOBS)
     # One for all services, unless one of them has its own.
-    floors = {names.memory_floor(profile, name) for name in profile.services}
-    guard = _floor(floors.pop()) if len(floors) == 1 else {}
-    blocks: dict[str, Block] = {
-        "service": _common(profile, key),
-        "env-derived": {"MAX_JOBS": jobs, **guard, **names.service_env(profile)},
-        "env-passed": dict.fromkeys((*profile.secrets, *PROXY)),
-        **({"user": user_env} if user_env else {}),
-        **{f"env-{name}": dict(group) for name, group in profile.env.items()},
-    }
-    volumes: Block = (
-        {"overlay": {"name": names.overlay_volume(profile)}} if profile.mounted_sources else {}
-    )
+    floors = {names.memory_floor(profile, name) for name in services}
+    floor = _floor(*floors) if len(floors) == 1 else ""
+    users = (names.user_env(profile, name) for name in services)
+    volumes = dict[str, str]()
     for name, cache in profile.caches.items():
         if cache.host is None:
-            volumes[f"cache-{name}"] = {"name": volume_of(profile, name, key)}
-    return _filled(
-        {
-            "name": profile.compose_name,
-            **{f"x-{name}": block for name, block in blocks.items()},
-            "services": {name: _service(profile, name, key, blocks) for name in profile.services},
-            "volumes": volumes or None,
-            "secrets": _secrets(profile) or None,
-        }
-    )
-
-
-def _floor(floor: str) -> Block:
-    """The variable of memory-guard; {} without it."""
-    name = names.FLOOR_VARIABLE
-    return {name: compose_variable(name, floor)} if floor else {}
-
-
-def _common(profile: Profile, key: str) -> Block:
-    """The settings of all services."""
-    platform = profile.base.platform.value if profile.base.platform else None
-    shm = profile.shm_size if profile.ipc != "host" else None
+            volumes[f"cache-{name}"] = volume_of(profile, name, key)
     wheels = profile.build.wheelhouse
-    wheelhouse = (
-        {"wheelhouse": _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels")}
-        if wheels
-        else None
-    )
-    return _filled(
-        {
-            "image": profile.image_name,
-            "platform": platform,
-            "build": _filled(
-                {
-                    "context": "..",
-                    "dockerfile": profile.dockerfile,
-                    "platforms": [platform] if platform else None,
-                    "args": list(PROXY),
-                    "additional_contexts": wheelhouse,
-                    "secrets": list(_secrets(profile)),
-                }
-            ),
-            "init": True,
-            "ipc": profile.ipc,
-            "shm_size": str(shm.bytes) if shm else None,
-            "ulimits": {
-                name: {"soft": limit, "hard": limit} for name, limit in profile.ulimits.items()
-            }
-            or None,
-            "working_dir": profile.working_dir.path,
-            "stop_grace_period": STOP_GRACE,
-            "logging": LOGGING,
-            "deploy": _GPUS.get(written_mode(profile)),
-            "volumes": _volumes(profile, key),
-        }
-    )
+    return {
+        "profile": profile,
+        "key": key,
+        "written": names.WRITTEN,
+        "not_locked": names.NOT_LOCKED,
+        "proxy": PROXY,
+        "started": started,
+        "another": "".join(others[:1]),
+        "fetched": dict.fromkeys(filter(None, fetched)),
+        "mounted": profile.mounted_sources,
+        "own_file": own_path(profile.compose.path) if profile.compose else "",
+        "runs_as_host": any(profile.user_of(name) == "host" for name in services),
+        "never_restarts": all(service.restart == "no" for service in services.values()),
+        "platform": profile.base.platform.value if profile.base.platform else "",
+        "wheelhouse": wheels and _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels"),
+        "secrets": _secrets(profile),
+        "devices": _devices(written_mode(profile)),
+        "volumes": _volumes(profile, key),
+        "jobs": compose_variable(names.JOBS_VARIABLE, jobs),
+        "floor": floor,
+        "derived": names.service_env(profile),
+        "passed": dict.fromkeys((*profile.secrets, *PROXY)),
+        "user_env": next(filter(None, users), {}),
+        "groups": {name: group for name, group in profile.env.items() if group},
+        "services": [_service(profile, name, key, floor) for name in services],
+        "overlay": names.overlay_volume(profile) if profile.mounted_sources else "",
+        "cache_volumes": volumes,
+    }
 
 
-def _devices(**device: Any) -> Block:
-    return {"resources": {"reservations": {"devices": [{**device, "capabilities": ["gpu"]}]}}}
+def _floor(floor: str) -> str:
+    """The value of memory-guard's variable; "" without it."""
+    return compose_variable(names.FLOOR_VARIABLE, floor) if floor else ""
 
 
-_GPUS = {
-    GpuMode.ALL: _devices(driver="nvidia", count="all"),
-    GpuMode.CDI: _devices(driver="cdi", device_ids=["nvidia.com/gpu=all"]),
-}
+def _devices(mode: GpuMode, ids: Sequence[object] | None = None) -> list[Block]:
+    """The devices of a service for an engine of this kind. ``ids``: the GPUs that it names."""
+    capabilities = ["gpu"]
+    if mode not in (GpuMode.ALL, GpuMode.CDI) or ids == ():
+        return []
+    if mode is GpuMode.CDI:
+        named = [f"nvidia.com/gpu={one}" for one in ids or ("all",)]
+        return [{"driver": "cdi", "device_ids": named, "capabilities": capabilities}]
+    if ids is None:
+        return [{"driver": "nvidia", "count": "all", "capabilities": capabilities}]
+    return [{"driver": "nvidia", "device_ids": list(map(str, ids)), "capabilities": capabilities}]
 
 
 def written_mode(profile: Profile) -> GpuMode:
@@ -261,8 +167,7 @@ def written_mode(profile: Profile) -> GpuMode:
 
 def gpu_devices(service: Service, mode: GpuMode) -> list[Block]:
     """The value of `deploy.resources.reservations.devices` of a service for an engine of this kind."""
-    deploy = _deploy(service, mode) if service.gpu is not None else _GPUS.get(mode)
-    return list(deploy["resources"]["reservations"]["devices"]) if deploy else []
+    return _devices(mode, service.gpu)
 
 
 def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interpolated:
@@ -298,8 +203,10 @@ def _bind(
     source: str, target: ContainerPath, *, read_only: bool = False, create: bool = False
 ) -> Block:
     """``create``: create a missing folder on the host."""
-    made = {"type": "bind", "source": source, "target": target.path, "read_only": read_only or None}
-    return _filled({**made, "bind": {"create_host_path": create}})
+    made: Block = {"type": "bind", "source": source, "target": target.path}
+    if read_only:
+        made["read_only"] = True
+    return {**made, "bind": {"create_host_path": create}}
 
 
 def _volume(name: str, target: str) -> Block:
@@ -352,66 +259,33 @@ def _mounts(service: str, described: Service) -> list[Block]:
 
 def _deploy(service: Service, mode: GpuMode) -> Block | None:
     """Compose's `deploy` for the GPUs that a service names; None where it names none."""
-    if service.gpu is None or mode not in _GPUS:
+    if service.gpu is None or mode is GpuMode.NONE:
         return None
-    driver, prefix = ("nvidia", "") if mode is GpuMode.ALL else ("cdi", "nvidia.com/gpu=")
-    return (
-        _devices(driver=driver, device_ids=[f"{prefix}{one}" for one in service.gpu])
-        if service.gpu
-        else {}
-    )
+    devices = _devices(mode, service.gpu)
+    return {"resources": {"reservations": {"devices": devices}}} if devices else {}
 
 
-def _service(profile: Profile, name: str, key: str, blocks: Mapping[str, Block]) -> Block:
+def _service(profile: Profile, name: str, key: str, shared_floor: str) -> Block:
     service = profile.services[name]
-    # In a YAML merge the first of a list wins, so the strongest group comes first.
-    user = ["user"] if names.user_env(profile, name) else []
-    merged = [
-        *(f"env-{group}" for group in reversed(list(profile.env))),
-        *user,
-        "env-derived",
-        "env-passed",
-    ]
     # `up` starts it only with all weights, and then without the hub.
     asks_hub = service.model is None or OFFLINE in service.env
     offline = "1" if profile.only_reads_weights else "0"
-    floor = names.memory_floor(profile, name)
     is_user = profile.user_of(name) not in ("", "root")
-    drops = profile.mode is Mode.PRODUCTION and service.serves and is_user
-    return _filled(
-        {
-            MERGE: blocks["service"],
-            # One service starts when none is named; `up NAME` starts exactly that one.
-            "profiles": [name] if name != _started(profile) else None,
-            "command": [*([SERVER] if service.serves else []), *service.argv],
-            "environment": {
-                MERGE: [blocks[block] for block in merged],
-                **(
-                    {} if asks_hub else {OFFLINE: compose_variable(names.OFFLINE_VARIABLE, offline)}
-                ),
-                **({} if names.FLOOR_VARIABLE in blocks["env-derived"] else _floor(floor)),
-                **service.env,
-            },
-            "working_dir": service.working_dir and service.working_dir.path,
-            "user": _user(profile, name),
-            "group_add": ["0"] if is_user else None,
-            "security_opt": ["no-new-privileges"] if service.serves else None,
-            "cap_drop": ["ALL"] if drops else None,
-            "stdin_open": service.interactive or None,
-            "tty": service.interactive or None,
-            "ports": [str(port) for port in service.ports],
-            "restart": service.restart if service.restart != "no" else None,
-            "labels": {VARIANT: profile.variant} if profile.variant else None,
-            "network_mode": service.network,
-            "shm_size": service.shm_size and str(service.shm_size.bytes),
-            "deploy": _deploy(service, written_mode(profile)),
-            # The whole list, where it has mounts of its own.
-            "volumes": [*_volumes(profile, key), *_mounts(name, service)]
-            if service.mounts
-            else None,
-            "healthcheck": _health(service, service.health) if service.health else None,
-        }
-    )
+    # The whole list, where it has mounts of its own.
+    volumes = [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else []
+    return {
+        "name": name,
+        "described": service,
+        "command": [*([SERVER] if service.serves else []), *service.argv],
+        "offline": "" if asks_hub else compose_variable(names.OFFLINE_VARIABLE, offline),
+        "floor": "" if shared_floor else _floor(names.memory_floor(profile, name)),
+        "user": _user(profile, name),
+        "is_user": is_user,
+        "drops": profile.mode is Mode.PRODUCTION and service.serves and is_user,
+        "deploy": _deploy(service, written_mode(profile)),
+        "volumes": volumes,
+        "health": ["CMD", *health_words(service, service.health)] if service.health else [],
+    }
 
 
 def _user(profile: Profile, service: str) -> str | None:
@@ -439,13 +313,3 @@ def health_words(service: Service, health: Health) -> list[str]:
         if health.wedged == "restart":
             words += ["--wedged", "restart"]
     return words
-
-
-def _health(service: Service, health: Health) -> Block:
-    return {
-        "test": ["CMD", *health_words(service, health)],
-        "interval": str(health.interval),
-        "timeout": str(health.timeout),
-        "retries": health.retries,
-        "start_period": str(health.start_period),
-    }

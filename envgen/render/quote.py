@@ -172,7 +172,13 @@ def comment(text: str) -> Quoted:
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
-class Quoting(yaml.SafeDumper):
+class Interpolated(str):
+    """Text in Compose's own language: ``${NAME:-default}``. In all other text of a Compose file a
+    dollar is doubled.
+    """
+
+
+class _Composing(yaml.SafeDumper):
     """Writes YAML that every parser reads alike: quotes all text that is not plainly a word, such
     as 1e3.
     """
@@ -186,108 +192,18 @@ class Quoting(yaml.SafeDumper):
         return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
 
 
-Quoting.add_representer(str, Quoting.text)
-
-
-class Interpolated(str):
-    """Text in Compose's own language: ``${NAME:-default}``. In all other text of a Compose file a
-    dollar is doubled.
-    """
-
-
-class _Merge(str):
-    pass
-
-
-MERGE = _Merge("<<")  # YAML's merge key; of several mappings the first wins
-
-
-class _Composing(Quoting):
-    """Writes values below a top key ``x-NAME`` with the anchor NAME, and as its alias in other
-    places.
-    """
-
-    ignore_aliases = yaml.SafeDumper.ignore_aliases
-
-    def serialize(self, node: Any) -> None:
-        self.names = {id(value): key.value.removeprefix("x-") for key, value in node.value}
-        for _, value in node.value:
-            for child in _children(value):
-                self._on_one_line(child)
-        super().serialize(node)
-
-    def _on_one_line(self, node: Any) -> int:
-        """Write short lists and mappings on one line. Returns the length of a node, LONG where it
-        has several lines.
-        """
-        if isinstance(node, yaml.ScalarNode):
-            quotes = 2 if node.style else 0
-            return len(node.value) + quotes
-        if id(node) in self.names:
-            return len(self.names[id(node)]) + 1
-        length = 0
-        for child in _children(node):
-            length += self._on_one_line(child) + 2
-        if isinstance(node, yaml.SequenceNode):
-            is_check = bool(node.value) and node.value[0].value == "CMD"
-            node.flow_style = is_check or length < LONG
-        else:
-            keys = [key.value for key, _ in node.value]
-            length += sum(len(key) + 2 for key in keys)
-            node.flow_style = length < LONG and not {"environment", "<<"}.intersection(keys)
-        return min(length, LONG) if node.flow_style else LONG
-
-    def generate_anchor(self, node: Any) -> str:
-        return str(self.names[id(node)])
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-
-LONG = 90  # characters
-
-
-def _children(node: Any) -> list[Any]:
-    """The values of a mapping or list."""
-    if isinstance(node, yaml.MappingNode):
-        return [value for _, value in node.value]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
-
-
 _Composing.add_representer(
     str, lambda self, text: self.text(_text(text, "a Compose file").replace("$", "$$"))
 )
-_Composing.add_representer(Interpolated, Quoting.text)
-_Composing.add_representer(
-    type(None), lambda self, _none: self.represent_scalar("tag:yaml.org,2002:null", "")
-)
-_Composing.add_representer(
-    _Merge, lambda self, key: self.represent_scalar("tag:yaml.org,2002:merge", key)
-)
+_Composing.add_representer(Interpolated, _Composing.text)
 
 
-# Above lines that raise a question.
-NOTES = {
-    r"MAX_JOBS: ": "Upper limit; compile-gate decides when each compiler starts.",
-    r"ENVGEN_MEMORY_FLOOR: .*:-auto:": "memory-guard ends the server below this part of the machine's memory, "
-    "which --gpu-memory-utilization leaves to others.",
-    r"overlay: \{name: ": "The digits stand for base image, Python and the set of checkouts: with others, a new volume.",
-    r"cache-flashinfer: \{name: \S+-[0-9a-f]{12}\}": "The digits stand for all that FlashInfer's modules depend on: "
-    "base image, FlashInfer, archs and patches.",
-}
-
-
-def compose_text(head: Iterable[str], document: Mapping[str, Any]) -> str:
-    """A Compose file, ASCII only, with the lines ``head`` as a comment; a blank line before each
-    part.
-    """
-    written = yaml.dump(
-        document, Dumper=_Composing, sort_keys=False, allow_unicode=False, width=10**6
+def compose_value(value: object) -> Quoted:
+    """A value of a Compose file on one line, in ASCII."""
+    text = yaml.dump(
+        value, Dumper=_Composing, default_flow_style=True, sort_keys=False, width=10**6
     )
-    lines = "".join(f"# {comment(line)}".rstrip() + "\n" for line in head)
-    for line, note in NOTES.items():
-        written = re.sub(rf"(?m)^( +)(?={line})", rf"\1# {note}\n\1", written)
-    return lines + re.sub(r"(?m)^(?=(x-[^ ]*|services|volumes|secrets):)", "\n", written)
+    return Quoted(text.removesuffix("\n").removesuffix("\n..."))
 
 
 def compose_variable(
@@ -352,6 +268,7 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
     "docker_copy": docker_copy,
     "checksum": checksum,
     "json": as_json,
+    "yaml": compose_value,
     "image": image_ref,
     "name": identifier,
     "comment": comment,

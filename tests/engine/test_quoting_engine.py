@@ -122,7 +122,7 @@ def test_compose_hands_every_string_to_the_container(tmp_path: Path, image: str)
         "environment": {f"V{n}": value for n, value in enumerate(values)},
         "labels": {f"l{n}": value for n, value in enumerate(values)},
     }
-    file.write_text(quote.compose_text([], {"name": project, "services": {"no": service}}), encoding="utf-8")
+    file.write_text(quote.compose_value({"name": project, "services": {"no": service}}), encoding="utf-8")
     docker("compose", "-f", str(file), "config", "-q")
     try:
         docker("compose", "-f", str(file), "create", "--quiet-pull")
@@ -146,7 +146,7 @@ def test_defaults_of_compose_variables_are_what_was_written(tmp_path: Path) -> N
         except ValueError:
             assert any(char in value for char in "${}"), value
     service = {"image": "a", "environment": {f"V{n}": text for n, (_, text) in enumerate(accepted)}}
-    (tmp_path / "compose.yaml").write_text(quote.compose_text([], {"services": {"a": service}}), encoding="utf-8")
+    (tmp_path / "compose.yaml").write_text(quote.compose_value({"services": {"a": service}}), encoding="utf-8")
     shown = json.loads(docker("compose", "-f", str(tmp_path / "compose.yaml"), "config", "--format", "json"))
     assert len(accepted) > 100
     assert shown["services"]["a"]["environment"] == {f"V{n}": value for n, (value, _) in enumerate(accepted)}

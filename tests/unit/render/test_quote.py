@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +20,7 @@ LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n
 
 @given(TEXT.filter(lambda text: "\0" not in text))
 def test_text_in_a_compose_file_has_no_dollar_that_compose_would_expand(text: str) -> None:
-    written = quote.compose_text([text], {"services": {"a": [text, {"b": text}]}})
+    written = quote.compose_value({"services": {"a": [text, {"b": text}]}})
     first, read = yaml.safe_load(written)["services"]["a"]
     assert written.isascii() and read == {"b": first}
     assert "$" not in first.replace("$$", "")
@@ -32,15 +31,12 @@ def test_text_in_a_compose_file_has_no_dollar_that_compose_would_expand(text: st
     "word", ["y", "n", "yes", "no", "No", "on", "off", "true", "false", "null", "1", "0x1", "~", "<<"]
 )
 def test_text_that_is_something_else_to_yaml_is_quoted(word: str) -> None:
-    assert quote.compose_text([], {word: word, "b": None}) == f'"{word}": "{word}"\nb:\n'
+    assert quote.compose_value({word: [word]}) == f'{{"{word}": ["{word}"]}}'
+    assert quote.compose_value(word) == f'"{word}"'
 
 
-def test_a_mapping_in_two_places_is_an_anchor_and_an_alias() -> None:
-    one, other = {"A": "1"}, {"B": quote.Interpolated("${B:-2}")}
-    document = {"x-one": one, "x-other": other, "services": {"s": {quote.MERGE: [one, other], "C": "$3"}}}
-    written = quote.compose_text(["head"], document)
-    assert written.startswith('# head\n\nx-one: &one\n  A: "1"\n\nx-other: &other\n')
-    assert yaml.safe_load(written)["services"] == {"s": {"A": "1", "B": "${B:-2}", "C": "$$3"}}
+def test_a_variable_of_compose_s_stays_one() -> None:
+    assert quote.compose_value([quote.Interpolated("${B:-2}"), "$3", 4]) == '["${B:-2}", "$$3", 4]'
 
 
 @given(LINE)
@@ -80,10 +76,8 @@ def test_defaults_of_variables_are_plain_or_refused(text: str) -> None:
 
 
 def composed(text: str) -> str:
-    return quote.compose_text([], {"a": text})
+    return quote.compose_value({"a": text})
 
-
-SHARED = {"a": "y" * quote.LONG}
 
 REFUSED = [
     (quote.docker_value, "a\nb", "line break"),
@@ -146,42 +140,6 @@ def test_prepended_values_end_with_the_variable_itself() -> None:
 @pytest.mark.parametrize("function", [quote.docker_value, quote.shell_word, quote.comment])
 def test_all_of_them_mark_their_results(function) -> None:  # type: ignore[no-untyped-def]
     assert isinstance(function("a b"), Quoted)
-
-
-def test_what_is_short_stands_on_one_line() -> None:
-    """A check, too, whatever its length; what has an anchor counts as the alias that stands for it."""
-    long, shared = "x" * quote.LONG, {"a": "y" * quote.LONG}
-    parts = {"short": ["a", "b"], "list": [long], "check": ["CMD", long], "map": {"k": "v"}, "alias": {"k": shared}}
-    written = quote.compose_text([], {"x-one": shared, "services": parts})
-    for line in ("  short: [a, b]", f"  check: [CMD, {long}]", "  map: {k: v}", "  alias: {k: *one}"):
-        assert line in written.splitlines()
-    assert f"  list:\n    - {long}\n" in written
-
-
-@pytest.mark.parametrize(
-    ("node", "extra"),
-    [
-        (lambda word: [word], 2),
-        (lambda word: [word, "b"], 5),
-        (lambda word: {"k": word}, 5),
-        (lambda word: {"key": word, "l": "b"}, 13),
-        (lambda word: {"k": [word]}, 7),
-        (lambda word: [[word], SHARED], 10),
-        (lambda word: [word, "off"], 9),  # with its quotes
-    ],
-)
-def test_how_much_stands_on_one_line(node: Any, extra: int) -> None:
-    """``extra``: what its brackets, commas and other words add to one word."""
-    for length, is_one in ((quote.LONG - extra - 1, True), (quote.LONG - extra, False)):
-        written = quote.compose_text([], {"x-one": SHARED, "services": {"s": node("x" * length)}})
-        (line,) = (line for line in written.splitlines() if line.startswith("  s:"))
-        assert (line != "  s:") is is_one
-
-
-@pytest.mark.parametrize(("key", "is_one"), [("ports", True), ("environment", False)])
-def test_variables_stand_on_lines_of_their_own(key: str, is_one: bool) -> None:
-    written = quote.compose_text([], {"services": {"s": {key: {"A": "b"}}}})
-    assert (f"s: {{{key}: {{A: b}}}}" in written) is is_one
 
 
 def test_the_places_of_a_copy_are_json_where_docker_would_read_more_in_them() -> None:
