@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from envgen import files
 from envgen.engine import process
 from envgen.errors import EngineError
+from envgen.redact import without_login
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 # Docker's own search path after the user's folder (cli/cli-plugins/manager).
@@ -230,6 +230,13 @@ _OPTIONS = (
 )
 
 
+# No part begins with a dash, which ssh would take for an option; the host may be one of ~/.ssh/config.
+_ADDRESS = re.compile(
+    r"ssh://((?P<user>\w[\w.+-]*)@)?(?P<host>\w[\w.-]*|\[[0-9a-fA-F:]+\])(:(?P<port>[0-9]{1,5}))?"
+    r"(?P<socket>/[^\x00-\x20\x7f:?#]+)?/?"
+)
+
+
 @dataclass(frozen=True)
 class SshAddress:
     """``ssh://[user@]host[:port][/socket]``, as Docker writes it."""
@@ -242,29 +249,16 @@ class SshAddress:
     @classmethod
     def parse(cls, text: str) -> SshAddress:
         """Raises EngineError, for what ssh would read as an option and for passwords, too."""
-        try:
-            parts = urlsplit(text)
-            port = parts.port or 0
-        except ValueError:
-            raise _bad(text, "is not an address") from None
-        host = unquote(parts.hostname or "")
-        user = unquote(parts.username or "")
-        # urlsplit makes host names lower case; the names in ~/.ssh/config are not.
-        match = re.search(re.escape(host), text, re.IGNORECASE) if host else None
-        host = match[0] if match else host
-        if not host:
-            raise _bad(text, "names no host")
-        if parts.password is not None:
+        match = _ADDRESS.fullmatch(text)
+        port = int(match["port"] or 0) if match else 0
+        if match is None or port > 65535:
             raise EngineError(
-                "a password in an ssh:// address is not supported", hint="use a key and ssh-agent"
+                f"the engine's address {without_login(text)!r} is none that ssh takes",
+                hint="write ssh://user@host or ssh://host:port; ssh-agent has the key",
             )
-        for what, value in (("host", host), ("user", user)):
-            if value.startswith("-") or re.search(r"[\x00-\x20\x7f]", value):
-                raise _bad(text, f"has an invalid {what}: {value!r}")
-        path = unquote(parts.path) if parts.path not in ("", "/") else REMOTE_SOCKET
-        if parts.query or parts.fragment or re.search(r"[\x00-\x1f\x7f:]", path):
-            raise _bad(text, "has more than a user, a host, a port and the path of a socket")
-        return cls(host, user, port, path)
+        return cls(
+            match["host"].strip("[]"), match["user"] or "", port, match["socket"] or REMOTE_SOCKET
+        )
 
     def argv(self, forwarding: str) -> list[str]:
         """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts
@@ -280,12 +274,6 @@ class SshAddress:
         words = ["ssh", *(word for option in _OPTIONS for word in ("-o", option))]
         words += ["-p", str(self.port)] if self.port else []
         return words + (["-l", self.user] if self.user else [])
-
-
-def _bad(text: str, why: str) -> EngineError:
-    return EngineError(
-        f"the engine's address {text!r} {why}", hint="write ssh://user@host or ssh://host:port"
-    )
 
 
 class Forward:

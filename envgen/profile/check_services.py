@@ -7,7 +7,6 @@ vllm/engine/arg_utils.py:1470, vllm/config/parallel.py:600).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from envgen.logpattern import LogPattern
 from envgen.profile.bind import Path_
@@ -17,7 +16,6 @@ from envgen.profile.flags import RANKS, SHORT, VARIABLE, plain_name
 from envgen.profile.model import GpuMode
 from envgen.profile.service import Cluster, Service
 from envgen.profile.shape import HUB_REPO, matches
-from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 
 # Flags that envgen sets for each rank; vLLM has all of them from 0.11.2 on.
@@ -310,40 +308,19 @@ def _cluster_paths(section: BoundProfile, service: Service, cluster: Cluster) ->
 
 
 def _mounts(report: BoundProfile) -> None:
-    """Check that no mount hides envgen's programs, CUDA, a source, a cache or another mount."""
+    """Check that a place in a container has one thing: Docker mounts no two."""
     profile = report.profile
-    sources = [(f"the source {name}", source.mount) for name, source in report.sources("mount")]
-    held = [
-        ("envgen's programs", ContainerPath("/opt/envgen")),
-        ("CUDA", profile.cuda.HOME),
-    ]
-    if profile.tiktoken.encodings:
-        held.append(("the vocabulary files", profile.tiktoken.FOLDER))
-    paths: dict[object, str] = {}
+    taken: dict[object, str] = {
+        source.mount: f"the mount of the source {name}" for name, source in report.sources("mount")
+    }
     for name, cache in profile.caches.items():
         section = report.at("caches", name)
-        section.once(paths, cache.path, name, "path", "the path of the cache {}")
-        _hides(section, cache.path, [*sources, *held])
-        for what, place in sources:
-            if place.is_parent_of(cache.path):
-                section.problem(
-                    "path", f"{cache.path} is inside {what} at {place}", "name another folder"
-                )
+        section.once(taken, cache.path, f"the path of the cache {name}", "path", "{}")
         if cache.host is not None:
             section.host_path("host", cache.host)
-    held += [(f"the cache {name}", cache.path) for name, cache in profile.caches.items()]
     for name, service in profile.services.items():
-        used = [*sources, *held]
+        own = dict(taken)
         for key, mount in service.mounts.items():
             section = report.at("services", name, "mounts", key)
             section.host_path("host", mount.host)
-            _hides(section, mount.path, used)
-            used.append((f"the mount {key}", mount.path))
-
-
-def _hides(
-    section: BoundProfile, target: ContainerPath, held: Iterable[tuple[str, ContainerPath]]
-) -> None:
-    for what, place in held:
-        if target == place or target.is_parent_of(place):
-            section.problem("path", f"{target} would hide {what} at {place}", "name another folder")
+            section.once(own, mount.path, f"the path of the mount {key}", "path", "{}")

@@ -120,18 +120,14 @@ def _sources(report: BoundProfile) -> None:
                 "submodule_origins", "there are no submodules to replace", hint, at_key=True
             )
         _binaries(section, source)
-    # Two sources that claim the same thing, or one inside the other.
+    # Two sources that claim the same thing.
     sources = report.sources("mount", "package", "distribution")
     taken: dict[str, dict[object, str]] = {"mount": {}, "package": {}, "distribution": {}}
-    for position, (name, source) in enumerate(sources):
+    for name, source in sources:
         section = report.at("sources", name)
         names = (source.mount, source.package, canonicalize_name(source.distribution))
         for value, (key, owners) in zip(names, taken.items(), strict=True):
             section.once(owners, value, name, key, f"the {key} of {{}}")
-        for other, earlier in sources[:position]:
-            if source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
-                inner, outer = sorted((source.mount, earlier.mount), key=str, reverse=True)
-                section.problem("mount", f"{inner} is inside {outer} (sources {name} and {other})")
 
 
 def _binaries(section: BoundProfile, source: Source) -> None:

@@ -89,10 +89,6 @@ class ContainerPath:
     def __str__(self) -> str:
         return self.path
 
-    def is_parent_of(self, other: ContainerPath) -> bool:
-        """True when ``other`` is strictly below this folder."""
-        return other.path != self.path and other.path.startswith(self.path.rstrip("/") + "/")
-
 
 @dataclass(frozen=True)
 class HostPath:
