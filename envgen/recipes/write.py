@@ -252,53 +252,21 @@ def _scalar(text: str) -> str:
 
 
 def added(text: str, lines: str) -> str:
-    """The project file with the lines of a profile after its last profile, and the line ends of the
-    file.
-    """
-    place = _profiles(text)
-    if place is None:
-        raise RefusedError(
-            "`profiles` is not a block mapping with a profile in it",
-            hint="write the first one by hand",
-        )
-    _, end = place
-    at = text.find("\n", end)
-    before, after = (text, "") if at < 0 else (text[: at + 1], text[at + 1 :])
+    """The project file with the lines of a profile at its end, and the line ends of the file."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    new = ("" if before.endswith("\n") else "\n") + "\n" + lines
-    return before + new.replace("\n", newline) + after
+    gap = "\n" if text.endswith("\n") else "\n\n"
+    return text + (gap + lines).replace("\n", newline)
 
 
 def indent_of(text: str) -> int:
-    """The indentation of profiles."""
-    place = _profiles(text)
-    return place[0] if place else 2
-
-
-def _profiles(text: str) -> tuple[int, int] | None:
-    """(column of a profile's name, where the last value of `profiles` ends)."""
-    top = yaml.compose(text, yaml.BaseLoader)
-    if not isinstance(top, yaml.MappingNode):
-        return None
-    for key, value in top.value:
-        if key.value == "profiles":
-            is_block = isinstance(value, yaml.MappingNode) and not value.flow_style
-            if is_block and value.value:
-                return value.value[0][0].start_mark.column, _end(value)
-    return None
-
-
-def _end(node: yaml.Node) -> int:
-    """Where the last value of a block ends; the block's own end mark comes after the comments that
-    follow it.
+    """The indentation of the profiles at the end of a project file. RefusedError if something else
+    is there.
     """
-    if isinstance(node, yaml.ScalarNode) or (
-        isinstance(node, yaml.CollectionNode) and node.flow_style
-    ):
-        return node.end_mark.index - (
-            1 if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else 0
+    top: Any = yaml.compose(text, yaml.BaseLoader)
+    name, profiles = top.value[-1]
+    is_block = isinstance(profiles, yaml.MappingNode) and not profiles.flow_style
+    if name.value != "profiles" or not is_block or not profiles.value:
+        raise RefusedError(
+            "the file does not end with `profiles` as a block mapping", hint="move it there"
         )
-    children: list[yaml.Node] = []
-    for child in node.value:
-        children += child if isinstance(child, tuple) else (child,)
-    return max((_end(child) for child in children), default=node.end_mark.index)
+    return int(profiles.value[0][0].start_mark.column)

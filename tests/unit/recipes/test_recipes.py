@@ -153,10 +153,10 @@ def test_only_lines_are_added_and_nothing_without_a_yes(project: Path, capsys: p
     (project / "envgen.yaml").write_text(before + "# the end\n")
     assert main(["recipe", "add", "gpt-oss-20b", "--yes", "--name", "small"]) == 0
     after = (project / "envgen.yaml").read_text()
-    assert after.endswith("# the end\n")
-    start = after.index("\n  # Recipe gpt-oss-20b")
-    end = after.index("# the end")
-    assert after[:start] + after[end:] == before + "# the end\n"
+    assert after.startswith(before + "# the end\n\n  # Recipe gpt-oss-20b")
+    (project / "envgen.yaml").write_text(before + "x-last: 1\n")
+    assert main(["recipe", "add", "gpt-oss-20b", "--yes", "--name", "small"]) == 6
+    assert "does not end with `profiles`" in capsys.readouterr().err
 
 
 def test_a_project_file_that_is_a_link_to_elsewhere_is_not_written(
