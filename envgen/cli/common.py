@@ -41,6 +41,20 @@ class Count(click.IntRange):
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def flag(spellings: str, text: str) -> Callable[[F], F]:
+    """An option without a value, such as ``-y, --yes``. ``text``: its help."""
+    return click.option(*spellings.split(", "), is_flag=True, help=text)
+
+
+def option(spellings: str, metavar: str, text: str, **more: Any) -> Callable[[F], F]:
+    """An option with a value. ``more``: of click's."""
+    return click.option(*spellings.split(", "), metavar=metavar, help=text, **more)
+
+
+service_argument = click.argument("service", required=False)
+services_argument = click.argument("names", metavar="[SERVICE]...", nargs=-1)
+
+
 def project_options(function: F) -> F:
     """Add -f/--file, -p/--profile and --set; the command receives one ``session``."""
     return _with_session(function, "-f", "--file")
@@ -60,19 +74,17 @@ def _with_session(function: F, *file_names: str) -> F:
         metavar="FILE",
         help="The project file (default: envgen.yaml, searched upward).",
     )
-    @click.option(
-        "-p",
-        "--profile",
+    @option(
+        "-p, --profile",
+        "NAME",
+        "The profile (default: default_profile, or the first one).",
         envvar="ENVGEN_PROFILE",
-        metavar="NAME",
-        help="The profile (default: default_profile, or the first one).",
     )
-    @click.option(
-        "--set",
-        "sets",
+    @option(
+        "--set, sets",
+        "KEY=VALUE",
+        "Override one value, such as build.max_jobs=4 (repeatable).",
         multiple=True,
-        metavar="KEY=VALUE",
-        help="Override one value, such as build.max_jobs=4 (repeatable).",
     )
     @functools.wraps(function)
     def wrapper(
@@ -88,11 +100,11 @@ def _with_session(function: F, *file_names: str) -> F:
 def variant_option(function: F) -> F:
     """Add --variant, which becomes part of the ``session``; apply it below ``project_options``."""
 
-    @click.option(
+    @option(
         "--variant",
+        "NAME",
+        "Apply this variant of the profile (`envgen config` lists them), or several: a+b.",
         multiple=True,
-        metavar="NAME",
-        help="Apply this variant of the profile (`envgen config` lists them), or several: a+b.",
     )
     @functools.wraps(function)
     def wrapper(*args: Any, session: Session, variant: tuple[str, ...], **kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ from envgen.app.images import remember
 from envgen.app.provision import MissingInputs
 from envgen.app.session import Session
 from envgen.app.status import drift
-from envgen.cli.common import print_json, reporting, wants_json, warn_of_unused
+from envgen.cli.common import flag, print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import BuildResult
 from envgen.errors import BuildError, ExitCode
 from envgen.serve.ended import with_profile_named
@@ -26,10 +26,8 @@ SHOWN_LINES = 25  # of a step that failed
 
 @click.command()
 @reporting
-@click.option("--no-cache", is_flag=True, help="Run every step again, without BuildKit's cache.")
-@click.option(
-    "--unlocked", is_flag=True, help="Ignore envgen.lock; use the versions that are current now."
-)
+@flag("--no-cache", "Run every step again, without BuildKit's cache.")
+@flag("--unlocked", "Ignore envgen.lock; use the versions that are current now.")
 def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     """Render a profile, then build its image with BuildKit.
 

@@ -13,7 +13,7 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
-from envgen.cli.common import Count, answer, confirm, reporting
+from envgen.cli.common import Count, answer, confirm, flag, option, reporting
 from envgen.errors import NotFoundError, UsageError
 from envgen.jitcache.place import make_query, unlisted
 from envgen.jitcache.service import JitCache
@@ -22,20 +22,14 @@ from envgen.text import progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
-dry_run_option = click.option(
-    "-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing."
-)
+dry_run_option = flag("-n, --dry-run", "Show what would be removed; change nothing.")
 
 
 def filter_options(function: F) -> F:
     """Add --version and --arch."""
-    version = click.option(
-        "--version", "version", metavar="V", help="Only this version, as `cache list` shows it."
-    )
-    arch = click.option(
-        "--arch",
-        metavar="A",
-        help="Only this architecture, such as 12.1a; `none`: modules without one.",
+    version = option("--version, version", "V", "Only this version, as `cache list` shows it.")
+    arch = option(
+        "--arch", "A", "Only this architecture, such as 12.1a; `none`: modules without one."
     )
     return version(arch(function))
 
@@ -117,12 +111,10 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 @command.command()
 @patterns_argument
 @filter_options
-@click.option("--stale", is_flag=True, help="All modules that are proven stale.")
-@click.option(
-    "--all", "everything", is_flag=True, help="All modules that --version and --arch select."
-)
+@flag("--stale", "All modules that are proven stale.")
+@flag("--all, everything", "All modules that --version and --arch select.")
 @dry_run_option
-@click.option("-y", "--yes", is_flag=True, help="With --all, don't ask.")
+@flag("-y, --yes", "With --all, don't ask.")
 @reporting
 def clear(
     session: Session,
@@ -169,13 +161,7 @@ def clear(
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "-j",
-    "--jobs",
-    type=Count(1),
-    metavar="N",
-    help="At most N compilers at once (default: build.max_jobs).",
-)
+@option("-j, --jobs", "N", "At most N compilers at once (default: build.max_jobs).", type=Count(1))
 @reporting
 def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """Compile modules with FlashInfer's own build (default: those that are incomplete or stale).

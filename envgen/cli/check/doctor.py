@@ -12,7 +12,7 @@ from envgen.app.bundle import write_report
 from envgen.app.cluster.machines import head_of
 from envgen.app.doctor import diagnose, joined, this_machine
 from envgen.app.session import Session, with_running_variant
-from envgen.cli.common import print_json, reporting, wants_json
+from envgen.cli.common import flag, option, print_json, reporting, service_argument, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
@@ -21,31 +21,17 @@ from envgen.text import wants_colour
 
 
 @click.command()
-@click.argument("service", required=False)
+@service_argument
 @reporting
-@click.option(
-    "--run",
-    "may_start",
-    is_flag=True,
-    help="If no service is running, check in a temporary container.",
-)
-@click.option(
-    "--deep",
-    is_flag=True,
-    help="Also import the packages, and run a kernel (takes minutes).",
-)
-@click.option(
+@flag("--run, may_start", "If no service is running, check in a temporary container.")
+@flag("--deep", "Also import the packages, and run a kernel (takes minutes).")
+@option(
     "--bundle",
+    "FILE",
+    "Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.",
     type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.",
 )
-@click.option(
-    "--host",
-    "only_host",
-    is_flag=True,
-    help="Only this machine itself: no engine and no project is needed.",
-)
+@flag("--host, only_host", "Only this machine itself: no engine and no project is needed.")
 def command(
     session: Session,
     service: str | None,

@@ -14,7 +14,7 @@ from envgen.app import predict as app
 from envgen.app.cluster.machines import head_of
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
-from envgen.cli.common import answer, reporting, variant_option
+from envgen.cli.common import answer, option, reporting, service_argument, variant_option
 from envgen.deployment.service import LiveService
 from envgen.errors import ExitCode
 from envgen.predict import gpus
@@ -24,20 +24,20 @@ from envgen.text import GIB, progress
 
 
 @click.command()
-@click.argument("service", required=False)
+@service_argument
 @reporting
 @variant_option
-@click.option(
+@option(
     "--gpu",
-    metavar="NAME",
-    help="Assume this GPU: gb10, h100, ... or a compute capability such as 12.1 (default: the GPU that the "
+    "NAME",
+    "Assume this GPU: gb10, h100, ... or a compute capability such as 12.1 (default: the GPU that the "
     "engine has; without one, the first of cuda.arch_list).",
 )
-@click.option(
+@option(
     "--python",
+    "PATH",
+    "Use the vLLM of this Python interpreter instead of the profile's image.",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="PATH",
-    help="Use the vLLM of this Python interpreter instead of the profile's image.",
 )
 def command(session: Session, service: str | None, gpu: str | None, python: Path | None) -> int:
     """Ask SERVICE's vLLM which kernels it would choose on a GPU, without that GPU.

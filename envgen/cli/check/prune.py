@@ -8,14 +8,14 @@ import click
 
 from envgen.app.prune import Item, find, held_elsewhere, remove
 from envgen.app.session import Session
-from envgen.cli.common import answer, confirm, reporting, wants_json
+from envgen.cli.common import answer, confirm, flag, reporting, wants_json
 from envgen.engine.client import connect
 from envgen.text import counted, progress, size, table, visible
 
 
 @click.command("prune")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@flag("-n, --dry-run", "Show what would be removed; change nothing.")
+@flag("-y, --yes", "Don't ask.")
 @reporting
 def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove leftovers of earlier and killed runs from the engine and the project folder.

@@ -9,21 +9,16 @@ import click
 
 from envgen.app.answers import answered, reference_of
 from envgen.app.measure import MeasureOptions
-from envgen.cli.common import ask
+from envgen.cli.common import ask, flag, option
 from envgen.cli.measure.common import ANYWHERE, measuring, print_run
 from envgen.text import table, visible
 
 
 @click.command()
 @measuring(*ANYWHERE)
-@click.option(
-    "--against",
-    "-a",
-    metavar="REF",
-    help="Compare with a record (`latest`), a variant, a profile or a URL.",
-)
-@click.option("--yes", "-y", is_flag=True, help="Stop the service for --against without asking.")
-@click.option("--quick", is_flag=True, help="Ask eight of the questions.")
+@option("--against, -a", "REF", "Compare with a record (`latest`), a variant, a profile or a URL.")
+@flag("--yes, -y", "Stop the service for --against without asking.")
+@flag("--quick", "Ask eight of the questions.")
 def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) -> int:
     """Ask the model server SERVICE (default: the only one) 32 fixed questions, and say whether its
     answers are right.

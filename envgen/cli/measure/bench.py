@@ -8,19 +8,17 @@ from typing import Any
 import click
 
 from envgen.app.measure import MeasureOptions, bench
+from envgen.cli.common import option
 from envgen.cli.measure.common import ANYWHERE, MATRIX, TOOL, matrix_of, measuring, report
 
 
 @click.command()
 @measuring(*ANYWHERE, *MATRIX, TOOL)
-@click.option(
-    "--tokenizer", metavar="PATH", help="The tokenizer for the tool: a folder or a model's name."
-)
-@click.option(
-    "--at-least",
-    "least",
-    metavar="TARGET",
-    help="Exit with 1 below this target of the profile, such as 'llama.cpp -20%'.",
+@option("--tokenizer", "PATH", "The tokenizer for the tool: a folder or a model's name.")
+@option(
+    "--at-least, least",
+    "TARGET",
+    "Exit with 1 below this target of the profile, such as 'llama.cpp -20%'.",
 )
 def command(asked: MeasureOptions, tokenizer: str | None, least: str | None, **given: Any) -> int:
     """Benchmark SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`.

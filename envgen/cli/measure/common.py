@@ -18,7 +18,7 @@ from envgen.bench.checks import PASSED
 from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS
 from envgen.bench.tools import TOOLS, Matrix
-from envgen.cli.common import LARGEST, Count, answer, reporting, variant_option
+from envgen.cli.common import LARGEST, Count, answer, option, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.text import shorten, table, visible
 
@@ -41,8 +41,8 @@ def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
             }
             return function(asked=MeasureOptions(session, **ours), **given)
 
-        for option in reversed((click.argument("service", required=False), *options, *ASKED)):
-            wrapper = option(wrapper)
+        for each in reversed((click.argument("service", required=False), *options, *ASKED)):
+            wrapper = each(wrapper)
         return reporting(variant_option(wrapper))
 
     return decorate
@@ -113,26 +113,23 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 ASKED = (
-    click.option(
-        "--api-key-env",
-        "key_variable",
-        metavar="NAME",
-        help="The variable that holds the API key (default: VLLM_API_KEY, if it is one of `secrets`).",
+    option(
+        "--api-key-env, key_variable",
+        "NAME",
+        "The variable that holds the API key (default: VLLM_API_KEY, if it is one of `secrets`).",
     ),
-    click.option(
+    option(
         "--timeout",
+        "SECONDS",
+        "A request or tool without output for this long has failed.",
         type=Count(1),
         default=300,
         show_default=True,
-        metavar="SECONDS",
-        help="A request or tool without output for this long has failed.",
     ),
 )
 ANYWHERE = (
-    click.option("--url", metavar="URL", help="Use this server instead of the profile's service."),
-    click.option(
-        "--model", metavar="NAME", help="The served model to use (default: the only one)."
-    ),
+    option("--url", "URL", "Use this server instead of the profile's service."),
+    option("--model", "NAME", "The served model to use (default: the only one)."),
 )
 TOOL = click.option(
     "--tool",
@@ -149,13 +146,7 @@ MATRIX = (
         type=Numbers(0),
         help="Tokens in the context before the prompt (default: 0).",
     ),
-    click.option(
-        "--runs",
-        "-r",
-        type=Count(1),
-        metavar="N",
-        help="Repetitions of each measurement (default: 3).",
-    ),
+    option("--runs, -r", "N", "Repetitions of each measurement (default: 3).", type=Count(1)),
 )
 
 

@@ -13,7 +13,7 @@ from envgen.app.session import Session
 from envgen.bench.compare import SIDES, FigureRow, compare, differing, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, json_option, reporting
+from envgen.cli.common import answer, json_option, reporting, service_argument
 from envgen.text import progress, table, visible
 
 HEAD = ("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")
@@ -137,7 +137,7 @@ def _header(record: RunRecord) -> dict[str, str]:
 
 @command.command("html")
 @reporting
-@click.argument("service", required=False)
+@service_argument
 @click.option(
     "--output",
     "-o",

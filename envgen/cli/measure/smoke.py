@@ -12,7 +12,7 @@ from envgen.app.measure import Measurement, MeasureOptions, cells_document, run_
 from envgen.bench import checks
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix
-from envgen.cli.common import Count
+from envgen.cli.common import Count, flag, option
 from envgen.cli.measure.common import ANYWHERE, measuring, report
 from envgen.errors import UsageError
 from envgen.text import progress
@@ -25,16 +25,10 @@ ALONE = replace(LOAD, concurrency=(1,), runs=5)
 
 @click.command()
 @measuring(*ANYWHERE)
-@click.option("--full", is_flag=True, help="Check it under load as well; takes minutes.")
-@click.option(
-    "--max-ttft", type=Count(1), metavar="MS", help="With --full: limit for the first token."
-)
-@click.option(
-    "--max-per-token", type=Count(1), metavar="MS", help="With --full: limit for each token."
-)
-@click.option(
-    "--stress", type=Count(1), metavar="MINUTES", help="Send the load of --full alone, for so long."
-)
+@flag("--full", "Check it under load as well; takes minutes.")
+@option("--max-ttft", "MS", "With --full: limit for the first token.", type=Count(1))
+@option("--max-per-token", "MS", "With --full: limit for each token.", type=Count(1))
+@option("--stress", "MINUTES", "Send the load of --full alone, for so long.", type=Count(1))
 def command(
     asked: MeasureOptions,
     full: bool,

@@ -11,30 +11,28 @@ from envgen.app.measure import MeasureOptions
 from envgen.app.stage import VariantSwitch
 from envgen.bench import matrix
 from envgen.bench.checks import PASSED
-from envgen.cli.common import answer, ask
+from envgen.cli.common import answer, ask, flag, option
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
 from envgen.deployment import known_service
 from envgen.errors import ExitCode, UsageError
 from envgen.text import table, visible
 
-VARIANTS = click.option(
+VARIANTS = option(
     "--variants",
-    metavar="A,B,...",
-    help="Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for each "
+    "A,B,...",
+    "Variants of the profile, a+b for two of them, `plain` for none, other profiles, or `fitting` for each "
     "backend that vLLM would take (`envgen predict`).",
 )
 
 
 @click.command()
 @measuring(VARIANTS, *MATRIX, TOOL)
-@click.option("--no-bench", is_flag=True, help="Compare answers alone.")
-@click.option("--quick", is_flag=True, help="Ask eight of the questions.")
-@click.option(
-    "--fresh", is_flag=True, help="Begin anew, even if the last such sweep was interrupted."
-)
-@click.option("--missing", is_flag=True, help="The variants that say TODO in the matrix.")
-@click.option("--dry-run", is_flag=True, help="Show the matrix as it is, and measure nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Stop the service that runs without asking.")
+@flag("--no-bench", "Compare answers alone.")
+@flag("--quick", "Ask eight of the questions.")
+@flag("--fresh", "Begin anew, even if the last such sweep was interrupted.")
+@flag("--missing", "The variants that say TODO in the matrix.")
+@flag("--dry-run", "Show the matrix as it is, and measure nothing.")
+@flag("--yes, -y", "Stop the service that runs without asking.")
 def command(
     asked: MeasureOptions,
     variants: str | None,

@@ -11,7 +11,7 @@ from envgen.app.measure import MeasureOptions
 from envgen.app.trace import trace
 from envgen.bench.record import RunRecord
 from envgen.bench.trace import lines_of
-from envgen.cli.common import Count, ask
+from envgen.cli.common import Count, ask, flag, option
 from envgen.cli.measure.common import measuring, print_run
 from envgen.text import table, visible
 
@@ -20,8 +20,8 @@ from envgen.text import table, visible
 @measuring()
 @click.option("--pp", type=Count(1), default=2048, show_default=True, help="Tokens in the prompt.")
 @click.option("--tg", type=Count(2), default=32, show_default=True, help="Tokens in the reply.")
-@click.option("--against", "-a", metavar="REF", help="Show it beside a record (`latest`).")
-@click.option("--yes", "-y", is_flag=True, help="Start the service again without asking.")
+@option("--against, -a", "REF", "Show it beside a record (`latest`).")
+@flag("--yes, -y", "Start the service again without asking.")
 def command(asked: MeasureOptions, pp: int, tg: int, against: str | None, yes: bool) -> int:
     """Show which kernels take the time of SERVICE, for prefill and decode apart.
 

@@ -17,7 +17,7 @@ from envgen.app.upgrade.bisect import (
     side_of,
 )
 from envgen.cli.build.build import show
-from envgen.cli.common import answer, ask, reporting
+from envgen.cli.common import answer, ask, flag, option, reporting
 from envgen.errors import RefusedError, UsageError
 from envgen.text import progress
 
@@ -27,15 +27,15 @@ from envgen.text import progress
 @click.argument("bad")
 @click.argument("argv", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @reporting
-@click.option(
+@option(
     "--test",
+    "TEST",
+    "start, answers, or a speed such as 'decode < -5%'.",
     default=START,
     show_default=True,
-    metavar="TEST",
-    help="start, answers, or a speed such as 'decode < -5%'.",
 )
-@click.option("-s", "--service", metavar="NAME", help="The service (default: dev, or the first).")
-@click.option("-y", "--yes", is_flag=True, help="Stop the service that runs without asking.")
+@option("-s, --service", "NAME", "The service (default: dev, or the first).")
+@flag("-y, --yes", "Stop the service that runs without asking.")
 def command(
     session: Session,
     good: str,

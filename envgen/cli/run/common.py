@@ -6,25 +6,20 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from envgen.cli.common import Count, F, answer
+from envgen.cli.common import Count, F, answer, flag, option
 from envgen.errors import ExitCode, UsageError
 from envgen.text import progress
 
 if TYPE_CHECKING:
     from envgen.profile.model import Profile
 
-timeout_option = click.option(
-    "--wait-timeout",
-    "timeout",
+timeout_option = option(
+    "--wait-timeout, timeout",
+    "SECONDS",
+    "Stop waiting after this long (default: ready.timeout).",
     type=Count(1),
-    metavar="SECONDS",
-    help="Stop waiting after this long (default: ready.timeout).",
 )
-node_option = click.option(
-    "--node", metavar="NAME", help="The machine, for a service with `cluster`."
-)
+node_option = option("--node", "NAME", "The machine, for a service with `cluster`.")
 
 
 def inside_options(function: F) -> F:
@@ -32,15 +27,11 @@ def inside_options(function: F) -> F:
     with -T).
     """
 
-    @click.option(
-        "-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Set a variable."
-    )
-    @click.option("-u", "--user", metavar="USER", help="Run as this user (name or number).")
-    @click.option("-w", "--workdir", metavar="FOLDER", help="Run in this folder.")
-    @click.option(
-        "-t", "--tty", "wanted", is_flag=True, help="Allocate a terminal (default if this is one)."
-    )
-    @click.option("-T", "--no-tty", is_flag=True, help="Do not allocate a terminal.")
+    @option("-e, --env, variables", "NAME[=VALUE]", "Set a variable.", multiple=True)
+    @option("-u, --user", "USER", "Run as this user (name or number).")
+    @option("-w, --workdir", "FOLDER", "Run in this folder.")
+    @flag("-t, --tty, wanted", "Allocate a terminal (default if this is one).")
+    @flag("-T, --no-tty", "Do not allocate a terminal.")
     @functools.wraps(function)
     def wrapper(
         *args: Any,

@@ -9,19 +9,17 @@ import click
 from envgen.app import lifecycle
 from envgen.app.cluster.machines import machines_of, on_all
 from envgen.app.session import Session
-from envgen.cli.common import ask, reporting, wants_json
+from envgen.cli.common import ask, flag, reporting, services_argument, wants_json
 from envgen.cli.run.common import described, ended
 from envgen.errors import ExitCode, RefusedError, UsageError
 
 
 @click.command()
-@click.argument("names", metavar="[SERVICE]...", nargs=-1)
+@services_argument
 @reporting
-@click.option(
-    "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources."
-)
-@click.option("-v", "also", is_flag=True, help="The same, after a question.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
+@flag("--volumes", "Also remove named volumes: caches and installed sources.")
+@flag("-v, also", "The same, after a question.")
+@flag("--dry-run", "Show what would be removed; change nothing.")
 def command(
     session: Session, names: tuple[str, ...], volumes: bool, also: bool, dry_run: bool
 ) -> int:

@@ -6,23 +6,26 @@ import click
 
 from envgen.app.cluster.machines import machines_of
 from envgen.app.session import Session
-from envgen.cli.common import Count, project_options_without_f, show_logs
+from envgen.cli.common import (
+    Count,
+    flag,
+    option,
+    project_options_without_f,
+    services_argument,
+    show_logs,
+)
 from envgen.cli.run.common import described, node_option
 from envgen.errors import ExitCode, NotFoundError
 from envgen.text import progress
 
 
 @click.command()
-@click.argument("names", metavar="[SERVICE]...", nargs=-1)
+@services_argument
 @project_options_without_f
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new output, until Ctrl-C.")
-@click.option(
-    "-n", "--tail", type=Count(0), metavar="LINES", help="Print only the last LINES lines."
-)
-@click.option(
-    "--since", metavar="TIME", help="Print only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z."
-)
-@click.option("-t", "--timestamps", is_flag=True, help="Print a timestamp before each line.")
+@flag("-f, --follow", "Keep printing new output, until Ctrl-C.")
+@option("-n, --tail", "LINES", "Print only the last LINES lines.", type=Count(0))
+@option("--since", "TIME", "Print only lines since TIME: 10m, 2h, 2026-01-02T03:04:05Z.")
+@flag("-t, --timestamps", "Print a timestamp before each line.")
 @node_option
 def command(
     session: Session,

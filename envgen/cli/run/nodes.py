@@ -14,7 +14,7 @@ import click
 from envgen.app.cluster import nodes
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, reporting, variant_option
+from envgen.cli.common import answer, reporting, service_argument, variant_option
 from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.report import lines_of, row_of
@@ -33,7 +33,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("service", required=False)
+@service_argument
 @reporting
 @variant_option
 def check(session: Session, service: str | None) -> int:

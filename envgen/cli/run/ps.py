@@ -10,7 +10,7 @@ import click
 from envgen.app.cluster.machines import machines_of
 from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
-from envgen.cli.common import reporting, wants_json
+from envgen.cli.common import flag, reporting, wants_json
 from envgen.cli.run.common import ended
 from envgen.errors import ExitCode
 from envgen.profile.exposure import exposed
@@ -19,9 +19,7 @@ from envgen.text import progress, table
 
 @click.command()
 @reporting
-@click.option(
-    "-a", "--all", "everything", is_flag=True, help="Include containers started by `envgen run`."
-)
+@flag("-a, --all, everything", "Include containers started by `envgen run`.")
 def command(session: Session, everything: bool) -> int:
     """List the services of a profile: state, health, ports, and whether image and settings match
     the profile. Names what else runs of this project.

@@ -9,12 +9,12 @@ import click
 from envgen.app import lifecycle
 from envgen.app.cluster.machines import machines_of, on_all
 from envgen.app.session import Session
-from envgen.cli.common import reporting
+from envgen.cli.common import reporting, services_argument
 from envgen.cli.run.common import described, ended
 
 
 @click.command()
-@click.argument("names", metavar="[SERVICE]...", nargs=-1)
+@services_argument
 @reporting
 def command(session: Session, names: tuple[str, ...]) -> int:
     """Stop the containers of each SERVICE (default: all of the profile), and keep them.

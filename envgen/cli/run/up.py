@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envgen.cli.common import reporting, variant_option
+from envgen.cli.common import flag, reporting, services_argument, variant_option
 from envgen.cli.run.common import timeout_option
 from envgen.errors import UsageError
 
@@ -15,26 +15,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", metavar="[SERVICE]...", nargs=-1)
+@services_argument
 @reporting
 @variant_option
-@click.option(
-    "-y", "--yes", is_flag=True, help="Make what is missing (lock, image, weights) without asking."
-)
-@click.option(
-    "--build", "build_first", is_flag=True, help="Build the image first if it is not up to date."
-)
-@click.option("--no-wait", is_flag=True, help="Return as soon as the containers are created.")
+@flag("-y, --yes", "Make what is missing (lock, image, weights) without asking.")
+@flag("--build, build_first", "Build the image first if it is not up to date.")
+@flag("--no-wait", "Return as soon as the containers are created.")
 @timeout_option
-@click.option("--no-predict", is_flag=True, help="Skip asking vLLM which kernels it would choose.")
-@click.option(
-    "--recreate", is_flag=True, help="Make a new container, even if nothing differs; caches stay."
-)
-@click.option(
-    "--stay",
-    is_flag=True,
-    help="Keep watching; exit with 5 if it ends by itself (for a systemd unit).",
-)
+@flag("--no-predict", "Skip asking vLLM which kernels it would choose.")
+@flag("--recreate", "Make a new container, even if nothing differs; caches stay.")
+@flag("--stay", "Keep watching; exit with 5 if it ends by itself (for a systemd unit).")
 def command(
     session: Session,
     names: tuple[str, ...],

@@ -23,7 +23,7 @@ from envgen.app.upgrade.trial import (
     resumed,
 )
 from envgen.cli.build.build import show
-from envgen.cli.common import answer, ask, reporting, wants_json
+from envgen.cli.common import answer, ask, flag, option, reporting, wants_json
 from envgen.errors import ExitCode, Problem, RefusedError, UsageError
 from envgen.live import moving
 from envgen.lock.model import InputChange
@@ -35,16 +35,16 @@ CHANGES = 20  # shown at most
 @click.command()
 @click.argument("names", metavar="[SOURCE[==VERSION]]...", nargs=-1)
 @reporting
-@click.option("--back", is_flag=True, help="Undo the last upgrade, without a network or a build.")
-@click.option("-y", "--yes", is_flag=True, help="Try it without asking.")
-@click.option("--keep", is_flag=True, help="Keep it without asking, if it is good.")
-@click.option(
+@flag("--back", "Undo the last upgrade, without a network or a build.")
+@flag("-y, --yes", "Try it without asking.")
+@flag("--keep", "Keep it without asking, if it is good.")
+@option(
     "--slower",
+    "PERCENT",
+    "Leave what is slower than this.",
     type=click.FloatRange(0, 100),
     default=5.0,
     show_default=True,
-    metavar="PERCENT",
-    help="Leave what is slower than this.",
 )
 def command(
     session: Session, names: tuple[str, ...], back: bool, yes: bool, keep: bool, slower: float

@@ -8,7 +8,14 @@ import click
 import yaml
 
 from envgen.app.session import Session
-from envgen.cli.common import print_json, reporting, variant_option, wants_json, warn_of_unused
+from envgen.cli.common import (
+    flag,
+    print_json,
+    reporting,
+    variant_option,
+    wants_json,
+    warn_of_unused,
+)
 from envgen.errors import as_data
 from envgen.profile.compose_file import own_file
 from envgen.profile.schema import plain, values
@@ -17,12 +24,7 @@ from envgen.profile.tree import VARIANT
 
 @click.command()
 @reporting
-@click.option(
-    "--explain",
-    "with_origin",
-    is_flag=True,
-    help="Print one value per line, and where it comes from.",
-)
+@flag("--explain, with_origin", "Print one value per line, and where it comes from.")
 @variant_option
 def command(session: Session, with_origin: bool) -> None:
     """Show the values of a profile after all layers are merged.

@@ -14,7 +14,7 @@ from envgen import files
 from envgen.app.session import Session
 from envgen.app.up import main_service
 from envgen.cli import FullGroup
-from envgen.cli.common import project_options, variant_option
+from envgen.cli.common import option, project_options, service_argument, variant_option
 from envgen.deployment import known_service
 from envgen.engine.owner import caller
 from envgen.errors import ExitCode, RefusedError, UsageError
@@ -72,12 +72,10 @@ def _named(profile: Profile, service: str | None) -> str:
 
 
 @command.command()
-@click.argument("service", required=False)
+@service_argument
 @project_options
 @variant_option
-@click.option(
-    "--image", required=True, metavar="NAME@sha256:DIGEST", help="The image that the cluster pulls."
-)
+@option("--image", "NAME@sha256:DIGEST", "The image that the cluster pulls.", required=True)
 @output_option
 def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
     """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
@@ -103,7 +101,7 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
 
 
 @command.command()
-@click.argument("service", required=False)
+@service_argument
 @project_options
 @output_option
 def devcontainer(session: Session, service: str | None, output: Path | None) -> int:
@@ -131,7 +129,7 @@ def devcontainer(session: Session, service: str | None, output: Path | None) -> 
 
 
 @command.command()
-@click.argument("service", required=False)
+@service_argument
 @project_options
 @variant_option
 @output_option

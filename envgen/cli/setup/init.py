@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from envgen import files
-from envgen.cli.common import answer, json_option
+from envgen.cli.common import answer, json_option, option
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.files import data_dir
 from envgen.profile import schema
@@ -21,7 +21,7 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=".")
-@click.option("--name", metavar="NAME", help="The project's name (default: the name of DIR).")
+@option("--name", "NAME", "The project's name (default: the name of DIR).")
 @json_option
 def command(folder: Path, name: str | None) -> int:
     """Write a commented starter project into DIR (default: this folder): one profile serves a model, another mounts your

@@ -9,7 +9,7 @@ import click
 
 from envgen.app import lock
 from envgen.app.session import Session
-from envgen.cli.common import answer, reporting
+from envgen.cli.common import answer, flag, reporting
 from envgen.errors import ExitCode, UsageError
 from envgen.live import moving
 from envgen.lock.ask import Stale
@@ -20,14 +20,8 @@ from envgen.text import progress
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @reporting
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Write nothing; exit with 1 if an input is missing or has changed.",
-)
-@click.option(
-    "--upgrade", is_flag=True, help="Resolve the named inputs again (default: all of them)."
-)
+@flag("--check", "Write nothing; exit with 1 if an input is missing or has changed.")
+@flag("--upgrade", "Resolve the named inputs again (default: all of them).")
 def command(session: Session, names: tuple[str, ...], check: bool, upgrade: bool) -> int:
     """Pin the inputs of all profiles, or of --profile, in envgen.lock.
 

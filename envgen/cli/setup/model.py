@@ -10,7 +10,7 @@ from envgen.app import weights
 from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, reporting, variant_option, wants_json
+from envgen.cli.common import answer, reporting, service_argument, variant_option, wants_json
 from envgen.deployment.service import LiveService
 from envgen.text import GIB, counted, progress
 
@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command("pull")
-@click.argument("service", required=False)
+@service_argument
 @reporting
 @variant_option
 def pull(session: Session, service: str | None) -> int:
@@ -45,7 +45,7 @@ def pull(session: Session, service: str | None) -> int:
 
 
 @command.command("check")
-@click.argument("service", required=False)
+@service_argument
 @reporting
 @variant_option
 def check(session: Session, service: str | None) -> int:

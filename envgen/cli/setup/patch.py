@@ -15,7 +15,7 @@ from envgen.app.patch_sources import (
 )
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, ask, project_options, reporting
+from envgen.cli.common import answer, ask, flag, option, project_options, reporting
 from envgen.errors import ExitCode, UsageError
 from envgen.patches.checkout import Checkout
 from envgen.patches.dry_run import DryRun, State, as_document, dry_run, report_lines
@@ -38,9 +38,7 @@ def command() -> None:
 
 @command.command("check")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@click.option(
-    "--ref", metavar="REF", help="Test against a branch, tag or commit of the source's repository."
-)
+@option("--ref", "REF", "Test against a branch, tag or commit of the source's repository.")
 @reporting
 def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     """Test whether patches apply to their sources, without building anything.
@@ -79,11 +77,8 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
 
 
 source_argument = click.argument("source", required=False)
-checkout_option = click.option(
-    "--checkout",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The checkout (default: the mounted one).",
+checkout_option = option(
+    "--checkout", "DIR", "The checkout (default: the mounted one).", type=click.Path(path_type=Path)
 )
 
 
@@ -92,12 +87,7 @@ checkout_option = click.option(
 @source_argument
 @checkout_option
 @click.option("-m", "--description", default="", help="The purpose, in one line.")
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    help="Write `patches: NAME` into the project file where it is missing.",
-)
+@flag("-y, --yes", "Write `patches: NAME` into the project file where it is missing.")
 @project_options
 def new(
     session: Session,

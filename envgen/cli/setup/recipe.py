@@ -7,7 +7,16 @@ import click
 from envgen.app import recipes as app
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, ask, json_option, print_json, reporting, wants_json
+from envgen.cli.common import (
+    answer,
+    ask,
+    flag,
+    json_option,
+    option,
+    print_json,
+    reporting,
+    wants_json,
+)
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.recipes.shipped import shipped
 from envgen.text import progress, table, visible
@@ -41,28 +50,17 @@ def list_() -> int:
 
 @command.command("add")
 @click.argument("name")
-@click.option(
-    "--model-variant",
-    "variant",
-    metavar="V",
+@option(
+    "--model-variant, variant",
+    "V",
+    "The variant of a vllm-project recipe (default: the one for a DGX Spark).",
     default="",
-    help="The variant of a vllm-project recipe (default: the one for a DGX Spark).",
 )
-@click.option(
-    "--name",
-    "called",
-    metavar="PROFILE",
-    default="",
-    help="Name of the profile (default: the recipe's).",
-)
-@click.option(
-    "--extends", metavar="PROFILE", default="", help="The profile to extend (default: prod)."
-)
-@click.option(
-    "--image", is_flag=True, help="Take the recipe's image, and the vLLM in it, as the base."
-)
-@click.option("--yes", is_flag=True, help="Write without asking.")
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would change; write nothing.")
+@option("--name, called", "PROFILE", "Name of the profile (default: the recipe's).", default="")
+@option("--extends", "PROFILE", "The profile to extend (default: prod).", default="")
+@flag("--image", "Take the recipe's image, and the vLLM in it, as the base.")
+@flag("--yes", "Write without asking.")
+@flag("-n, --dry-run", "Show what would change; write nothing.")
 @reporting
 def add(
     session: Session,

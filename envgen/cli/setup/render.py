@@ -9,7 +9,7 @@ import click
 
 from envgen.app.patch_sources import tell
 from envgen.app.session import Session
-from envgen.cli.common import answer, print_json, reporting, wants_json, warn_of_unused
+from envgen.cli.common import answer, flag, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
 from envgen.profile.load import FILE_NAME, require_alone
@@ -22,11 +22,7 @@ _AWAY = "move them away, or give the profile another `dockerfile:`"
 
 @click.command()
 @reporting
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Write nothing; print a diff and exit with 1 if a file has drifted.",
-)
+@flag("--check", "Write nothing; print a diff and exit with 1 if a file has drifted.")
 def command(session: Session, check: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
