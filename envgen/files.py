@@ -184,6 +184,17 @@ def state_dir(root: Path, *parts: str) -> Path:
     return folder(root.joinpath(STATE, *parts), root, create=False)
 
 
+def state_files(root: Path, part: str, pattern: str) -> list[tuple[Path, os.stat_result]]:
+    """The regular files of a folder in ``state_dir`` and their states, the oldest first."""
+    there = list[tuple[Path, os.stat_result]]()
+    for path in state_dir(root, part).glob(pattern):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                there.append((path, status))
+    return sorted(there, key=lambda one: one[1].st_mtime_ns)
+
+
 def xdg_dir(variable: str, default: str, environ: Mapping[str, str] | None = None) -> Path:
     """An XDG base folder: the variable, if absolute; else ``default`` below the home folder."""
     environ = os.environ if environ is None else environ

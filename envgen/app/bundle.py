@@ -188,7 +188,9 @@ def collect(
         about["image"] = or_none(lambda: deployment.image and vars(deployment.image))
         asked["server.log"] = lambda: "not available: there was no container"
         if info and info.local:
-            asked |= _of_machine()
+            asked["memory.txt"] = lambda: Path("/proc/meminfo").read_text("utf-8")
+            asked["gpu.txt"] = lambda: _printed(process.run(["nvidia-smi", "-q"], timeout=STUCK))
+            asked["kernel.log"] = lambda: _printed(process.run(["dmesg"], timeout=STUCK))
         if container:
             asked |= _of_container(engine, container, profile.secrets)
     except EnvgenError as error:
@@ -208,15 +210,6 @@ def _text(ask: Callable[[], str]) -> str:
     except (EnvgenError, OSError, ValueError) as error:
         text = f"not available: {reason_of(error)}"
     return text if not text or text.endswith("\n") else text + "\n"
-
-
-def _of_machine() -> dict[str, Ask]:
-    """What this machine is asked, if the engine is on it."""
-    return {
-        "memory.txt": lambda: Path("/proc/meminfo").read_text("utf-8"),
-        "gpu.txt": lambda: _printed(process.run(["nvidia-smi", "-q"], timeout=STUCK)),
-        "kernel.log": lambda: _printed(process.run(["dmesg"], timeout=STUCK)),
-    }
 
 
 def _of_container(engine: Engine, container: Container, secrets: Sequence[str]) -> dict[str, Ask]:
@@ -269,9 +262,7 @@ def _project(deployment: Deployment) -> dict[str, Ask]:
     rendered = or_none(lambda: deployment.compose.files)
     for path in rendered or [root / str(profile.compose_file)]:
         there[f"project/compose/{path.name}"] = path
-    logs = [path for path in state_dir(root, "logs").glob("*.log") if not path.is_symlink()]
-    logs.sort(key=lambda path: path.lstat().st_mtime)
-    for path in logs[-LOGS:]:
+    for path, _status in files.state_files(root, "logs", "*.log")[-LOGS:]:
         there[f"logs/{path.name}"] = path
     return {name: partial(_end, path) for name, path in there.items() if os.path.lexists(path)}
 

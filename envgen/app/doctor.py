@@ -84,7 +84,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
         running = container is not None and container.running and not context.is_temporary
         refused = or_none(lambda: _refused(service, running))
         lacking = or_none(lambda: weights.report(deployment))
-        changes = or_none(lambda: since_it_worked(service))
+        changes = or_none(lambda: since_it_worked(service, asks=True))
         context = replace(
             context, refused=refused or (), weights=lacking or {}, changes=changes or ""
         )

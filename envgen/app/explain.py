@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
-import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +20,7 @@ from envgen.deployment.service import LiveService
 from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
-from envgen.files import NotAFile, state_dir
+from envgen.files import NotAFile, state_files
 from envgen.inside import run as inside
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, reason_of
@@ -85,7 +83,7 @@ def newest(
 
 def builds(root: Path) -> Iterator[PastFailure]:
     """Builds that failed or were cut off."""
-    for path, seen in _files(root, "logs", "*.log"):
+    for path, seen in state_files(root, "logs", "*.log"):
         with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(max(0, seen.st_size - _TAIL))
             end = file.read(_TAIL)
@@ -99,21 +97,13 @@ def builds(root: Path) -> Iterator[PastFailure]:
 
 def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
     """Starts that failed: their crash bundles."""
-    for path, status in _files(root, "crash", "*.tar.gz"):
+    for path, status in state_files(root, "crash", "*.tar.gz"):
         named = _BUNDLE.match(path.name)
         if not named or service not in (None, named["service"]):
             continue
         what = f"{named['service']} failed"
         opens = partial(open_log, path)
         yield PastFailure("start", status.st_mtime, what, opens, named["service"])
-
-
-def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
-    for path in state_dir(root, folder).glob(pattern):
-        with contextlib.suppress(OSError):
-            seen = path.lstat()
-            if stat.S_ISREG(seen.st_mode):
-                yield path, seen
 
 
 def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFailure]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -19,16 +18,17 @@ from pathlib import Path
 
 from envgen import files
 from envgen.bench.facts import PROGRAM, checkouts, kernels
+from envgen.binding import bind
 from envgen.deployment.service import LiveService
 from envgen.engine import process
-from envgen.engine.host import meminfo
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
 from envgen.inside import run
+from envgen.inside.common import read_text
 from envgen.redact import redact_secrets
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.serve.start import StartResult
-from envgen.text import shorten, visible
+from envgen.text import first_of, shorten, visible
 
 FORMAT = 1
 FOLDER = "starts"
@@ -39,7 +39,7 @@ SHOWN = 60  # characters of a value
 KERNEL_LINES = 5000  # of a log, for the kernels that it names
 PATIENCE = 5.0  # seconds for a program of this machine
 INSIDE = 30.0  # seconds for one in a container
-LISTED = 8  # changes in a sentence
+LISTED = 9  # changes in a sentence
 PACKAGE = "package "  # the name of a fact begins with it; of the last start alone
 
 # The names of facts, the most suspicious first: what changes without a word of the user's.
@@ -47,14 +47,25 @@ DRIVER = "driver"
 KERNEL = "kernel"
 FIRMWARE = "firmware"
 SYSTEM = "DGX OS"
-HOST = (DRIVER, KERNEL, FIRMWARE, SYSTEM, "Docker", "container toolkit")
-OURS = ("image", "lock", "command", "variant", "weights")
-SUSPECTS = (*HOST, *OURS)
+MEMORY = "free memory"  # which is never compared
+SUSPECTS = (
+    DRIVER,
+    KERNEL,
+    FIRMWARE,
+    SYSTEM,
+    "Docker",
+    "container toolkit",
+    "image",
+    "lock",
+    "command",
+    "variant",
+)
 # Where a machine says it: the first group is the fact.
 _FILES = {
     DRIVER: ("/proc/driver/nvidia/version", r"\b(\d{3,4}(?:\.\d+){1,2})\b"),
     FIRMWARE: ("/sys/class/dmi/id/bios_version", r"(\S.*)"),
     SYSTEM: ("/etc/dgx-release", r'(?:OTA|SWBUILD)_VERSION="?([^"\n]+)"?\s*\Z'),
+    MEMORY: ("/proc/meminfo", r"MemAvailable:\s+(\d+)"),
 }
 
 
@@ -68,46 +79,40 @@ class NotedStart:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Change:
-    """A fact that differs from the time when the service worked."""
-
-    name: str
-    before: str
-    now: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {shorten(self.before, SHOWN)} → {shorten(self.now, SHOWN)}"
+READ = tuple(path for path, _ in _FILES.values())
 
 
-def machine_facts(root: Path = Path("/")) -> dict[str, str]:
-    """What this machine says of its driver, kernel, firmware, system and container toolkit."""
-    facts = {KERNEL: platform.release()}
+def said_by(texts: Mapping[str, str]) -> dict[str, str]:
+    """What a machine says of its driver, firmware, system and memory, in the ``texts`` of its files."""
+    facts = {}
     for name, (path, pattern) in _FILES.items():
-        with contextlib.suppress(OSError):
-            text = files.read(root / path.lstrip("/"), limit=1 << 16).decode("utf-8", "replace")
-            if match := re.search(pattern, text.strip()):
-                facts[name] = visible(match[1].strip())
-    if root == Path("/") and shutil.which("nvidia-ctk"):
+        match = re.search(pattern, texts.get(path, "").strip())
+        if match:
+            facts[name] = match[1].strip()
+    if MEMORY in facts:
+        facts[MEMORY] = f"{int(facts[MEMORY]) / (1 << 20):.0f} GiB"
+    return facts
+
+
+def machine_facts() -> dict[str, str]:
+    """What this machine says of itself, and the version of its container toolkit."""
+    facts = said_by({path: read_text(path) for path in READ})
+    if shutil.which("nvidia-ctk"):
         with contextlib.suppress(EnvgenError, OSError):
             done = process.run(["nvidia-ctk", "--version"], timeout=PATIENCE, check=False)
             if version := re.search(rb"version ([\w.-]+)", done.stdout):
                 facts["container toolkit"] = version[1].decode()
-    free = meminfo(root).get("MemAvailable")
-    if free:
-        facts["free memory"] = f"{free / (1 << 30):.0f} GiB"
     return facts
 
 
-def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a start of ``service`` is made of now. ``machine``: what the machine says of itself."""
+def facts_of(service: LiveService) -> dict[str, str]:
+    """What a start of ``service`` is made of now, as far as it is known without a container."""
     deployment = service.deployment
     profile = service.profile
-    facts = dict(machine or {})
-    if machine is None and deployment.is_local:
-        facts = machine_facts()
+    facts = machine_facts() if deployment.is_local else {}
     with contextlib.suppress(EnvgenError):
-        facts["Docker"] = deployment.engine.info().version
+        info = deployment.engine.info()
+        facts |= {KERNEL: info.kernel, "Docker": info.version}
     with contextlib.suppress(EnvgenError):
         image = deployment.image
         if image is not None:
@@ -120,19 +125,22 @@ def facts_of(service: LiveService, machine: Mapping[str, str] | None = None) -> 
     return {name: value for name, value in facts.items() if value}
 
 
-def packages(place: run.Execute) -> dict[str, str]:
-    """The versions of the Python packages there; empty where nobody answers."""
+def inside(place: run.Execute) -> dict[str, str]:
+    """The versions of the Python packages there, and what the machine says in each of its
+    containers; empty where nobody answers.
+    """
     with contextlib.suppress(EnvgenError, *MISSHAPEN):
-        inside = run.ask(place, "python3", PROGRAM, {"all": True}, timeout=INSIDE)
-        if isinstance(inside, run.NoAnswer):
+        answer = run.ask(place, "python3", PROGRAM, {"all": True, "files": READ}, timeout=INSIDE)
+        if isinstance(answer, run.NoAnswer):
             return {}
-        return {PACKAGE + name: visible(str(it)) for name, it in inside["versions"].items()}
+        facts = said_by(answer["files"])
+        return facts | {PACKAGE + name: str(it) for name, it in answer["versions"].items()}
     return {}
 
 
 def remember(service: LiveService, started: StartResult) -> list[str]:
     """Note a start that became ready. Lines for the user where it was slower than usual."""
-    facts = packages(run.in_container(service.engine, started.container.id)) | facts_of(service)
+    facts = inside(run.in_container(service.engine, started.container.id)) | facts_of(service)
     with contextlib.suppress(EnvgenError):
         log = service.engine.logs(started.container.id, tail=KERNEL_LINES)
         for number, line in enumerate(kernels(log)):
@@ -145,21 +153,25 @@ def remember(service: LiveService, started: StartResult) -> list[str]:
 
 def since_it_worked(service: LiveService, *, asks: bool = False) -> str:
     """What changed since the last start that worked; "" where none is noted. ``asks``: another
-    image than then is asked for its packages, which takes a second.
+    image than then is asked for its packages, and another machine for its driver, which takes a
+    second.
     """
     earlier = starts(service.deployment.root, service.profile.name, place_of(service))
     if not earlier:
         return ""
     facts = facts_of(service)
-    image = service.deployment.image if asks else None
-    if image is not None and facts.get("image") != earlier[-1].facts.get("image"):
-        facts = packages(run.in_image(service.engine, image.id)) | facts
-    return service.deployment.named(since(earlier, facts))
+    deployment = service.deployment
+    image = deployment.image if asks else None
+    last = earlier[-1]
+    is_known = deployment.is_local and facts.get("image") == last.facts.get("image")
+    if image is not None and not is_known:
+        facts = inside(run.in_image(service.engine, image.id)) | facts
+    return deployment.named(since(last, facts))
 
 
 def between(ranks: Iterable[LiveService]) -> list[str]:
     """A line for each machine but the first: how its last start differs from the first's. Each has
-    a command of its own.
+    a command of its own, and two image stores name one image differently.
     """
     lines = list[str]()
     first = dict[str, str]()
@@ -167,7 +179,9 @@ def between(ranks: Iterable[LiveService]) -> list[str]:
         noted = starts(rank.deployment.root, rank.profile.name, place_of(rank))
         if not noted:
             continue
-        facts = {name: value for name, value in noted[-1].facts.items() if name != "command"}
+        facts = dict(noted[-1].facts)
+        for name in ("command", "image"):
+            facts.pop(name, None)
         differing = changes(first, facts)
         if differing:
             lines.append(rank.deployment.named(f"differs: {_listed(differing)}"))
@@ -192,12 +206,7 @@ def starts(root: Path, profile: str, service: str) -> list[NotedStart]:
         document = read_json(text)
         if document["format"] != FORMAT:
             return []
-        noted = []
-        for row in document["starts"]:
-            facts = {str(name): visible(str(value)) for name, value in row["facts"].items()}
-            phases = {str(name): float(value) for name, value in row["phases"].items()}
-            noted.append(NotedStart(str(row["at"]), float(row["seconds"]), facts, phases))
-        return noted
+        return [bind(NotedStart, row) for row in document["starts"]]
     return []
 
 
@@ -211,7 +220,7 @@ def note(
 ) -> list[str]:
     """Note a start that became ready. Lines for the user where it was a third slower than usual."""
     earlier = starts(root, profile, service)
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     start = NotedStart(now, round(seconds, 1), facts, phases)
     rows = [asdict(one) for one in [*earlier, start][-KEPT:]]
     for row in rows[:-1]:
@@ -225,41 +234,30 @@ def note(
     if seconds < usual * SLOWER or seconds < usual + 10:
         return []
     slower = f"slower than usual: {seconds:.0f} s, {usual:.0f} s before"
-    return [slower, since(earlier, facts)]
+    return [slower, since(earlier[-1], facts)]
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
-    """What differs of the facts that both have, the most suspicious first."""
-    both = before.keys() & now.keys() - {"free memory"}
-    others = sorted(both.difference(SUSPECTS))
-    changed = []
-    for name in (*SUSPECTS, *others):
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """What differs of the facts that both have, by name, the most suspicious first."""
+    both = before.keys() & now.keys() - {MEMORY}
+    changed = {}
+    for name in (*SUSPECTS, *sorted(both.difference(SUSPECTS))):
         if name in both and before[name] != now[name]:
-            changed.append(Change(name, before[name], now[name]))
+            then = shorten(before[name], SHOWN)
+            changed[name] = f"{name} {then} → {shorten(now[name], SHOWN)}"
     return changed
 
 
-def _listed(differing: list[Change]) -> str:
-    more = len(differing) - LISTED
-    rest = f" and {more} more" if more > 0 else ""
-    return ", ".join(map(str, differing[:LISTED])) + rest
+def _listed(differing: Mapping[str, str]) -> str:
+    return visible(", ".join(first_of(list(differing.values()), LISTED)))
 
 
-def since(earlier: Iterable[NotedStart], facts: Mapping[str, str]) -> str:
-    """What changed since the last start that worked, as a sentence; "" without such a start."""
-    noted = list(earlier)
-    if not noted:
-        return ""
-    last = noted[-1]
-    when = f"since the start of {last.at[:10]} {last.at[11:16]}Z that worked"
+def since(last: NotedStart, facts: Mapping[str, str]) -> str:
+    """What changed since the last start that worked, as a sentence."""
+    when = visible(f"since the start of {last.at[:10]} {last.at[11:16]}Z that worked")
     differing = changes(last.facts, facts)
     if not differing:
         return f"{when}: nothing that envgen knows has changed"
-    changed = {change.name for change in differing}
-    same = [name for name in ("image", "lock", "command") if name in facts and name not in changed]
-    listed = _listed(differing)
-    if not same:
-        return f"{when}: {listed}"
-    verb = "are" if len(same) > 1 else "is"
-    names = " and ".join(filter(None, [", ".join(same[:-1]), same[-1]]))
-    return f"{when}: {listed}; {names} {verb} the same"
+    same = [it for it in ("image", "lock", "command") if it in facts and it not in differing]
+    unchanged = f"; the same: {', '.join(same)}" if same else ""
+    return f"{when}: {_listed(differing)}{unchanged}"

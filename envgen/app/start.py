@@ -23,7 +23,7 @@ from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.prepare import prepare
 from envgen.serve.start import CREATE, INSTALL, KEEP, PREPARE, WAIT, Start, StartResult, Step
-from envgen.text import first_of, progress, visible
+from envgen.text import first_of, progress
 
 Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
 
@@ -147,21 +147,22 @@ def prepare_caches(service: LiveService) -> None:
 
 
 def stale_by_driver(service: LiveService) -> list[str]:
-    """A note on kernels that another driver than that of the last start makes stale."""
+    """A note on kernels that another driver than that of the last start makes stale, on this machine."""
+    if not service.deployment.is_local:
+        return []
     noted = history.starts(service.deployment.root, service.profile.name, service.name)
-    then = noted[-1].facts.get(history.DRIVER) if noted else None
-    now = history.machine_facts().get(history.DRIVER)
-    if not then or not now or then == now:
+    then = noted[-1].facts if noted else {}
+    changed = history.changes(then, history.machine_facts()).get(history.DRIVER)
+    if changed is None:
         return []
     stale = list[str]()
     with suppress(EnvgenError, OSError):
         for module in JitCache(service.deployment).inventory().modules:
             if any(reason.stale and reason.kind == "driver" for reason in module.reasons):
-                stale.append(visible(module.name))
+                stale.append(module.name)
     names = ", ".join(first_of(stale, 5))
     clear = service.profile.hint("cache", "clear --stale")
-    note = f"driver {then} is now {now}, so compiled kernels are stale: {names}; `{clear}`"
-    return [note] if stale else []
+    return [f"{changed}, so compiled kernels are stale: {names}; `{clear}`"] if stale else []
 
 
 def what_next(service: LiveService) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import re
 import time
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ class RunningService(LiveService):
                 "cpus": info.cpus,
                 "memory": info.memory,
                 "engine": info.version,
-                **({"kernel": platform.release()} if info.local else {}),
+                "kernel": info.kernel,
             },
             "image": image
             and {

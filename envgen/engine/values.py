@@ -214,6 +214,7 @@ class EngineInfo:
     cpus: int
     endpoint: str
     name: str = ""
+    kernel: str = ""
     driver: str = ""  # of its storage: overlay2, overlay, vfs, ...
     rootless: bool = False  # root in its containers is the user who runs it
     containerd_store: bool = False  # containerd stores the images
@@ -296,6 +297,7 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
         cpus=answer.number("NCPU"),
         endpoint=endpoint,
         name=answer.text("Name"),
+        kernel=answer.text("KernelVersion"),
         rootless="name=rootless" in answer.texts("SecurityOptions"),
         containerd_store=snapshotter in (answer.at("DriverStatus") or ()),
     )

@@ -11,7 +11,7 @@ import re
 import subprocess
 from importlib import metadata
 
-from envgen.inside.common import Doc, tunings
+from envgen.inside.common import Doc, read_text, tunings
 
 WANTED = re.compile(
     r"^(torch|triton|vllm.*|flashinfer.*|transformers|sglang|llama[-_]cpp.*|nvidia[-_]cutlass.*|numpy|"
@@ -21,10 +21,11 @@ WANTED = re.compile(
 
 
 def answer(request: Doc) -> Doc:
-    """Versions of the WANTED packages, or of ``all``, the GPU with its driver, the image's inputs, and
-    FlashInfer's tuning results.
+    """Versions of the WANTED packages, or of ``all``, the GPU with its driver, the image's inputs,
+    FlashInfer's tuning results, and the text of ``files``.
     """
     document: Doc = {"versions": {"python": platform.python_version()}}
+    document["files"] = {path: read_text(path) for path in request.get("files") or ()}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"] or ""
         if WANTED.match(name) or (name and request.get("all")):

@@ -52,13 +52,8 @@ def command(session: Session, what: str | None) -> int:
     """
     failure, log = _chosen(session, what)
     if log is None:
-        nothing: dict[str, Any] = {
-            "log": None,
-            "failure": None,
-            "explanations": [],
-            "first_exception": None,
-            "clues": None,
-        }
+        nothing: dict[str, Any] = dict.fromkeys(("log", "failure", "first_exception", "clues"))
+        nothing["explanations"] = []
         sentence = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
         return answer(nothing, [sentence])
     with log.file as file:
@@ -81,11 +76,8 @@ def command(session: Session, what: str | None) -> int:
     lines = []
     if failure:
         profile = f" (profile {log.about['profile']})" if "profile" in log.about else ""
-        lines.append(
-            visible(
-                f"{failure.text}{profile}, {datetime.fromtimestamp(failure.when):%Y-%m-%d %H:%M:%S}"
-            )
-        )
+        when = f"{datetime.fromtimestamp(failure.when):%Y-%m-%d %H:%M:%S}"
+        lines.append(f"{failure.text}{profile}, {when}")
     lines += [f"      {shorten(reason, 400)}"] if reason else []
     lines += [f"      {changes}"] if changes else []
     lines += _text(explanations, log.name, report)
@@ -145,7 +137,7 @@ def _fitted(
     if failure.service and fitted:
         live = LiveService(session.deployment(), service)
         if reply := failures.asked(live, fitted[0].evidence):
-            cause = f"{fitted[0].cause} (asked its image: {visible(reply)})"
+            cause = f"{fitted[0].cause} (asked its image: {reply})"
             fitted[0] = replace(fitted[0], cause=cause)
     return tuple(fitted)
 

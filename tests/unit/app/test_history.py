@@ -27,22 +27,22 @@ GOOD = {
     [
         ({}, "nothing that envgen knows has changed"),
         ({"kernel": "7.0.1", "driver": "590.44"},
-         "driver 580.142 → 590.44, kernel 6.17.0 → 7.0.1; image, lock and command are the same"),
-        ({"lock": "cc", "image": "dd"}, "image aa11 → dd, lock bb22 → cc; command is the same"),
+         "driver 580.142 → 590.44, kernel 6.17.0 → 7.0.1; the same: image, lock, command"),
+        ({"lock": "cc", "image": "dd"}, "image aa11 → dd, lock bb22 → cc; the same: command"),
         ({"GPU 0": "H200", "command": "x" * 90},
-         f"command serve m → {'x' * 59}…, GPU 0 GB10 → H200; image and lock are the same"),
+         f"command serve m → {'x' * 59}…, GPU 0 GB10 → H200; the same: image, lock"),
     ],
 )  # fmt: skip
 def test_the_most_suspicious_change_comes_first(tmp_path: Path, now: dict[str, str], text: str) -> None:
     assert history.note(tmp_path, "prod", "serve", GOOD, 100, {"weights": 20.0}) == []
     noted = history.starts(tmp_path, "prod", "serve")
-    assert history.since(noted, GOOD | now).partition(" that worked: ")[2] == text
-    assert history.since([], GOOD) == "" and noted[0].phases == {"weights": 20.0}
+    assert history.since(noted[-1], GOOD | now).partition(" that worked: ")[2] == text
+    assert noted[0].phases == {"weights": 20.0}
 
 
 def test_what_only_one_side_knows_is_no_change() -> None:
-    assert history.changes({"driver": "1", "a": "x"}, {"firmware": "2", "a": "x"}) == []
-    assert history.changes({"free memory": "9 GiB"}, {"free memory": "8 GiB"}) == []
+    assert history.changes({"driver": "1", "a": "x"}, {"firmware": "2", "a": "x"}) == {}
+    assert history.changes({"free memory": "9 GiB"}, {"free memory": "8 GiB"}) == {}
 
 
 def test_a_third_slower_start_names_what_changed_and_twenty_are_kept(tmp_path: Path) -> None:
@@ -73,18 +73,48 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not list((tmp_path / "other").iterdir()) and history.starts(tmp_path / "root", "p", "s") == []
 
 
-def test_a_machine_says_what_it_has(tmp_path: Path) -> None:
-    for path, text in {
-        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.142  Release Build\n",
-        "sys/class/dmi/id/bios_version": "5.36_0ACUM018\n",
-        "etc/dgx-release": 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\n',
-        "proc/meminfo": "MemAvailable:   104857600 kB\n",
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    facts = history.machine_facts(tmp_path)
-    assert facts["driver"] == "580.142" and facts["firmware"] == "5.36_0ACUM018"
-    assert facts["DGX OS"] == "7.2.3" and facts["free memory"] == "100 GiB"
+MACHINE = {
+    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.142  Release Build\n",
+    "/sys/class/dmi/id/bios_version": "5.36_0ACUM018\n",
+    "/etc/dgx-release": 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\n',
+    "/proc/meminfo": "MemTotal:   125829120 kB\nMemAvailable:   104857600 kB\n",
+}
+
+
+def test_a_machine_says_what_it_has() -> None:
+    assert set(history.READ) == set(MACHINE)
+    expected = {"driver": "580.142", "firmware": "5.36_0ACUM018", "DGX OS": "7.2.3", "free memory": "100 GiB"}
+    assert history.said_by(MACHINE) == expected
+    assert history.said_by({"/proc/driver/nvidia/version": "none"}) == {}
+
+
+def far(root: Path, node: str, kernel: str, files: dict[str, str], patch: pytest.MonkeyPatch) -> Any:
+    """A service on another machine, whose container answers with its ``files``."""
+    patch.setattr("envgen.inside.run.ask", lambda *_, **__: {"versions": {"torch": "2.13"}, "files": files})
+    image = SimpleNamespace(id=f"sha256:{node}", labels={})
+    engine = SimpleNamespace(info=lambda: SimpleNamespace(kernel=kernel, version="28"), logs=lambda *_, **__: "")
+    deployment = SimpleNamespace(
+        root=root, node=node, is_local=False, engine=engine, image=image, named=lambda text: f"{node}: {text}"
+    )
+    profile = SimpleNamespace(name="p", variant="", mounted_sources={})
+    described = SimpleNamespace(argv=["vllm"])
+    return SimpleNamespace(name="s", deployment=deployment, engine=engine, profile=profile, described=described)
+
+
+def test_each_machine_has_its_own_driver_and_kernel_and_they_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: Any = SimpleNamespace(container=SimpleNamespace(id="c"), seconds=5.0, awaited=SimpleNamespace(phases={}))
+    newer = MACHINE | {"/proc/driver/nvidia/version": "Kernel Module for aarch64  590.44  Release"}
+    first = far(tmp_path, "a", "6.17.0", MACHINE, monkeypatch)
+    history.remember(first, started)
+    second = far(tmp_path, "b", "7.0.1", newer, monkeypatch)
+    history.remember(second, started)
+    assert history.between([first, second]) == ["b: differs: driver 580.142 → 590.44, kernel 6.17.0 → 7.0.1"]
+    assert history.since_it_worked(second, asks=True).endswith("nothing that envgen knows has changed")
+    far(tmp_path, "b", "", MACHINE, monkeypatch)  # it has gone back
+    assert "driver 590.44 → 580.142; the same: image" in history.since_it_worked(second, asks=True)
+    assert "nothing that envgen knows" in history.since_it_worked(second)  # which starts no container
 
 
 def test_packages_are_those_of_the_last_start_and_the_rest_of_many_is_a_number(tmp_path: Path) -> None:
@@ -93,8 +123,8 @@ def test_packages_are_those_of_the_last_start_and_the_rest_of_many_is_a_number(t
         history.note(tmp_path, "p", "s", GOOD | many, 5, {})
     first, last = history.starts(tmp_path, "p", "s")
     assert first.facts == GOOD and last.facts == GOOD | many
-    text = history.since([last], GOOD | dict.fromkeys(many, "2"))
-    assert "package p00 1 → 2" in text and "package p07 1 → 2 and 4 more; image" in text
+    text = history.since(last, GOOD | dict.fromkeys(many, "2"))
+    assert "package p00 1 → 2" in text and "package p07 1 → 2, and 4 more; the same: image" in text
 
 
 def test_machines_are_compared_by_their_last_starts_but_for_their_commands(tmp_path: Path) -> None:

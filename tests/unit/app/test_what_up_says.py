@@ -185,5 +185,7 @@ def test_a_new_driver_is_said_before_a_start_where_it_makes_kernels_stale(monkey
     for then, now in (("580.142", "580.142"), ("", "580.142"), ("580.142", "")):
         assert notes(then, now) == [] and not asked  # no container is started for it
     (line,) = notes("575.57", "580.142")
-    assert "driver 575.57 is now 580.142" in line
+    assert "driver 575.57 → 580.142, so compiled kernels are stale" in line
     assert "moe_cute_dsl" in line and "page" not in line and "`envgen cache clear --stale -p prod`" in line
+    deployment.is_local = False  # this machine's driver is none of another's
+    assert notes("575.57", "580.142") == []
