@@ -75,8 +75,13 @@ def keep_before(deployment: Deployment, image: Image | None) -> None:
 # --- what an image was built from
 
 
+def kept_name(profile: str, digest: str) -> str:
+    """The name of the files that an image was built from, without an ending."""
+    return f"{profile}-{digest[:_DIGITS]}"
+
+
 def _kept(deployment: Deployment, digest: str) -> Path:
-    name = f"{deployment.profile.name}-{digest[:_DIGITS]}.yaml"
+    name = f"{kept_name(deployment.profile.name, digest)}.yaml"
     return files.state_dir(deployment.root, "history") / name
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,11 +102,9 @@ def _look(service: LiveService, model: ModelRef, deep: bool) -> Weights:
     request = _request("check", service.deployment, model)
     request["reads"] = model == described.model and not elsewhere
     request["deep"] = deep
-    answer = {**(_ask(service.deployment, request, READ if deep else LOOK) or {})}
-    answer["service"] = service.name
-    answer["repo"] = model.repo
-    answer["revision"] = model.revision
-    return _read(Weights, answer)
+    answer = _ask(service.deployment, request, READ if deep else LOOK) or {}
+    named = {"service": service.name, "repo": model.repo, "revision": model.revision}
+    return _read(Weights, {**answer, **named})
 
 
 @dataclass(frozen=True)
@@ -247,27 +245,24 @@ def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | No
     """
     engine = deployment.engine
     profile = deployment.profile
-    cache = profile.caches.get(CACHE)
-    if cache is None:
+    if CACHE not in profile.caches:
         line = HUGGINGFACE.line("~/.cache/huggingface")
         raise UsageError(
             f"profile {profile.name} has no cache `{CACHE}` to keep weights in",
             hint=f"write `{line}`",
         )
-    if cache.host is None:
-        volume = names.cache_volume(profile, CACHE)
-        if engine.volume(volume) is None:
-            if not make:
-                return None
-            deployment.create_volume(volume, f"cache-{CACHE}")
-        return ContainerMount(volume, HOME, "volume", read_only=not make)
-    folder = (deployment.root / Path(cache.host.path).expanduser()).resolve()
-    if deployment.is_local:
+    mount = replace(deployment.caches[CACHE], target=HOME, read_only=not make)
+    if mount.kind == "volume" and engine.volume(mount.source) is None:
+        if not make:
+            return None
+        deployment.create_volume(mount.source, f"cache-{CACHE}")
+    elif mount.kind == "bind" and deployment.is_local:
+        folder = Path(mount.source)
         if make:
             make_folder(folder)
         elif not folder.is_dir():
             return None
-    return ContainerMount(str(folder), HOME, read_only=not make)
+    return mount
 
 
 def _ask(

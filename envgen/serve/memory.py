@@ -4,7 +4,6 @@ runs out?
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from envgen.engine import box
@@ -60,18 +59,6 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
     note = f"of the {available / GIB:.1f} GiB available, only {free / GIB:.1f} GiB are unused, the rest is page "
     note += "cache; a GPU that shares this memory may count that as used: sync; echo 3 | sudo tee "
     return [note + "/proc/sys/vm/drop_caches"]
-
-
-def plan(service: str, floor: str, root: Path = ROOT) -> list[str]:
-    """Notes: how much memory the guard keeps free."""
-    size = meminfo(root).get("MemTotal")
-    share = re.fullmatch(r"auto(?::(0?\.\d+))?", floor)
-    if not size or not share:
-        return []
-    kept = min(6 << 30, size // 20, int(size * float(share[1] or 1) / 4))
-    return [
-        f"memory-guard ends {service} when less than {kept / GIB:.1f} GiB of the machine are available"
-    ]
 
 
 def too_low(floor: str, root: Path = ROOT) -> list[Problem]:

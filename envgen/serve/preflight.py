@@ -88,7 +88,6 @@ def check(
         if needed:
             has_gpu = profile.gpu is not GpuMode.NONE
             notes += memory.in_page_cache(needed.bytes, unified=has_gpu)
-        notes += memory.plan(name, service.memory_floor)
         if profile.shares_memory:
             notes += memory.not_returned()
     if deployment.gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:

@@ -41,13 +41,19 @@ def prepare(service: LiveService) -> None:
         _hand_over(deployment, deployment.image, owner if ":" in owner else f"{owner}:0")
 
 
-def _hand_over(deployment: Deployment, image: Image, owner: str) -> None:
-    """Give the volumes to ``owner``."""
+def _volumes(deployment: Deployment) -> list[ContainerMount]:
+    """The volumes that each service has."""
     mounts = [mount for mount in deployment.caches.values() if mount.kind == "volume"]
     if deployment.profile.mounted_sources:
         mounts.append(ContainerMount(overlay_volume(deployment.profile), OVERLAY, "volume"))
+    return mounts
+
+
+def _hand_over(deployment: Deployment, image: Image, owner: str) -> None:
+    """Give the volumes to ``owner``."""
     engine = deployment.engine
-    mounts = [mount for mount in mounts if engine.volume(mount.source) is not None]
+    there = _volumes(deployment)
+    mounts = [mount for mount in there if engine.volume(mount.source) is not None]
     if not mounts:
         return
     words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
@@ -65,14 +71,10 @@ def create_volumes(service: LiveService) -> None:
     The committed Compose files hold no folder of a machine, so Compose can't write that label.
     """
     deployment = service.deployment
-    profile = service.profile
     engine = service.engine
-    if profile.compose is None:
-        own = [mount.source for mount in deployment.caches.values() if mount.kind == "volume"]
-        if profile.mounted_sources:
-            own.append(overlay_volume(profile))
-        if all(engine.volume(name) is not None for name in own):
-            return
+    missing = [mount for mount in _volumes(deployment) if engine.volume(mount.source) is None]
+    if service.profile.compose is None and not missing:
+        return
     mounted = deployment.compose.service(service.name).get("volumes") or ()
     used = [str(one.get("source")) for one in mounted]
     for key, volume in (deployment.compose.document.get("volumes") or {}).items():

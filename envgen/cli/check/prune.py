@@ -20,10 +20,10 @@ from envgen.text import counted, progress, size, table, visible
 def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove leftovers of earlier and killed runs from the engine and the project folder.
 
-    Leftovers are temporary containers, untagged images, caches of earlier releases and broken-off
-    upgrades after a month, parts of downloads after a week, and all but the newest logs and crash
-    bundles. What `upgrade --back` needs stays. Shows the list and asks first. Exits with 1 if
-    something could not be removed.
+    Leftovers are temporary containers, untagged images, caches and kernels of earlier releases and
+    broken-off upgrades after a month, parts of downloads after a week, and old logs and crash
+    bundles but for the newest. What `upgrade --back` needs stays. Shows the list and asks first.
+    Exits with 1 if something could not be removed.
 
     \b
     Examples:

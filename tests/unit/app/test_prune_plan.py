@@ -16,6 +16,10 @@ from envgen.app import prune
 from envgen.app.upgrade import journal
 from envgen.engine.owner import FOLDER
 from envgen.profile.load import load_project
+from envgen.render.outputs import RENDER_LABEL
+
+DAY = 86400.0
+MONTH = 31 * DAY
 
 
 def put(path: Path, age: float = 0) -> Path:
@@ -25,26 +29,37 @@ def put(path: Path, age: float = 0) -> Path:
     return path
 
 
-def left(root: Path) -> set[str]:
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prune, "FILES", {"log": ("logs", 3, 7), "crash": ("crash", 2, 30)})
+
+
+def left(root: Path, *kept: str) -> set[str]:
     """What is removed, and is really gone."""
-    items = [*prune._old(root, "log", "logs", 3), *prune._old(root, "crash", "crash", 2)]
+    items = [item for kind in prune.FILES for item in prune._old(root, kind, kept)]
     assert not any(prune.remove(items))
     return {item.name for item in items}
 
 
-def test_the_newest_logs_and_crash_bundles_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("days", "logs", "bundles"), [(40, "0345", "345"), (8, "0345", "012345"), (6, "012345", "012345")]
+)
+def test_the_newest_logs_and_crash_bundles_stay_and_young_ones_and_what_a_way_back_needs(
+    tmp_path: Path, days: int, logs: str, bundles: str
+) -> None:
     for number in range(6):
-        put(tmp_path / f".envgen/logs/build-{'zab'[number % 3]}-{number}.log", age=100 - number)
-        put(tmp_path / f".envgen/crash/{number}-serve.tar.gz", age=100 - number)
-    assert len(left(tmp_path)) == 3 + 4
-    assert {path.name[-5] for path in (tmp_path / ".envgen/logs").iterdir()} == {"3", "4", "5"}
-    assert {path.name[0] for path in (tmp_path / ".envgen/crash").iterdir()} == {"4", "5"}
+        put(tmp_path / f".envgen/logs/build-{'zab'[number % 3]}-{number}.log", age=days * DAY + 100 - number)
+        put(tmp_path / f".envgen/crash/{number}-serve.tar.gz", age=days * DAY + 100 - number)
+    gone = left(tmp_path, "build-z-0", "3-")
+    assert len(gone) == 12 - len(logs) - len(bundles)
+    assert "".join(sorted(path.name[-5] for path in (tmp_path / ".envgen/logs").iterdir())) == logs
+    assert "".join(sorted(path.name[0] for path in (tmp_path / ".envgen/crash").iterdir())) == bundles
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     for number in range(9):
-        put(tmp_path / f"victim/{number}.log")
+        put(tmp_path / f"victim/{number}.log", MONTH)
     root = tmp_path / "p"
     root.mkdir()
     (root / ".envgen").mkdir()
@@ -61,7 +76,6 @@ def test_what_can_not_be_removed_is_listed() -> None:
     assert prune.remove(items) == ["Operation not permitted", ""]
 
 
-MONTH = 31 * 86400.0
 TEXT = """\
 version: 1
 name: lab
@@ -72,8 +86,7 @@ profiles:
     base: {image: "base:1"}
     caches:
       flashinfer: {path: /root/.cache/flashinfer}
-      huggingface: {path: /root/.cache/huggingface, host: weights}
-    services: {serve: {command: [sleep, infinity], model: {repo: acme/tiny}}}
+    services: {serve: {command: [sleep, infinity]}}
 """
 
 
@@ -92,7 +105,8 @@ class Engine:
 
     def image(self, name: str) -> Any:
         is_there = name.endswith("-before") and self.before is not None
-        return SimpleNamespace(tagged=days_ago(self.before or 0)) if is_there else None
+        labels = {RENDER_LABEL: "0123456789abcdef" * 4}
+        return SimpleNamespace(tagged=days_ago(self.before or 0), labels=labels) if is_there else None
 
     def images(self, _label: str) -> list[Any]:
         return []
@@ -146,17 +160,22 @@ def test_kernels_of_earlier_releases_go_unless_a_way_back_needs_them(
     assert engine.removed == list(expected)
 
 
-def test_an_upgrade_that_was_broken_off_and_parts_of_downloads(tmp_path: Path) -> None:
-    blobs = tmp_path / "weights/hub/models--acme--tiny/blobs"
-    old, young = put(blobs / "aa.incomplete", MONTH), put(blobs / "bb.incomplete", 60)
-    whole, other = put(blobs / "cc", MONTH), put(blobs.parents[1] / "models--b--c/blobs/d.incomplete", MONTH)
+@pytest.mark.parametrize(("before", "gone"), [(None, 4), (3.0, 2)])
+def test_the_record_of_a_way_back_stays(tmp_path: Path, before: float | None, gone: int) -> None:
+    prune.FILES["record"] = ("history", 2, 30)
+    for end in ("yaml", "lock"):
+        for age, name in enumerate(("prod-0123456789abcdef", "prod-ffffffffffffffff", "prod-eeeeeeeeeeeeeeee")):
+            put(tmp_path / f".envgen/history/{name}.{end}", MONTH + 100 - age)
+    assert len(found(tmp_path, Engine(tmp_path, before))) == gone
+    assert (tmp_path / ".envgen/history/prod-0123456789abcdef.lock").exists() == (before is not None)
+
+
+def test_an_upgrade_that_was_broken_off(tmp_path: Path) -> None:
     trial = journal.folder_of(tmp_path, "prod") / journal.TRIAL
     put(trial).write_text(json.dumps({"command": "envgen upgrade vllm", "of": "x", "services": {}}))
-    shown = ".envgen/candidate/prod"
-    assert found(tmp_path, Engine(tmp_path)) == {str(old): "download"}
-    assert trial.exists() and young.exists() and whole.exists() and other.exists() and not old.exists()
+    assert found(tmp_path, Engine(tmp_path)) == {}
     os.utime(trial, (time.time() - MONTH,) * 2)
     with journal.alone(tmp_path, "prod"):  # somebody goes on with it
         assert found(tmp_path, Engine(tmp_path)) == {}
-    assert found(tmp_path, Engine(tmp_path)) == {shown: "trial"}
+    assert found(tmp_path, Engine(tmp_path)) == {".envgen/candidate/prod": "trial"}
     assert not trial.exists()

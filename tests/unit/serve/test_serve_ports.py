@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import guard_program
 import pytest
 
 from envgen.deployment import Deployment
@@ -19,7 +18,7 @@ from envgen.profile.model import Profile
 from envgen.profile.service import Service
 from envgen.profile.values import PortMapping
 from envgen.serve import preflight
-from envgen.serve.memory import in_page_cache, plan, too_little
+from envgen.serve.memory import in_page_cache, too_little
 from envgen.serve.prepare import make_folder
 
 # As Docker 28 and 29, Docker 20 to 27, and Compose in front of them word it.
@@ -170,15 +169,3 @@ def test_a_machine_that_does_not_tell(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("nothing\n")
     assert "is unknown" in in_page_cache(1, unified=True, root=tmp_path)[0]
-
-
-@pytest.mark.parametrize("floor", ["auto", "auto:0.30", "auto:0.10", "9GiB", ""])
-@pytest.mark.parametrize("total", [127611904, 16 << 20])
-def test_up_says_what_the_guard_keeps_free(tmp_path: Path, floor: str, total: int) -> None:
-    """As the guard itself computes it."""
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {total} kB\n")
-    notes = plan("serve", floor, root=tmp_path)
-    kept = guard_program.load().floor_of(floor, total << 10) / (1 << 30)
-    line = f"memory-guard ends serve when less than {kept:.1f} GiB of the machine are available"
-    assert notes == ([line] if floor.startswith("auto") else [])
