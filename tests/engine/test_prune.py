@@ -128,3 +128,48 @@ def test_volumes_of_earlier_builds_go_and_what_is_in_use_or_the_way_back_needs_s
 def _caches(loaded: Any, engine: Engine) -> dict[str, str]:
     deployment = Deployment(loaded.profiles["dev"], loaded.root).with_cached(engine=engine)
     return {name: mount.source for name, mount in deployment.caches.items()}
+
+
+def test_kernels_of_one_release_and_parts_of_downloads_within_volumes(
+    project: Project, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    caches = (
+        "flashinfer: {path: /root/.cache/flashinfer, namespace: false}, huggingface: {path: /root/.cache/huggingface}"
+    )
+    text = FILE.replace("flashinfer: {path: /root/.cache/flashinfer}", caches)
+    text = text.replace("[sleep, infinity]", "[sleep, infinity], model: {repo: acme/tiny}")
+    file = project.root / "envgen.yaml"
+    file.write_text(file.read_text().replace(FILE, text))
+    head, labels = f"{project.name}-dev-cache-", []
+    for label in (f"com.docker.compose.project={project.name}-dev", f"dev.envgen.folder={project.root}"):
+        labels += ["--label", label]
+    for name in ("flashinfer", "huggingface"):
+        docker("volume", "create", *labels, head + name)
+    blobs = "/h/hub/models--acme--tiny/blobs"
+    script = (
+        f"set -e; mkdir -p {blobs}; head -c 2000000 /dev/urandom > {blobs}/old.incomplete; touch {blobs}/young.incomplete;"
+        f"touch -d '8 days ago' {blobs}/old.incomplete; cd /f; for v in 0.5.3:40 0.7.3:2 0.7.4:0; do d=${{v%:*}}/121a;"
+        "mkdir -p $d/cached_ops/page $d/cached_ops/tmp; head -c 3000000 /dev/urandom > $d/cached_ops/page/page.so;"
+        'touch $d/cached_ops/tmp/page.lock; find $d -type f -exec touch -d "${v#*:} days ago" {} +; done'
+    )
+    mounts = ["-v", f"{head}flashinfer:/f", "-v", f"{head}huggingface:/h"]
+    docker("tag", BASE, f"{project.name}:dev")
+    docker("run", "--rm", *mounts, "--entrypoint", "sh", BASE, "-c", script)
+    loaded = load_project(file=file).project
+
+    def found() -> dict[str, int]:
+        items = [one for one in prune.find(engine, loaded) if one.kind in ("kernels", "download")]
+        assert not any(prune.remove(items))
+        return {one.kind: one.bytes for one in items}
+
+    try:
+        assert found() == {"download": 2_000_000}  # Docker dates its volumes itself: this one is young
+        month = prune._age
+        monkeypatch.setattr(prune, "_age", lambda at: month(at) + (31 if month(at) < 0.5 else 0))
+        assert found() == {"kernels": 3_000_000}
+        assert found() == {}
+        left = docker("run", "--rm", *mounts, "--entrypoint", "find", BASE, "/f", "/h", "-type", "f", "-size", "+0")
+        assert sorted(left.split()) == [f"/f/{one}/121a/cached_ops/page/page.so" for one in ("0.7.3", "0.7.4")]
+        assert project.envgen("status", "--json", code=None).json["leftovers"] == 0
+    finally:
+        docker("rmi", f"{project.name}:dev", check=False)
