@@ -107,7 +107,7 @@ def _refused(service: LiveService, running: bool) -> tuple[Problem, ...]:
     refused = preflight.refusals(service, running=running)
     if running or not service.deployment.is_local:
         return refused
-    holder = preflight.holders(service.deployment, service.engine.listed())
+    holder = preflight.holders(service, service.engine.listed())
     return (*refused, *preflight.ports(service, (), holder))
 
 

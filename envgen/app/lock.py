@@ -46,8 +46,8 @@ def check(session: Session, lock: Lock | None) -> dict[str, list[Stale]] | None:
             progress(f"note: {line}")
         lacking[profile.name] = [*stale(profile, own), *unlocked_models(profile, lock)]
     if lock.read:
-        entries = "1 entry was" if len(lock.read) == 1 else f"{len(lock.read)} entries were"
-        progress(f"note: {entries} read elsewhere; `envgen lock` asks their servers")
+        entries = counted(len(lock.read), "entry", "entries")
+        progress(f"note: read elsewhere: {entries}; `envgen lock` asks their servers")
     return lacking
 
 
@@ -78,23 +78,25 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     for note in (*outcome.notes, *left):
         progress(f"note: {note}")
     if outcome.problems:
-        progress(
-            "envgen.lock is unchanged"
-            if (root / FILE_NAME).exists()
-            else "no envgen.lock was written"
-        )
+        progress(f"{FILE_NAME} was not written")
         raise LockError(problems=problems_of(loaded, [*outcome.problems, *outcome.left]))
     differences = changes(facts(old), facts(outcome.lock))
     written = save(root / FILE_NAME, outcome.lock)
     unpinned = problems_of(loaded, outcome.left)
-    same = f"{FILE_NAME} is unchanged" if unpinned else f"{FILE_NAME} is up to date"
-    progress(f"wrote {FILE_NAME}: {counted(len(differences), 'input')}" if written else same)
+    progress(
+        f"wrote {FILE_NAME}: {counted(len(differences), 'input')}"
+        if written
+        else f"{FILE_NAME} is unchanged"
+    )
     for problem in unpinned:
         progress(f"not pinned: {problem}")
     if unpinned:
         progress(
             "everything else is pinned, so builds work; run `envgen lock` again once the hub answers"
         )
+    for other in loaded.project.profiles.values():  # a line of theirs has changed, too
+        if other.name in old.python and stale(other, locked(other, outcome.lock)):
+            progress(f"note: {other.name} is out of date in it: {other.lock_command}")
     return Updated(differences, outcome.notes, written, not old.images, unpinned)
 
 

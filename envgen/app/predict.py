@@ -279,8 +279,10 @@ def _refused(refusal: Refusal, service: LiveService) -> Problem:
     message = f"this vLLM refuses services.{service.name}.{key}: {in_short(refusal.message)}"
     if not key.startswith("args."):
         return Problem(message, hint=anyway)
+    _, similar, flag = refusal.message.partition("similar: --")
     without = shell_line(["--set", f"services.{service.name}.{key}=null"])
-    return Problem(message, hint=f"`{up} {without}` leaves it out; {anyway}")
+    cure = f"write args.{flag.split()[0]}" if similar else f"`{up} {without}` leaves it out"
+    return Problem(message, hint=f"{cure}; {anyway}")
 
 
 def notes_on_unused_kernels(prediction: Prediction) -> list[str]:

@@ -58,7 +58,11 @@ class Download:
             return f"{self.repo}: of unknown size ({self.unknown or 'the hub names none'})"
         left = max(0, self.total - self.present)
         minutes = left * 8 / (MEGABITS * 1e6) / 60
-        begun = f", {self.present / GIB:.1f} GiB of it downloaded already" if self.present else ""
+        begun = (
+            f",\n            {self.present / GIB:.1f} GiB of it downloaded already"
+            if self.present
+            else ""
+        )
         return f"{self.repo}: {self.total / GIB:.1f} GiB{begun}; {max(1, round(minutes))} min at {MEGABITS} Mbit/s"
 
 
@@ -73,7 +77,6 @@ class MissingInputs:
     image: str = ""
     downloads: tuple[Download, ...] = ()
     replaces: tuple[str, ...] = ()
-    first: bool = False  # there is no image yet
 
     def __bool__(self) -> bool:
         return bool(self.lock or self.image or self.downloads)
@@ -83,14 +86,15 @@ class MissingInputs:
         known.
         """
         if self.deployment.gpu is GpuMode.NONE and self.deployment.profile.gpu is GpuMode.AUTO:
-            yield f"  no GPU    {NO_GPU}: what needs one will be made, and will not start here"
+            yield f"  no GPU    {NO_GPU}:"
+            yield "            what needs one will be made, and will not start here"
             yield "            (docs/tutorial.md has a profile that needs none)"
         if self.lock:
             yield "  lock      resolves every version into envgen.lock (1 to 2 minutes)"
         if self.image:
-            what = self.image.removeprefix("the image ")
+            what = self.image.removeprefix("the image ").replace("; ", ";\n            ")
             yield f"  image     {what}"
-            if self.first:
+            if self.deployment.image is None:
                 yield "            a first build downloads all that it installs (vLLM: several GB)"
         for download in self.downloads:
             yield f"  weights   {download}"
@@ -118,8 +122,7 @@ def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -
         lock = bool(builds.lock_problems(deployment.to_build()))
     if build:
         image = image or "is built again where an input changed"
-    first = deployment.image is None
-    return MissingInputs(deployment, lock, image, tuple(downloads), tuple(replaces), first)
+    return MissingInputs(deployment, lock, image, tuple(downloads), tuple(replaces))
 
 
 def _downloads(service: LiveService) -> Iterator[Download]:
@@ -220,7 +223,7 @@ class Fetching:
 @dataclass
 class Provision:
     """Makes what is lacking, as named steps. ``shown`` prints how the build ended, and raises
-    BuildError if it failed.
+    BuildError if it failed. ``ask``: what may refuse a build.
 
     An interrupted run leaves whole parts: the lock file, layers in the build cache, partial
     downloads that continue.
@@ -229,6 +232,7 @@ class Provision:
     session: Session
     lacking: MissingInputs
     shown: Callable[[builds.BuildOutcome], None]
+    ask: Callable[[], None]
     fetching: Fetching = field(default_factory=Fetching)
     helper: str = ""  # an image that downloads weights while the profile's own is built
 
@@ -237,6 +241,7 @@ class Provision:
         lacking = self.lacking
         steps: tuple[tuple[str, Callable[[], None], object], ...] = (
             ("lock", self.lock, lacking.lock),
+            ("", self.ask, lacking.image),
             ("", self.begin_downloads, lacking.downloads),  # beside the build
             ("image", self.image, lacking.image),
             ("weights", self.weights, lacking.downloads),

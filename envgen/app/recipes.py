@@ -21,20 +21,20 @@ from envgen.recipes.read import LARGEST, Recipe, read_recipe
 from envgen.recipes.shipped import shipped
 from envgen.recipes.write import added, indent_of, left_of, profile_body, profile_text
 
-_YAML = (".yaml", ".yml")
+_ENDINGS = (".yaml", ".yml", ".sh")
 
 
 def find(name: str, variant: str = "") -> Recipe:
     """A recipe: shipped (by name), or a file (by path; ``-``: standard input)."""
     file = Path(name).expanduser()
-    if name == "-" or file.suffix in (*_YAML, ".sh") or "/" in name or file.is_file():
+    if name == "-" or file.suffix in _ENDINGS or "/" in name or file.is_file():
         if name != "-" and not file.is_file():
             raise UsageError(
                 f"{name} is not a file", hint="`envgen recipe list` lists the shipped recipes"
             )
         text = sys.stdin.read(LARGEST + 1) if name == "-" else file_text(file, name)
         recipe = read_command(text, name) or read_recipe(text, name, variant=variant)
-        today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        today = str(datetime.now(timezone.utc).date())
         return replace(recipe, source=recipe.source or file.name, date=recipe.date or today)
     known = shipped()
     if name not in known:
@@ -115,11 +115,12 @@ def add(
 
 
 def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
-    names = list(profiles)
-    chosen = wanted or ("prod" if "prod" in names else "")
-    if chosen not in names:
-        message = f"no profile {chosen!r}" if chosen else "no profile `prod` to extend"
-        raise UsageError(message, hint=f"choose one: --extends {' or '.join(names)}")
+    chosen = wanted or "prod"
+    if chosen not in profiles:
+        raise UsageError(
+            f"no profile {chosen!r} to extend",
+            hint=f"choose one: --extends {' or '.join(profiles)}",
+        )
     return profiles[chosen]
 
 

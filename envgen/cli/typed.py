@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -138,18 +139,13 @@ def answered(error: click.UsageError) -> click.UsageError:
     return click.UsageError(f"{message}: {answer}", error.ctx)
 
 
-# What an argument or option names, by its own name or that of its command and its own.
+# What an argument or option of a command names.
 _KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("profile", "extends"), "profiles"),
-    "variant": "variants",
-    "patterns": "modules",
-    "warm names": "modules",
-    "add name": "recipes",
-    "service": "services",
-    "run argv": "services",
-    **dict.fromkeys(
-        (f"{verb} names" for verb in ("up", "down", "stop", "restart", "logs")), "services"
-    ),
+    "profiles": r"\S+ (profile|extends)",
+    "variants": r"\S+ variant",
+    "modules": r"\S+ patterns|warm names",
+    "recipes": "add name",
+    "services": r"\S+ service|run argv|(up|down|stop|restart|logs) names",
 }
 
 
@@ -197,9 +193,9 @@ def prepare(command: click.Command) -> None:
             same.expose_value = False
             command.params.append(same)
     for param in command.params:
-        kind = _KINDS.get(f"{command.name} {param.name}") or _KINDS.get(param.name or "")
-        if kind:
-            param.shell_complete = partial(_offered, kind)  # type: ignore[method-assign]
+        for kind, names in _KINDS.items():
+            if re.fullmatch(names, f"{command.name} {param.name}"):
+                param.shell_complete = partial(_offered, kind)  # type: ignore[method-assign]
     make = command.make_parser
 
     def make_parser(ctx: click.Context) -> Any:

@@ -21,25 +21,32 @@ from envgen.profile.tree import MAP, PROJECT, ValueText, parse
 from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, value_of
 from envgen.redact import redact_secrets, secret_like
 
-_SKIPPED = re.compile(r"\s*(#|set -|(sudo )?(docker|podman) (pull|stop|rm|logs) |$)")
-_BEGIN = re.compile(r"\s*(?:\$ )?(?:sudo )?(?:(?:docker|podman) (?:container )?run|(vllm) serve)\s")
 _SPELLED = {
     r"\$\(pwd\)|\$\{?PWD\}?": ".",
     r"\$\{?HOME\}?": "~",
     r"\$\{\w+:?-([^{}]*)\}": r"\1",
+    r"(?m)^export (?=\w+=)": "",
 }
+_SKIPPED = re.compile(r"\s*(#|set -|(sudo )?(docker|podman) (pull|stop|rm|logs) |$)")
+# After a prompt: variables, and what starts the server.
+_BEGIN = re.compile(
+    r"\s*(?:.*[$#%] )?(?P<line>(?:\w+=\S*\s+)*(?:sudo )?(?:(?P<run>(?:docker|podman) (?:container )?run)"
+    r"|vllm serve|python3? -m vllm\S+)\s)"
+)
 _SHELL = re.compile(r"[;|&<>`]|\$\(")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
 _API_SERVER = "vllm.entrypoints.openai.api_server"
 # One name for an option of `docker run` and a key of Compose.
 _NAMES = {"p": "ports", "publish": "ports", "v": "volumes", "volume": "volumes", "w": "working_dir"}
-_NAMES |= {"e": "environment", "env": "environment", "net": "network_mode", "deploy": "gpus"}
+_NAMES |= {"e": "environment", "env": "environment", "net": "network_mode"}
 _NAMES |= {"network": "network_mode", "shm-size": "shm_size", "workdir": "working_dir"}
 _NAMES |= {"ulimit": "ulimits"}
 _BARE = re.compile(r"[dit]+|detach|interactive|tty|rm|init|privileged|read-only")
+# GPUs: their numbers, or how many; all of them.
 _GPUS = re.compile(
-    r'"?(?:nvidia\.com/gpu|device)=(\d[\d,]*)"?|(\d{1,2})|\S*all"?'
-)  # by number, so many
+    r"(?:device|gpu|device_ids)[=:]\[?(\d[\d,]*)|(?:count:|^)(\d{1,2})\b|(?:^|[=:])all\b"
+    r"|capabilities(?!.*(?:count|device_ids):)"
+)
 # What a profile has no need of.
 _NEEDLESS = re.compile(
     r"[dit]+|detach|interactive|stdin_open|tty|rm|init|(container_)?name|pull(_policy)?|runtime|profiles"
@@ -51,8 +58,7 @@ def read_command(text: str, file: str) -> Recipe | None:
     for written, spelled in _SPELLED.items():
         text = re.sub(written, spelled, text)
     joined = text.replace("\\\n", " ").splitlines()
-    lines = [line for line in joined if not _SKIPPED.match(line)]
-    begin = _BEGIN.match(lines[0]) if lines else None
+    begin = _BEGIN.match("\n".join(line for line in joined if not _SKIPPED.match(line)))
     if begin is None and not text.startswith("#!") and not file.endswith(".sh"):
         top, _ = parse(ValueText(file, PROJECT, text), foreign=True)
         services = top.at(("services",)) if top else None
@@ -60,11 +66,13 @@ def read_command(text: str, file: str) -> Recipe | None:
             return None
         return _of_compose(value_of(services), services.place())
     container = _Container(Place(file, 1, 1))
-    if begin is None or len(lines) > 1 or _SHELL.search(_QUOTED.sub("", lines[0])):
+    rest = begin.string[begin.end() :] if begin else "\n"
+    if begin is None or _SHELL.search(_QUOTED.sub("", rest)) or "\n" in rest:
         container.refuse("is a shell script; envgen reads one `docker run` or `vllm serve` line")
-    words = container.split(begin.string[begin.end() :])
-    image = "" if begin[1] else container.take_options(words)
-    return container.recipe(image, words)
+    if not begin["run"]:
+        return container.recipe("", container.split(begin["line"] + rest))
+    words = container.split(rest)
+    return container.recipe(container.take_options(words), words)
 
 
 def _of_compose(services: Mapping[str, Any], place: Place) -> Recipe:
@@ -91,14 +99,11 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for one in value:
             yield _short(one) if isinstance(one, dict) else str(one)
-    elif not isinstance(value, dict):
-        yield str(value)
-    elif "resources" in value:
-        given = re.search(r"(device_ids:\[|count:)[\d,]*\d", re.sub("[' ]", "", str(value)))
-        yield given[0].replace("device_ids:[", "device=").removeprefix("count:") if given else "all"
-    else:
+    elif isinstance(value, dict) and "resources" not in value:
         for name, one in value.items():
             yield name if one is None else f"{name}={one}"
+    else:
+        yield str(value)
 
 
 def _short(one: Mapping[str, str]) -> str:
@@ -118,6 +123,7 @@ class _Container:
         self.left: list[str] = []
         self.entry: list[str] = []
         self.env: dict[str, str] = {}
+        self.visible: list[str] = []  # GPUs, by their numbers in the container
         self.service: dict[str, Any] = {}
         self.profile: dict[str, Any] = {}
 
@@ -143,19 +149,19 @@ class _Container:
 
     def option(self, name: str, value: str) -> None:
         """Give one option its place in the profile, or name it."""
-        name = _NAMES.get(name, name)
         if name == "mount":
             parts = (f"{part}=".split("=")[:2] for part in value.split(","))
             name = "volumes"
             value = _short(dict(parts))
-        gpus = _GPUS.fullmatch(value) if name in ("gpus", "device", "devices") else None
+        name = _NAMES.get(name, name)
+        gpus = _GPUS.search(re.sub("['\" ]", "", value))
         limit = re.fullmatch(r"([a-z]+)=\D*?(-?\d+)(?:\D+?\2)?\D*", value)
         mount = re.fullmatch(r"([.~][^:]*|[\w.-]+):(/[^:]*)(:[a-zA-Z,]+)?", value)
         if name == "environment":
             self._variable(*value.partition("="))
         elif name == "volumes" and mount:
             self._mount(*mount.groups(""))
-        elif gpus:
+        elif name in ("gpus", "device", "devices", "deploy") and gpus:
             if gpus[1]:
                 self.service["gpu"] = gpus[1].split(",")
             elif gpus[2]:
@@ -179,7 +185,9 @@ class _Container:
     def _variable(self, name: str, given: str, value: str) -> None:
         from_shell = re.fullmatch(r"\$\{?\w+(:\?[^{}]*)?\}?", value)
         if name == "CUDA_VISIBLE_DEVICES":
-            self.service["gpu"] = value.split(",")
+            self.visible = value.split(",")
+        elif name == "NVIDIA_VISIBLE_DEVICES" and value[:1].isdigit():
+            self.option("gpus", f"device={value}")
         elif name in OWN_VARIABLES or name in SETS:
             self.left.append(f"{name}={value}: envgen sets it itself")
         elif not given or from_shell or secret_like(name):
@@ -224,6 +232,9 @@ class _Container:
             )
         port = args.get("port", "8000")
         self.service.setdefault("ports", [f"127.0.0.1:{port}:{port}"])
+        if self.visible:  # of those that the container has
+            numbered = {str(n): gpu for n, gpu in enumerate(self.service.get("gpu", ()))}
+            self.service["gpu"] = [numbered.get(one, one) for one in self.visible]
         mounts = str(self.service.get("mounts"))
         left = [one for one in brought(args) if one.split()[3] not in mounts]
         return Recipe(
@@ -232,13 +243,15 @@ class _Container:
             args=args,
             env=self.env,
             image=image,
-            left=(*self.left, *left),
+            left=tuple(dict.fromkeys((*self.left, *left))),
             service=self.service,
             profile=self.profile,
         )
 
     def _server(self, words: list[str]) -> list[str]:
         """The words after `vllm serve`, however it is started."""
+        while words and re.match(r"\w+=", words[0]):
+            self.option("environment", words.pop(0))
         program = words[0].rpartition("/")[2] if words else ""
         if program in ("sh", "bash") and len(words) > 1:
             before, _, last = words[-1].rpartition("&&")
@@ -249,6 +262,7 @@ class _Container:
             return words[words.index(_API_SERVER) + 1 :]
         if program == "vllm" and words[1:2] == ["serve"]:
             return words[2:]
-        if words and not words[0].startswith("-") and not matches(HUB_REPO, words[0]):
+        begins = re.match(r"$|-|/\S+( -|$)", " ".join(words))
+        if not begins and not matches(HUB_REPO, words[0]):
             self.refuse("the command is not `vllm serve MODEL ...`")
         return words

@@ -30,15 +30,10 @@ LARGEST = 256 << 10  # bytes of one recipe
 _OURS = {"host", "port"}
 # Flags that name a file, and keys of recipes that say nothing about how a model is served.
 _FILES = (
-    "chat-template",
-    "tool-parser-plugin",
-    "reasoning-parser-plugin",
-    "hf-config-path",
-    "generation-config",
-    "spec-model",
-    "speculative-config.model",
+    "chat-template|tool-parser-plugin|reasoning-parser-plugin|hf-config-path|generation-config"
+    r"|spec-model|speculative-config\.model"
 )
-_TALK = ("pull_image", "hardware_notes", "notes", "tags", "author", "benchmarks", "license")
+_TALK = "pull_image|hardware_notes|notes|tags|author|benchmarks|license"
 _SIZES = ("tensor-parallel", "pipeline-parallel", "data-parallel")
 _PULL = re.compile(r"--apply-vllm-pr[ =](\d{1,7})")
 _SHELL = re.compile(r"[;|&<>`]|\$[({A-Za-z_]")
@@ -116,14 +111,19 @@ def value_of(node: YamlNode) -> Any:
     return None if node.kind == NULL else node.text
 
 
-# The keys of a recipe of vllm-project/recipes that are read, or that say nothing about a server.
+# The keys that are read, or that say nothing about a server: of vllm-project's recipes and their
+# models, and of those of eugr and sparkrun.
 _KEYS = (
-    *("meta", "model", "features", "opt_in_features", "variants", "compatible_strategies"),
-    *("hardware_overrides", "strategy_overrides", "guide", "kv_offload_support", "dependencies"),
+    "meta|model|features|opt_in_features|variants|compatible_strategies|hardware_overrides"
+    "|strategy_overrides|guide|kv_offload_support|dependencies"
 )
 _MODEL_KEYS = (
-    *("model_id", "min_vllm_version", "docker_image", "architecture", "parameter_count"),
-    *("active_parameters", "context_length", "base_args", "base_env", "nightly_required"),
+    "model_id|min_vllm_version|docker_image|architecture|parameter_count|active_parameters"
+    "|context_length|base_args|base_env|nightly_required"
+)
+_SPARK_KEYS = (
+    "recipe_version|name|description|model|model_revision|container|build_args|mods|cluster_only"
+    "|solo_only|defaults|env|command|runtime|min_nodes|max_nodes|metadata|version"
 )
 
 
@@ -135,11 +135,9 @@ class _Reader:
         self.file = file
         self.left: list[str] = []
 
-    def _text(self, key: str, node: YamlNode | None = None, *, needed: bool = False) -> str:
+    def _text(self, key: str, node: YamlNode | None = None) -> str:
         value = (node or self.top).items.get(key)
         if value is None or value.kind == NULL:
-            if needed:
-                raise refusal(f"has no {key}", (node or self.top).place(), f"write `{key}: ...`")
             return ""
         if value.kind in (MAP, LIST):
             raise refusal(f"expected text, found {value.seen()}", value.place(key))
@@ -153,18 +151,19 @@ class _Reader:
             raise refusal(f"expected a mapping, found {value.seen()}", value.place(key))
         return value.items
 
+    def _values(self, key: str) -> dict[str, Any]:
+        return {name: value_of(node) for name, node in self._map(key).items()}
+
     def _words(self, node: YamlNode | None) -> list[str]:
         if node is None or node.kind == NULL:
             return []
         if node.kind != LIST or any(one.kind in (MAP, LIST) for one in node.elements):
             raise refusal(f"expected a list of words, found {node.seen()}", node.place())
-        words = [one.text for one in node.elements]
-        # Some write a flag and its value in one item.
-        return [
-            part
-            for word in words
-            for part in (word.split(" ", 1) if re.match(r"--[\w-]+ \S", word) else [word])
-        ]
+        words = list[str]()
+        for one in node.elements:
+            parted = re.match(r"--[\w-]+ \S", one.text)  # a flag and its value in one item
+            words += one.text.split(" ", 1) if parted else [one.text]
+        return words
 
     def _env(self, nodes: Mapping[str, YamlNode]) -> dict[str, str]:
         env = {}
@@ -177,15 +176,10 @@ class _Reader:
                 env[name] = node.text
         return env
 
-    def _unknown(
-        self, known: Iterable[str], nodes: Mapping[str, YamlNode], where: str = ""
-    ) -> None:
+    def _unknown(self, known: str, nodes: Mapping[str, YamlNode], where: str = "") -> None:
         for name, node in nodes.items():
-            if (
-                name not in (*known, *_TALK)
-                and node.kind != NULL
-                and not (node.kind in (MAP, LIST) and not node.items)
-            ):
+            is_empty = node.kind in (MAP, LIST, NULL) and not node.items
+            if not is_empty and not re.fullmatch(f"{known}|{_TALK}", name):
                 self.left.append(f"{where}{name}: a key that envgen does not know in this format")
 
     def _repo(self, text: str, place: Place) -> str:
@@ -218,15 +212,13 @@ class _Reader:
         if unknown := [name for name in self.top.items if name not in known]:
             raise refusal(f"unknown key {unknown[0]!r}", self.top.items[unknown[0]].key_place())
         repo = self._repo(self._text("repo"), self.top.items["repo"].place())
-        flags = {key: self._map(key) for key in ("args", "b12x")}
-        for key, given in flags.items():
-            self._named(given, self.top.key_place(key))
-        args, b12x = (
-            {name: value_of(node) for name, node in given.items()} for given in flags.values()
-        )
+        args = self._values("args")
+        b12x = self._values("b12x")
+        self._named((*args, *b12x), self.top.place())
         nodes = self._text("nodes") or str(whole_ranks(args) or 1)
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
-            raise refusal(f"{nodes!r} is not a number of machines", self.top.items["nodes"].place())
+            place = self.top.items.get("nodes", self.top).place()
+            raise refusal(f"{nodes!r} is not a number of machines", place)
         texts: dict[str, Any] = {
             key: self._text(key)
             for key in ("revision", "weights", "draft", "source", "commit", "date", "ran")
@@ -249,7 +241,7 @@ class _Reader:
     def _chosen(self, variant: str, variants: dict[str, YamlNode]) -> str:
         """The variant to take: the named one, else one for our hardware, else the default."""
         if variant and variant not in variants:
-            place = self.top.items["variants"].key_place() if variants else self.top.place()
+            place = self.top.items.get("variants", self.top).key_place()
             known = ", ".join(variants) or "none"
             raise refusal(f"no variant {variant!r}", place, f"it has {known}")
         if variant:
@@ -302,7 +294,7 @@ class _Reader:
         over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
         if HARDWARE not in self._map("hardware", self.top.items.get("meta")):
             self.left.append(f"the recipe does not name {HARDWARE}")
-        repo = self._text("model_id", described) or self._text("model_id", model, needed=True)
+        repo = self._text("model_id", described) or self._text("model_id", model)
         words = self._words(model.items.get("base_args"))
         words += self._features(self._map("default_modes", described))
         env = self._env(self._map("base_env", model))
@@ -335,14 +327,10 @@ class _Reader:
     def _for_us(self, node: YamlNode, *names: str) -> YamlNode | None:
         """The `hardware_overrides` of a node for the first of ``names`` that it has."""
         overrides = self._map("hardware_overrides", node)
-        return next(
-            (
-                overrides[name]
-                for name in names
-                if name in overrides and overrides[name].kind == MAP
-            ),
-            None,
-        )
+        for name in names:
+            if name in overrides and overrides[name].kind == MAP:
+                return overrides[name]
+        return None
 
     def _image(self, node: YamlNode | None) -> str:
         """The image: one for all, or one per vendor, perhaps by CUDA release, of which the first
@@ -360,29 +348,7 @@ class _Reader:
     # --- eugr v1, sparkrun v2 ---
 
     def spark(self) -> Recipe:
-        self._unknown(
-            (
-                "recipe_version",
-                "name",
-                "description",
-                "model",
-                "model_revision",
-                "container",
-                "build_args",
-                "mods",
-                "cluster_only",
-                "solo_only",
-                "defaults",
-                "env",
-                "command",
-                "runtime",
-                "min_nodes",
-                "max_nodes",
-                "metadata",
-                "version",
-            ),
-            self.top.items,
-        )
+        self._unknown(_SPARK_KEYS, self.top.items)
         runtime = self._text("runtime")
         if runtime and not runtime.startswith("vllm"):
             raise refusal(
@@ -392,18 +358,13 @@ class _Reader:
             )
         self.left += [f"mods: {word}" for word in self._words(self.top.items.get("mods"))]
         if options := " ".join(self._words(self.top.items.get("build_args"))):
-            pull = _PULL.search(options)
-            source = (
-                f": write `origin: {{git: {REPOSITORIES['vllm']}, ref: refs/pull/{pull[1]}/head}}`"
-                if pull
-                else ""
-            )
-            self.left.append(f"build_args: {options}{source}")
-        defaults = {name: value_of(node) for name, node in self._map("defaults").items()}
+            if pull := _PULL.search(options):
+                ref = f"refs/pull/{pull[1]}/head"
+                options += f": write `origin: {{git: {REPOSITORIES['vllm']}, ref: {ref}}}`"
+            self.left.append(f"build_args: {options}")
+        defaults = self._values("defaults")
         words = self._command(defaults) if self._text("command") else []
-        place = (
-            self.top.items["command"].place() if "command" in self.top.items else self.top.place()
-        )
+        place = self.top.items.get("command", self.top).place()
         model = self._text("model")
         if words:
             if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
@@ -521,7 +482,7 @@ def _typed(values: Sequence[str], place: Place) -> Any:
 def brought(args: Mapping[str, Any]) -> tuple[str, ...]:
     """The files that stay in the flags, which the recipe's image or a mod of it brings."""
     draft = args.get("speculative-config")
-    named = {flag: args.get(flag) for flag in _FILES}
+    named = {flag: value for flag, value in args.items() if re.fullmatch(_FILES, flag)}
     if isinstance(draft, Mapping):
         named["speculative-config.model"] = draft.get("model")
     return tuple(

@@ -22,7 +22,8 @@ from envgen.recipes.read import Recipe
 from envgen.recipes.shipped import bytes_of
 
 GB10 = 121.7  # GiB, as public logs of GB10s show
-_KEPT = ("host", "port")
+_SHARE = "gpu-memory-utilization"
+_KEPT = ("host", "port", _SHARE)
 
 
 def left_of(
@@ -50,9 +51,10 @@ def left_of(
         extra = replace(wheel, extras=(*wheel.extras, "b12x"))
         message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
         missing.append(f"{message}; write `wheel: {str(extra)!r}`")
-    share = "gpu-memory-utilization"
-    inherited = next((one.args[share] for one in parent.services.values() if share in one.args), "")
-    if inherited and share not in recipe.args:
+    inherited = next(
+        (one.args[_SHARE] for one in parent.services.values() if _SHARE in one.args), ""
+    )
+    if inherited and _SHARE not in recipe.args:
         missing.append(f"a share of memory: it has none, and {inherited} of {parent.name} stays")
     if is_speech(recipe.repo):
         missing.append("a prompt to complete: a speech model; `up` waits until it is listed")
@@ -80,11 +82,8 @@ def profile_body(
     ``parent``.
     """
     inherited = parent.services[service]
-    kept = _KEPT if "gpu-memory-utilization" in recipe.args else (*_KEPT, "gpu-memory-utilization")
-    removed: dict[str, Any] = {flag: None for flag in inherited.args if flag not in kept}
-    args = {**removed, **recipe.args}
-    if "tensor-parallel-size" in inherited.args and "tensor-parallel-size" not in recipe.args:
-        args["tensor-parallel-size"] = "1"
+    args: dict[str, Any] = {flag: None for flag in inherited.args if flag not in _KEPT}
+    args |= recipe.args
     ready: dict[str, Any] = {}
     if tree.at(("services", service, "ready", "model")) is not None:
         ready["model"] = None
@@ -105,9 +104,10 @@ def profile_body(
         body["pip"] = {
             key: None for key in ("deps", "tools", "remove", "override") if getattr(parent.pip, key)
         }
-    words: dict[str, Any] = {
-        "model": {"repo": recipe.repo, **({"revision": recipe.revision} if recipe.revision else {})}
-    }
+    model = {"repo": recipe.repo}
+    if recipe.revision:
+        model["revision"] = recipe.revision
+    words: dict[str, Any] = {"model": model}
     if recipe.repo.startswith("/"):  # a folder of a mount
         words = {"model": None, "command": ["vllm", "serve", recipe.repo]}
         ready["model"] = recipe.args.get("served-model-name", recipe.repo)
@@ -126,7 +126,7 @@ def profile_body(
     if "port" in recipe.args:
         ready["port"] = recipe.args["port"]
     memory = memory_of(recipe)
-    if memory or (kept is _KEPT and inherited.needs_memory is not None):
+    if memory or (_SHARE in recipe.args and inherited.needs_memory is not None):
         words["needs_memory"] = memory
     nodes = list(machines)[: recipe.nodes]
     if recipe.nodes > 1 and len(nodes) == recipe.nodes:
@@ -136,7 +136,7 @@ def profile_body(
     body["services"] = {service: words}
     if HUGGINGFACE.name not in parent.caches:  # where `services.X.model` keeps its weights
         place = {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}
-        body["caches"] = {HUGGINGFACE.name: place, **body.get("caches", {})}
+        body.setdefault("caches", {}).setdefault(HUGGINGFACE.name, place)
     if parent.variants:
         body["variants"] = dict.fromkeys(parent.variants)  # drafts and kernels of another model
     wheel = None if image else _wheel_of(parent)
@@ -178,11 +178,7 @@ def profile_text(
     """The lines of the profile ``body``, below what is known about the recipe."""
     head = [f"Recipe {recipe.name}: {recipe.repo}"]
     if recipe.source:
-        head.append(
-            " ".join(
-                filter(None, (f"Source: {recipe.source}", recipe.commit and f"at {recipe.commit}"))
-            )
-        )
+        head.append(f"Source: {recipe.source}" + f" at {recipe.commit}" * bool(recipe.commit))
     if recipe.date:
         head.append(
             f"Read on {recipe.date}. null removes what profile {parent.name} sets for its own model."
@@ -202,7 +198,7 @@ def is_speech(repo: str) -> bool:
 
 def memory_of(recipe: Recipe) -> str | None:
     """Memory that must be free: the share of a GB10's memory that vLLM may use."""
-    share = str(recipe.args.get("gpu-memory-utilization", ""))
+    share = str(recipe.args.get(_SHARE, ""))
     if not re.fullmatch(r"0?\.[0-9]+|1(\.0+)?", share):
         return None
     return f"{math.ceil(float(share) * GB10)}GiB"

@@ -14,7 +14,7 @@ from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.owner import folder_of, is_gone, same
-from envgen.engine.values import COMPOSE_PROJECT, Container, ContainerRow
+from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, ContainerRow
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
 from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
@@ -28,7 +28,7 @@ Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is 
 # 127.0.0.1:8000/tcp: address already in use", "failed to bind host port for
 # 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
 _BIND = re.compile(
-    r"[Bb]ind (?:for|host port(?: for)?) \S*?:(\d{1,5})(?:[:/ ].*)? .*(?:already allocated|already in use)"
+    r"[Bb]ind (?:for|host port(?: for)?) \S*?:\d{1,5}(?:[:/ ].*)? .*(?:already allocated|already in use)"
 )
 # runc: 'error mounting "/src/lib" to rootfs at "/lib": stat /src/lib: no such file or directory';
 # before it the engine, of a container that has ended: 'bind source path does not exist:
@@ -77,7 +77,7 @@ def check(
     makeable = list(deployment.image_problems)
     problems = list(refusals(service, running=bool(containers)))
     if deployment.is_local:
-        problems += ports(service, containers, holders(deployment, rows))
+        problems += ports(service, containers, holders(service, rows))
     if service.described.model is not None and not containers and deployment.image is not None:
         makeable += weights()
     if makeable or problems:
@@ -264,17 +264,12 @@ def _has_package(folder: Path, package: str) -> bool:
 def ports(
     service: LiveService, containers: Sequence[Container], holder: Holder
 ) -> Iterator[Problem]:
-    """Ports of the service that something other than its own containers ``containers`` uses."""
+    """Ports of the service that ``holder`` says are taken. ``containers``: its own that run."""
     effective = service.effective
     profile = service.profile
     if effective.network is not None and containers:  # then the listener is the service itself
         return
-    own = {port.host for container in containers for port in container.ports}
-    taken = dict[PortMapping, str]()
-    for port in effective.host_ports:
-        who = "" if port.host in own else holder(port)
-        if who:
-            taken[port] = who
+    taken = {port: who for port in effective.host_ports if (who := holder(port))}
     if not taken:
         return
     hint = _free_ports(service, holder, *(port.host for port in taken))
@@ -313,14 +308,9 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
         gone = _VANISHED.search(line)
         if gone:
             return _folder_gone(service, Path((gone[1] or gone[2]).strip()), head)
-    refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
-    for port in service.effective.ports:
-        if port.host in refused:
-            deployment = service.deployment
-            holder = holders(deployment, deployment.engine.listed())
-            who = holder(port) or "another program"
-            taken = f"{head}: port {port.host} was taken by {who} in the meantime"
-            return RefusedError(taken, hint=_free_ports(service, holder, port.host))
+    if any(map(_BIND.search, lines)):
+        for problem in ports(service, (), holders(service, service.engine.listed())):
+            return RefusedError(f"{head}: {problem.message} in the meantime", hint=problem.hint)
     return None
 
 
@@ -350,12 +340,18 @@ def network_gone(lines: Sequence[str]) -> bool:
     return any(_NETWORK.search(line) for line in lines)
 
 
-def holders(deployment: Deployment, rows: Sequence[ContainerRow]) -> Holder:
-    """Who uses a port of the engine's machine. On a remote one, only its containers are known."""
+def holders(service: LiveService, rows: Sequence[ContainerRow]) -> Holder:
+    """Who uses a port of the engine's machine; not the service's own container, which another
+    envgen may be starting. On a remote machine, only containers are known.
+    """
+    deployment = service.deployment
+    own = {COMPOSE_PROJECT: service.profile.compose_name, COMPOSE_SERVICE: service.name}
 
     def holder(port: PortMapping) -> str:
         for row in rows:  # a port that a firewall rule forwards has no listener
             if port.host in row.ports:
+                if own.items() <= row.labels.items():
+                    return ""
                 folder = folder_of(row)
                 name = row.labels.get(COMPOSE_PROJECT, "")
                 ours = folder is not None and same(folder, deployment.root)

@@ -268,19 +268,19 @@ def moved_base(session: Session) -> str:
     return f"base {image}: its registry has another image; `envgen lock --upgrade base`" * moved
 
 
-def differing(made: Session) -> list[InputChange]:
-    """What the candidate changes, FlashInfer's and torch's packages first."""
-    project = made.loaded(local=False).project
-    before = made.with_(candidate=None).profile(local=False)
-    after = project.profiles[before.name]
-    old = _by_package(before, load(project.root) or Lock())
-    moved = changes(old, _by_package(after, made.tried.lock))
+def differing(made: Session, before: Candidate | None = None) -> list[InputChange]:
+    """What it changes of ``before`` (None: the project's files), FlashInfer's and torch's packages
+    first.
+    """
+    old = _by_package(made.with_(candidate=before))
+    moved = changes(old, _by_package(made))
     return sorted(moved, key=lambda one: (not _FIRST.match(one.name), one.name))
 
 
-def _by_package(profile: Profile, lock: Lock) -> dict[str, str]:
-    """What a lock has for a profile; of a package in several steps, what the last one installs."""
-    facts = facts_of(locked(profile, lock))
+def _by_package(session: Session) -> dict[str, str]:
+    """What the lock has for the profile; of a package in several steps, what the last one installs."""
+    lock = session.deployment().lock_file or Lock()
+    facts = facts_of(locked(session.profile(local=False), lock))
     return {_package(key): value for key, value in facts.items() if not key.endswith(" sha256")}
 
 
@@ -299,9 +299,9 @@ def checkouts(made: Session) -> Iterator[str]:
                 yield f"  {profile.name}: git -C {source.origin.checkout} checkout v{version}"
 
 
-def code_of(made: Session) -> Iterator[bytes]:
-    """The Python of each wheel that the candidate changes. EnvgenError if it can't be known."""
-    changed = {one.name for one in differing(made)}
+def code_of(made: Session, before: Candidate | None = None) -> Iterator[bytes]:
+    """The Python of each wheel that it changes, as ``differing``. EnvgenError if it can't be known."""
+    changed = {one.name for one in differing(made, before)}
     for one in made.deployment().described_sources:
         if one.source.distribution not in changed:
             continue

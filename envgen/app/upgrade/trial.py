@@ -211,15 +211,36 @@ def asked_before(session: Session, made: Session) -> Iterator[str]:
     for name, variant in asked.items() if code else ():
         form = session.with_(variant=variant)
         service = LiveService(head_of(form.deployment(), name), name)
-        try:
-            new = ask_release(service, replaced=True, code=code)
-        except PreflightError as error:
-            _, *refused = error.problems
-            hint = f"change it in {session.loaded().project.file.name}, and type the same again"
-            refused[-1] = replace(refused[-1], hint=hint)
-            first = Problem("nothing was built, and what runs was not touched:")
-            raise RefusedError(problems=(first, *refused)) from None
+        new = _asked(session, service, code)
         yield from apart(ask_release(service, replaced=True), new)
+
+
+def ask_before_build(session: Session, names: Sequence[str]) -> None:
+    """Ask what the lock names, in the image that is there, what it makes of the services' flags.
+    RefusedError for what it refuses; what can't be known now is asked after the build.
+    """
+    deployment = session.deployment()
+    before = images.remembered(deployment, deployment.image)
+    if before is None or images.fitting(deployment):
+        return
+    try:
+        code = list(paper.code_of(session, Candidate(*before)))
+    except EnvgenError:
+        return
+    for name in names or deployment.profile.services:
+        _asked(session, LiveService(head_of(deployment, name), name), code)
+
+
+def _asked(session: Session, service: LiveService, code: Sequence[bytes]) -> list[str]:
+    """The notes of releases that are not in the image yet. RefusedError for what they refuse."""
+    try:
+        return ask_release(service, replaced=True, code=code)
+    except PreflightError as error:
+        _, *refused = error.problems
+        hint = f"change it in {session.loaded().project.file.name}, and type the same again"
+        refused[-1] = replace(refused[-1], hint=hint)
+        first = Problem("nothing was built, and what runs was not touched:")
+        raise RefusedError(problems=(first, *refused)) from None
 
 
 def apart(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -52,9 +53,9 @@ def command(session: Session, no_cache: bool, unlocked: bool) -> int:
     return ExitCode.OK
 
 
-def provide(session: Session, lacking: MissingInputs) -> None:
+def provide(session: Session, lacking: MissingInputs, ask: Callable[[], None]) -> None:
     """Make what services lack, as the first step of another command: prints to stderr."""
-    provision.Provision(session, lacking, lambda outcome: show(outcome, to_stderr=True)).run()
+    provision.Provision(session, lacking, lambda outcome: show(outcome, to_stderr=True), ask).run()
 
 
 def show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:

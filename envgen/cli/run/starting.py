@@ -116,6 +116,7 @@ def _checked(
         if not refused and not build:
             return checked, options
         from envgen.app import provision
+        from envgen.app.upgrade.trial import ask_before_build
         from envgen.cli.build.build import provide
 
         lacking = provision.look(deployment, names, build=build)
@@ -127,7 +128,7 @@ def _checked(
         _agree(lacking, names, options, refused, build=build)
     elif lacking.lock or lacking.downloads or not build:
         progress("\n".join(["missing, and made now:", *lacking.lines()]))
-    provide(session, lacking)
+    provide(session, lacking, lambda: ask_before_build(session, names) if predict else None)
     with moving("checking"):
         return check_all(session.deployment(), names, predict=predict), options
 

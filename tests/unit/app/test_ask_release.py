@@ -216,6 +216,8 @@ def test_a_value_that_the_release_refuses_is_told_before_a_server_is_replaced(tm
     assert "`envgen up serve --profile prod --no-predict` starts it anyway" in str(caught.value)
     if "args.dtype" in REFUSALS[message]:
         assert "`envgen up serve --profile prod --set services.serve.args.dtype=null`" in str(caught.value)
+    if "similar" in message:
+        assert "write args.max-model-len; " in str(caught.value)
     assert (
         ask_release(LiveService(deployment, "serve")) == [] and len(engine.asked) == 1
     )  # a first start says it itself

@@ -89,7 +89,7 @@ def test_what_is_lacking_is_made_in_steps(
     deployment: Any = SimpleNamespace(engine=SimpleNamespace(remove_image=removed.append))
     downloads = (provision.Download(MODEL, 1, 0),)
     lacking = provision.MissingInputs(deployment, image="is not built", downloads=downloads)
-    made = provision.Provision(cast(Any, None), lacking, lambda _: None, helper="x:base")
+    made = provision.Provision(cast(Any, None), lacking, lambda _: None, lambda: None, helper="x:base")
 
     def step(name: str) -> Callable[[], None]:
         def work() -> None:

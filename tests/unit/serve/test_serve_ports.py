@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine import host
+from envgen.engine.values import ContainerRow
 from envgen.errors import RefusedError
 from envgen.profile.exposure import asks_for_key, exposed, is_local, on_loopback, open_ports
 from envgen.profile.load import load_project, select
@@ -42,7 +44,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     engine = SimpleNamespace(info=lambda: SimpleNamespace(local=True), listed=lambda: ())
     return SimpleNamespace(
-        engine=engine, profile=SimpleNamespace(services={"web": service}, compose=None), service=service
+        engine=engine,
+        profile=SimpleNamespace(services={"web": service}, compose=None, compose_name="lab-dev"),
+        service=service,
     )
 
 
@@ -55,8 +59,17 @@ HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.
 
 
 def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
-    (problem,) = preflight.ports(on(found), (), preflight.holders(on(found).deployment, ()))
+    (problem,) = preflight.ports(on(found), (), preflight.holders(on(found), ()))
     assert (problem.message, problem.hint) == (f"port 18001 is taken by {OTHER}", HINT)
+
+
+def test_its_own_container_is_not_in_the_way(found: Any) -> None:
+    """Another envgen has just made it: this one waits, and then takes its place."""
+    labels = {"com.docker.compose.project": "lab-dev", "com.docker.compose.service": "web"}
+    own = ContainerRow("1", "lab-dev-web-1", labels, frozenset({18001}))
+    assert [*preflight.ports(on(found), (), preflight.holders(on(found), [own]))] == []
+    (problem,) = preflight.ports(on(found), (), preflight.holders(on(found), [replace(own, labels={})]))
+    assert problem.message == "port 18001 is taken by container lab-dev-web-1"
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -64,13 +77,15 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
     refused = preflight.changed_meanwhile(on(found), ["Container x Created", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
-    assert problem.message == f"web was not started: port 18001 was taken by {OTHER} in the meantime"
+    assert problem.message == f"web was not started: port 18001 is taken by {OTHER} in the meantime"
     assert problem.hint == HINT
 
 
-def test_other_failures_are_left_to_compose(found: Any) -> None:
-    lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
-    assert preflight.changed_meanwhile(on(found), lines) is None
+def test_other_failures_are_left_to_compose(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert preflight.changed_meanwhile(on(found), ["exec: vllm: not found", "port 18001 is fine"]) is None
+    monkeypatch.setattr(host, "is_taken", lambda *_: False)
+    other = "Bind for 127.0.0.1:5 failed: port is already allocated"
+    assert preflight.changed_meanwhile(on(found), [other]) is None
 
 
 # Services that the network reaches
