@@ -103,7 +103,8 @@ def test_up_build_asks_once_and_refuses_before_it_builds(toy: Toy) -> None:
         refused = toy.envgen("up", "serve", "--build", "--recreate", "--yes", code=6).err
         assert "nothing was built" in refused and "services.serve.args.greeting: unrecognized" in refused, refused
         assert (toy.image(), toy.runs()) == (image, "1.0")
-        toy.put(changed)
+        for path, content in changed.items():
+            (toy.root / path).write_bytes(content)
         refused = toy.envgen("up", "serve", "--build", "--yes", code=6).err
         assert "replace   serve" in refused and "--build --yes --recreate" in refused, refused
         (toy.root / "nothing.pem").unlink(missing_ok=True)

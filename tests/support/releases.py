@@ -37,7 +37,7 @@ def _release(profile: Profile) -> str:
     """The release that a shipped profile builds, takes as a wheel, or has as a checkout; "" for a commit."""
     origin, binaries = profile.sources["vllm"].origin, profile.sources["vllm"].binaries
     if origin.kind == "checkout" and binaries is None:
-        return _release(SHIPPED_PROFILES["source"])
+        return _release(SHIPPED_PROFILES[profile.name.removesuffix("_dev")])
     pin = binaries or origin.wheel
     found = pin.version if pin else (origin.ref or "").removeprefix("v")
     return found if re.match(r"\d+\.\d", found) else ""
