@@ -69,10 +69,14 @@ LOGGED: dict[str, dict[str, Any]] = {
     "kimi-linear-48b": {"attention": "FLASH_ATTN_MLA", "moe": "TRITON"},
     "mimo-v2-flash-fp8": {"attention": None, "moe": "TRITON"},
     "qwen3-30b-a3b-fp8-channel": {"attention": "FLASH_ATTN", "moe": None},
+    "k-exaone-nvfp4": {"attention": "FLASH_ATTN", "moe": "HUMMING"},
+    "granite-4.0-h-small-fp8": {"attention": "FLASH_ATTN", "moe": None},
 }
+GROUPED = "which is not here, is asked whether it has cutlass_group_gemm_supported: if so the choice is VLLM_CUTLASS, else"
 WHY = {
     "mimo-v2-flash-fp8": "attention layers of mimo_v2_flash choose their kernels themselves",
-    "qwen3-30b-a3b-fp8-channel": "vLLM's compiled code, which is not here, is asked whether it has cutlass_group_gemm",
+    "qwen3-30b-a3b-fp8-channel": GROUPED,
+    "granite-4.0-h-small-fp8": GROUPED,
 }
 
 
