@@ -72,7 +72,9 @@ LOGGED: dict[str, dict[str, Any]] = {
     "k-exaone-nvfp4": {"attention": "FLASH_ATTN", "moe": "HUMMING"},
     "granite-4.0-h-small-fp8": {"attention": "FLASH_ATTN", "moe": None},
 }
-GROUPED = "which is not here, is asked whether it has cutlass_group_gemm_supported: if so the choice is VLLM_CUTLASS, else"
+GROUPED = (
+    "which is not here, is asked whether it has cutlass_group_gemm_supported: if so the choice is VLLM_CUTLASS, else"
+)
 WHY = {
     "mimo-v2-flash-fp8": "attention layers of mimo_v2_flash choose their kernels themselves",
     "qwen3-30b-a3b-fp8-channel": GROUPED,
