@@ -247,7 +247,7 @@ MINIMUM_API = [1, 44]  # of that engine; builds from source have no number of a 
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class _Answer:
+class _Fields:
     """A document of the engine, in which a field that is null is as one that is not there."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -282,14 +282,14 @@ class _Answer:
 
 def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) -> EngineInfo:
     """From ``GET /info`` and ``GET /version``."""
-    answer = _Answer(info)
+    answer = _Fields(info)
     arch = answer.text("Architecture")
     devices = answer.at("DiscoveredDevices") or ()
     snapshotter = ["driver-type", "io.containerd.snapshotter.v1"]
     return EngineInfo(
         version=answer.text("ServerVersion"),
         driver=answer.text("Driver"),
-        api_version=_Answer(version).text("ApiVersion"),
+        api_version=_Fields(version).text("ApiVersion"),
         arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(answer.at("Runtimes") or ())),
         cdi_devices=tuple(str(one.get("ID")) for one in devices if one.get("Source") == "cdi"),
@@ -305,7 +305,7 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
 
 def row_of(document: Mapping[str, Any]) -> ContainerRow:
     """From a row of ``GET /containers/json``."""
-    answer = _Answer(document)
+    answer = _Fields(document)
     names = [name.lstrip("/") for name in answer.texts("Names")]
     ports = [int(port.get("PublicPort") or 0) for port in answer.at("Ports") or ()]
     labels = texts(answer.at("Labels"))
@@ -314,7 +314,7 @@ def row_of(document: Mapping[str, Any]) -> ContainerRow:
 
 def image_of(document: Mapping[str, Any]) -> Image:
     """From ``GET /images/NAME/json``."""
-    answer = _Answer(document)
+    answer = _Fields(document)
     # BuildKit leaves its name in each step's comment, and `docker commit` the engine's version.
     comment = str(document.get("Comment", "buildkit"))
     imported = comment.startswith("Imported from")  # its labels were given to `docker import`
@@ -336,7 +336,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
 
 def container_of(document: Mapping[str, Any]) -> Container:
     """From ``GET /containers/ID/json``."""
-    answer = _Answer(document)
+    answer = _Fields(document)
     labels = texts(answer.at("Config.Labels"))
     host = answer.at("HostConfig") or {}
     return Container(
