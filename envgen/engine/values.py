@@ -307,9 +307,15 @@ def row_of(document: Mapping[str, Any]) -> ContainerRow:
     """From a row of ``GET /containers/json``."""
     answer = _Fields(document)
     names = [name.lstrip("/") for name in answer.texts("Names")]
-    ports = [int(port.get("PublicPort") or 0) for port in answer.at("Ports") or ()]
-    labels = texts(answer.at("Labels"))
-    return ContainerRow(str(document["Id"]), min(names, default=""), labels, frozenset(ports))
+    ports = set[int]()
+    for port in answer.at("Ports") or ():
+        ports.add(int(port.get("PublicPort") or 0))
+    return ContainerRow(
+        id=str(document["Id"]),
+        name=min(names, default=""),
+        labels=texts(answer.at("Labels")),
+        ports=frozenset(ports),
+    )
 
 
 def image_of(document: Mapping[str, Any]) -> Image:
