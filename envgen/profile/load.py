@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
@@ -37,7 +37,6 @@ from envgen.profile.tree import (
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -108,105 +107,105 @@ def load_project(
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     problems: list[Problem] = []
-    written = _read_files(path, text, problems, local=local, searched=file is None)
-    profiles = written.sections[0][1]
+    files = [_file(ProjectFile, read(path, label_of(path), text=text), problems)]
+    _require_profile(files[0], problems)
+    local_path = path.with_name(LOCAL_NAME)
+    is_personal = local and local_path.exists()
+    if is_personal:
+        if file is None:
+            _refuse_foreign(local_path)  # it was found, not named
+        personal = read(local_path, label_of(local_path), layer=LOCAL)
+        files.append(_file(LocalFile, personal, problems))
+        _check_personal(files[1], files[0], problems)
+    names = [one.head.name for one in files if one.head.name]
+    profiles = files[0].profiles
+    default = _default_of(files, problems) or next(iter(profiles), "")
     of_machine = from_environ(environ, problems) if local else []
     overrides = [*of_machine, *from_sets(sets, problems)]
-    known = len(problems)
     chains = layers.chains(profiles, problems)
-    partial = (
-        written.broken or len(problems) > known
-    )  # then what a profile lacks may come from the broken one
-    trees = layers.layered(written.sections, chains)
-    chosen = profile or written.default
-    varied = False
-    before = trees.get(chosen)
-    if before is not None:
-        varied_tree = with_variant(before, variant) if variant else None
-        problems += contradictions(before, variant)
-        varied = varied_tree is not None
-        trees[chosen] = layers.overridden(varied_tree or before, overrides)
+    trees = layers.layered([(one.defaults, one.profiles) for one in files], chains)
+    chosen = profile or default
+    varied = None
+    if chosen in trees:
+        varied = with_variant(trees[chosen], variant) if variant else None
+        problems += contradictions(trees[chosen], variant)
+        trees[chosen] = layers.overridden(varied or trees[chosen], overrides)
+    partial = bool(problems)  # what a profile lacks may be in what is wrong
     bound = dict[str, Profile]()
     for key in sorted(trees, key=lambda name: len(chains[name])):
         tree = trees[key]
         binding = Binding(partial=partial)
-        given = {
-            "name": key,
-            "project": written.name,
-            "variant": variant if key == chosen and varied else "",
-        }
+        own_variant = variant if key == chosen and varied else ""
+        given = {"name": key, "project": names[-1], "variant": own_variant}
         above = [bound[name] for name in reversed(chains[key][:-1])]
         bound[key] = completed(binding.record(Profile, tree, "", **given), tree, above)
         check_profile(bound[key], tree, binding, path.parent)
         problems += binding.problems
     if not problems:
         problems += check_project(bound, trees)
-    if profiles and written.default and written.default not in profiles:
-        place = written.top.items["default_profile"].place("default_profile")
-        hint = profile_hint(written.default, list(profiles))
-        problems.append(Problem(f"profile {written.default!r} does not exist", place, hint))
     if problems:
         _raise(problems)
     in_order = {key: bound[key] for key in trees}
-    project = Project(written.name, written.default, in_order, file=path, root=path.parent)
-    personal = len(written.sections) > 1 or bool(of_machine)
-    return Loaded(project, trees, chosen, personal)
+    project = Project(names[-1], default, in_order, file=path, root=path.parent)
+    return Loaded(project, trees, chosen, is_personal or bool(of_machine))
 
 
 @dataclass(frozen=True)
-class _Written:
-    """What the project file and the local one say. ``top``: of the one that names the default
-    profile.
+class _File:
+    """What the project file or the personal one says. ``head``: its keys at the top."""
 
-    ``sections``: defaults and profiles of each; ``broken``: a profile of the first is no mapping.
-    """
-
-    name: str
-    default: str
     top: YamlNode
-    sections: list[tuple[YamlNode, dict[str, YamlNode]]]
-    broken: bool
+    head: ProjectFile | LocalFile
+    defaults: YamlNode
+    profiles: dict[str, YamlNode]
 
 
-def _read_files(
-    path: Path, text: str | None, problems: list[Problem], *, local: bool, searched: bool
-) -> _Written:
-    """``searched``: the project file was not named, so another user's local file is refused."""
-    top = read(path, label_of(path), text=text)
-    head = _top(ProjectFile, top, problems)
-    sections = [_sections(top, problems)]
-    profiles = sections[0][1]
-    whole = top.items.get("profiles")
-    if not profiles and (whole is None or whole.kind in (MAP, NULL)):
-        place = (whole or top).place("profiles")
-        problems.append(
-            Problem("a project needs at least one profile", place, "write them below `profiles:`")
-        )
-    broken = whole is not None and any(node.kind not in (MAP, NULL) for node in whole.elements)
-    name = head.name
-    default = head.default_profile or next(iter(profiles), "")
-    local_path = path.with_name(LOCAL_NAME)
-    if not local or not local_path.exists():
-        return _Written(name, default, top, sections, broken)
-    if searched:
-        _refuse_foreign(local_path)
-    own = read(local_path, label_of(local_path), layer=LOCAL)
-    sections.append(_sections(own, problems))
-    for added, node in sections[1][1].items():
-        if added not in profiles:
-            message = f"profile {added!r} does not exist; overrides can't add it"
-            hint = profile_hint(added, list(profiles))
-            problems.append(Problem(message, node.key_place(f"profiles.{added}"), hint))
+def _file(kind: type[ProjectFile | LocalFile], top: YamlNode, problems: list[Problem]) -> _File:
+    """A file without its x- keys, which are for anchors, as in Compose."""
+    own = dict[str, YamlNode]()
+    for key, node in top.items.items():
+        if key not in ("defaults", "profiles") and not key.startswith("x-"):
+            own[key] = node
+    binding = Binding()
+    head = binding.record(kind, top.with_items(own), "")
+    problems += binding.problems
+    defaults = layers.expand_short_forms(layers.section(top, "defaults", problems))
+    return _File(top, head, defaults, _profiles(top, problems))
+
+
+def _require_profile(file: _File, problems: list[Problem]) -> None:
+    whole = file.top.items.get("profiles")
+    if not file.profiles and (whole is None or whole.kind in (MAP, NULL)):
+        place = (whole or file.top).place("profiles")
+        hint = "write them below `profiles:`"
+        problems.append(Problem("a project needs at least one profile", place, hint))
+
+
+def _check_personal(personal: _File, shared: _File, problems: list[Problem]) -> None:
+    """Check that the personal file changes profiles that there are, and not what they extend."""
+    for name, node in personal.profiles.items():
+        if name not in shared.profiles:
+            message = f"profile {name!r} does not exist; overrides can't add it"
+            hint = profile_hint(name, list(shared.profiles))
+            problems.append(Problem(message, node.key_place(f"profiles.{name}"), hint))
         if "extends" in node.items:
-            place = node.items["extends"].key_place(f"profiles.{added}.extends")
-            problems.append(
-                Problem("the personal file cannot change what a profile extends", place)
-            )
-    personal = _top(LocalFile, own, problems)
-    top = own if personal.default_profile else top
-    return _Written(
-        personal.name or name, personal.default_profile or default, top, sections, broken
-    )
+            place = node.items["extends"].key_place(f"profiles.{name}.extends")
+            message = "the personal file cannot change what a profile extends"
+            problems.append(Problem(message, place))
+
+
+def _default_of(files: Sequence[_File], problems: list[Problem]) -> str:
+    """The default profile that the last of ``files`` names; "" if none does."""
+    named = [one for one in files if one.head.default_profile]
+    if not named:
+        return ""
+    default = str(named[-1].head.default_profile)
+    profiles = files[0].profiles
+    if profiles and default not in profiles:
+        place = named[-1].top.items["default_profile"].place("default_profile")
+        hint = profile_hint(default, list(profiles))
+        problems.append(Problem(f"profile {default!r} does not exist", place, hint))
+    return default
 
 
 def profile_name_of(text: str) -> str:
@@ -255,24 +254,8 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
     raise ProjectError(sorted(unique.values(), key=rank))
 
 
-def _top(cls: type[T], top: YamlNode, problems: list[Problem]) -> T:
-    """The keys at the top of a file, without its sections and x- keys, which are for anchors, as in
-    Compose.
-    """
-    own = {
-        key: one
-        for key, one in top.items.items()
-        if key not in ("defaults", "profiles") and key[:2] != "x-"
-    }
-    binding = Binding()
-    record: T = binding.record(cls, top.with_items(own), "")
-    problems += binding.problems
-    return record
-
-
-def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[str, YamlNode]]:
-    """The defaults and the profiles of a file."""
-    defaults = layers.section(top, "defaults", problems)
+def _profiles(top: YamlNode, problems: list[Problem]) -> dict[str, YamlNode]:
+    """The profiles of a file. Others may extend one, so what is no mapping counts as an empty one."""
     profiles: dict[str, YamlNode] = {}
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
@@ -281,11 +264,10 @@ def _sections(top: YamlNode, problems: list[Problem]) -> tuple[YamlNode, dict[st
             problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), hint))
         if node.kind not in (MAP, NULL):
             problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
-        # Others may extend it, so what is no mapping counts as an empty one.
-        profiles[name] = layers.expand_short_forms(
-            node if node.kind == MAP else replace(node, kind=MAP, items={})
-        )
-    return layers.expand_short_forms(defaults), profiles
+        if node.kind != MAP:
+            node = replace(node, kind=MAP, items={})
+        profiles[name] = layers.expand_short_forms(node)
+    return profiles
 
 
 def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:

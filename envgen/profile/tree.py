@@ -468,21 +468,11 @@ def file_text(path: Path, label: str, limit: int = MAX_BYTES) -> str:
 
 
 def decode(data: bytes, label: str) -> str:
-    """UTF-8 text of ``data``, its byte order mark removed. Raises ProjectError with the byte's
-    place.
-    """
+    """UTF-8 text of ``data``, its byte order mark removed. Raises ProjectError with the byte's line."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        offset = error.start
-    if data.startswith(b"\xef\xbb\xbf"):
-        offset += 3  # positions do not count a byte order mark
-    before = data[:offset]
-    line = before.count(b"\n") + 1
-    lead = before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")
-    place = Place(label, line, len(lead) + 1, "", lead + "?")
-    message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
-    hint = "save the file as UTF-8"
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        hint = "the file looks like UTF-16"
-    raise ProjectError([Problem(message, place, hint)])
+        line = error.object[: error.start].count(b"\n") + 1
+        message = f"is not UTF-8 text: byte {error.object[error.start]:#04x}"
+        problem = Problem(message, Place(label, line, 1), "save the file as UTF-8")
+    raise ProjectError([problem])

@@ -42,20 +42,17 @@ def test_ten_megabytes_are_refused_before_they_are_parsed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("data", "offset", "line", "column"),
+    ("data", "line", "byte"),
     [
-        (HEAD.encode() + b"    description: caf\xe9\n", len(HEAD) + 20, 9, 21),
-        (b"\xff\xfev\x00", 0, 1, 1),
-        (b"\xef\xbb\xbfname: \xff\n", 9, 1, 7),
-        ("é: ".encode() + b"\x80", 4, 1, 4),
+        (HEAD.encode() + b"    description: caf\xe9\n", 9, "0xe9"),
+        (b"\xff\xfev\x00", 1, "0xff"),
+        (b"\xef\xbb\xbfname: \xff\n", 1, "0xff"),
     ],
 )
-def test_bytes_that_are_not_utf8(tmp_path: Path, data: bytes, offset: int, line: int, column: int) -> None:
+def test_bytes_that_are_not_utf8(tmp_path: Path, data: bytes, line: int, byte: str) -> None:
     problem = only(project(tmp_path, data))
-    assert f"offset {offset}" in problem.message
-    assert problem.place is not None
-    assert (problem.place.line, problem.place.column) == (line, column)
-    assert problem.hint
+    assert problem.message == f"is not UTF-8 text: byte {byte}"
+    assert problem.place and problem.place.line == line
 
 
 def test_a_byte_order_mark_and_foreign_line_ends_are_fine(tmp_path: Path) -> None:
