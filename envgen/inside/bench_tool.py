@@ -56,7 +56,7 @@ def run(request: Doc) -> Doc:
     ``silence``
     seconds without output."""
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
-    names = {name: os.path.join(folder, name) for name in ("result", "output", "book")}
+    names = {name: f"{folder}/{name}" for name in ("result", "output", "book")}
     with open(names["book"], "w", encoding="utf-8") as file:
         file.write(str(request["book"]))
     server = http.server.ThreadingHTTPServer(
@@ -70,10 +70,10 @@ def run(request: Doc) -> Doc:
             words = [value if word == f"{{{name}}}" else word for word in words]
         env = dict(os.environ, HOME=folder, PYTHONUNBUFFERED="1", NO_PROXY="127.0.0.1,localhost")
         # The weights' cache is below the old HOME, unless a variable names it.
-        env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))
+        env.setdefault("HF_HOME", f"{os.path.expanduser('~')}/.cache/huggingface")
         env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.monotonic()
-        meter = os.path.join(folder, "meter")
+        meter = f"{folder}/meter"
         drafts = [counters(request["metrics"])]
         with metered(meter):
             code = watch(words, env, names, float(request["silence"]))

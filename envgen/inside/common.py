@@ -91,9 +91,9 @@ def tunings() -> list[dict[str, Any]]:
         known.get("XDG_CACHE_HOME") or f"{home}/.cache", "vllm"
     )
     places = [
-        known.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or os.path.join(root, "autotune"),
+        known.get("FLASHINFER_AUTOTUNE_CACHE_DIR") or f"{root}/autotune",
         os.path.expanduser(known.get("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or "")
-        or os.path.join(os.path.expanduser(vllm), "flashinfer_autotune_cache"),
+        or f"{os.path.expanduser(vllm)}/flashinfer_autotune_cache",
     ]
     return [found for found in map(_tuning, dict.fromkeys(places)) if found["results"]]
 
@@ -104,7 +104,7 @@ def _tuning(place: str) -> dict[str, Any]:
     for folder, below, names in os.walk(place):
         below.sort()
         for name in sorted(names):
-            path = os.path.join(folder, name)
+            path = f"{folder}/{name}"
             if not name.endswith(".json") or name == "manifest.json" or os.path.islink(path):
                 continue
             results += 1

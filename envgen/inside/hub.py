@@ -58,16 +58,14 @@ def answer(request: Doc) -> Doc:
 
 def folder_of(home: str, repo: str) -> str:
     """The folder of a model repository in the cache."""
-    return os.path.join(home, "hub", f"models--{repo.replace('/', '--')}")
+    return f"{home}/hub/models--{repo.replace('/', '--')}"
 
 
 def commit_of(folder: str, revision: str) -> str:
     """The commit of a revision in the cache; "" without one."""
     if COMMIT.match(revision):
         return revision
-    commit = (
-        read_bytes(os.path.join(folder, "refs", revision), 100).decode("ascii", "replace").strip()
-    )
+    commit = read_bytes(f"{folder}/refs/{revision}", 100).decode("ascii", "replace").strip()
     return commit if COMMIT.match(commit) else ""
 
 
@@ -97,7 +95,7 @@ def check(
     document["bytes"] = sum(sizes.values())
     if "config.json" not in sizes:
         problems.append("config.json is missing")
-    elif not json_of(os.path.join(snapshot, "config.json")):
+    elif not json_of(f"{snapshot}/config.json"):
         problems.append("config.json is empty, or can't be read")
     if reads and not any(
         VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes
@@ -109,7 +107,7 @@ def check(
     for name in sizes:
         if not name.endswith(".safetensors"):
             continue
-        expected, tensors = shard_of(os.path.join(snapshot, name))
+        expected, tensors = shard_of(f"{snapshot}/{name}")
         if expected < 0:
             problems.append(f"{name} is not a safetensors file")
         elif not tensors:
@@ -119,7 +117,7 @@ def check(
         elif not shards.get(name, set()) <= tensors:
             problems.append(f"{name} has other weights than the index says")
     for name, size in sizes.items():
-        if deep and differs(os.path.join(snapshot, name), size):
+        if deep and differs(f"{snapshot}/{name}", size):
             problems.append(f"{name} has other bytes than the hub's")
     problems[:] = list(dict.fromkeys(problems))
     lacks = partial or any(text.endswith("is missing") for text in problems)
@@ -132,7 +130,7 @@ def sizes_of(snapshot: str, folder: str, problems: list[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     inside = os.path.realpath(folder) + os.sep
     for name in sorted(walk(snapshot)):
-        path = os.path.join(snapshot, name)
+        path = f"{snapshot}/{name}"
         try:
             status = os.stat(path)
         except OSError:
@@ -150,16 +148,14 @@ def sizes_of(snapshot: str, folder: str, problems: list[str]) -> dict[str, int]:
 
 def walk(snapshot: str) -> Iterator[str]:
     """Names of files relative to the snapshot; links to folders are not followed."""
-    paths = (
-        os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files
-    )
+    paths = (f"{top}/{name}" for top, _folders, files in os.walk(snapshot) for name in files)
     for path in itertools.islice(paths, FILES):
         yield os.path.relpath(path, snapshot)
 
 
 def incomplete(folder: str) -> int:
     """The number of files whose download has begun and not ended."""
-    return len(glob.glob(os.path.join(glob.escape(folder), "blobs", "*.incomplete")))
+    return len(glob.glob(f"{glob.escape(folder)}/blobs/*.incomplete"))
 
 
 def json_of(path: str) -> Doc:
@@ -239,7 +235,7 @@ def wanted_shards(snapshot: str, sizes: dict[str, int]) -> tuple[dict[str, set[s
     """
     for index in INDEXES:
         if index in sizes:
-            return shards_in(os.path.join(snapshot, index), index)
+            return shards_in(f"{snapshot}/{index}", index)
     weights = [
         name
         for name in sizes
@@ -307,7 +303,7 @@ def fills(entry: Doc) -> bool:
 def size_of_blobs(folder: str) -> int:
     """Bytes on disk, partial files included. Sparse files count by what is written."""
     sizes = []
-    for path in glob.glob(os.path.join(glob.escape(folder), "blobs", "*")):
+    for path in glob.glob(f"{glob.escape(folder)}/blobs/*"):
         with contextlib.suppress(OSError):  # renamed meanwhile
             status = os.stat(path)
             sizes.append(
@@ -419,7 +415,7 @@ def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: An
 
 def write_ref(folder: str, revision: str, commit: str) -> None:
     """Point ``revision`` to ``commit``, as huggingface_hub does."""
-    path = os.path.join(folder, "refs", revision)
+    path = f"{folder}/refs/{revision}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
     with os.fdopen(handle, "w") as file:

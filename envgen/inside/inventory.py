@@ -30,7 +30,7 @@ def answer(request: Doc) -> Doc:
         name = distribution.metadata["Name"] or ""
         if WANTED.match(name) or (name and request.get("all")):
             document["versions"][name.lower().replace("_", "-")] = distribution.version
-    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
+    nvcc = f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin/nvcc"
     cuda = re.search(r"release ([0-9.]+)", out(nvcc, "--version"))
     if cuda:
         document["versions"]["cuda"] = cuda.group(1)

@@ -65,7 +65,7 @@ def part(path: str, offset: int) -> str:
 
 def traces(folder: str) -> list[str]:
     """The files of traces below ``folder``."""
-    found = glob.glob(os.path.join(folder, "**", "*.json*"), recursive=True)
+    found = glob.glob(f"{folder}/**/*.json*", recursive=True)
     return [path for path in sorted(found) if not os.path.islink(path)]
 
 

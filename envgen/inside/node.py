@@ -49,17 +49,17 @@ def answer(request: Doc) -> Doc:
     }
 
 
-def read(*path: str) -> str:
-    return read_text(os.path.join(*path)).strip()
+def read(path: str) -> str:
+    return read_text(path).strip()
 
 
 def interface(name: str) -> Doc:
     address = number_of(name, SIOCGIFADDR)
     return {
         "address": socket.inet_ntoa(address) if address else "",
-        "mtu": int(read(NET, name, "mtu") or 0),
-        "up": read(NET, name, "operstate") in ("up", "unknown"),
-        "mbit": read(NET, name, "speed"),
+        "mtu": int(read(f"{NET}/{name}/mtu") or 0),
+        "up": read(f"{NET}/{name}/operstate") in ("up", "unknown"),
+        "mbit": read(f"{NET}/{name}/speed"),
     }
 
 
@@ -76,21 +76,21 @@ def rdma_port(name: str) -> Doc:
     """The first port of an RDMA device, and its RoCE v2 addresses over IPv4 as [index, address,
     network].
     """
-    port = os.path.join(RDMA, name, "ports", "1")
-    attributes = os.path.join(port, "gid_attrs")
+    port = f"{RDMA}/{name}/ports/1"
+    attributes = f"{port}/gid_attrs"
     gids = []
-    for index in listing(os.path.join(attributes, "types")):
-        if read(attributes, "types", index) != "RoCE v2":
+    for index in listing(f"{attributes}/types"):
+        if read(f"{attributes}/types/{index}") != "RoCE v2":
             continue
-        gid = read(port, "gids", index).replace(":", "")
+        gid = read(f"{port}/gids/{index}").replace(":", "")
         if not re.match("0{20}ffff[0-9a-f]{8}$", gid):
             continue
         address = bytes.fromhex(gid[24:])
-        card = read(attributes, "ndevs", index)
+        card = read(f"{attributes}/ndevs/{index}")
         mask = number_of(card, SIOCGIFNETMASK) or b"\xff" * 4
         network = bytes(one & other for one, other in zip(address, mask))
         gids.append([int(index), socket.inet_ntoa(address), socket.inet_ntoa(network)])
-    return {"state": read(port, "state"), "rate": read(port, "rate"), "gids": sorted(gids)}
+    return {"state": read(f"{port}/state"), "rate": read(f"{port}/rate"), "gids": sorted(gids)}
 
 
 def is_taken(port: int) -> bool:
@@ -130,7 +130,7 @@ def manifest(model: Doc) -> Doc:
 def checkout(folder: str) -> str:
     """One digest of a checkout's content, with samples of large files; "" without a checkout."""
     own = sorted(of_checkout(folder)) if os.path.isdir(folder) else []
-    described = [[path, described_as(os.path.join(folder, path))] for path in own]
+    described = [[path, described_as(f"{folder}/{path}")] for path in own]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest() if described else ""
 
 
@@ -180,15 +180,15 @@ def described_as(path: str) -> list[Any]:
 
 
 def snapshot(home: str, repo: str, revision: str) -> str:
-    top = os.path.join(home, "hub", f"models--{repo.replace('/', '--')}")
-    return os.path.join(top, "snapshots", read(top, "refs", revision) or revision)
+    top = f"{home}/hub/models--{repo.replace('/', '--')}"
+    return os.path.join(top, "snapshots", read(f"{top}/refs/{revision}") or revision)
 
 
 def files_of(folder: str) -> Iterator[tuple[str, str]]:
     for top, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            path = os.path.join(top, name)
+            path = f"{top}/{name}"
             if os.path.isfile(path):
                 yield os.path.relpath(path, folder), path
 

@@ -76,7 +76,7 @@ def stand_ins(folder: str, present: Present) -> None:
             f"Provides-Extra: {text}"
             for text in distribution.metadata.get_all("Provides-Extra") or ()
         ]
-        with zipfile.ZipFile(os.path.join(folder, f"{stem}-py3-none-any.whl"), "w") as wheel:
+        with zipfile.ZipFile(f"{folder}/{stem}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
             wheel.writestr(
                 f"{stem}.dist-info/WHEEL",
@@ -125,7 +125,7 @@ class PackageSets:
         self.request = request
         self.present = {name: found for name, found in present.items() if name not in removed}
         os.makedirs(folder, exist_ok=True)
-        self.links = os.path.join(os.path.dirname(folder), "stand-ins")
+        self.links = f"{os.path.dirname(folder)}/stand-ins"
         self.used: set[str] = set()  # packages of the base image that a step relies on
 
     def python(self) -> list[str]:
@@ -191,7 +191,7 @@ class PackageSets:
         ]
         # A source that is overridden has its own line: what others ask of it does not count.
         forced = [item["words"][0] for item in items if normal(item["own"]) in off]
-        insisted = os.path.join(self.folder, "together.forced")
+        insisted = f"{self.folder}/together.forced"
         self.write(insisted, forced)
         options = ["--find-links", self.links, "--override", insisted, *binary]
         try:
@@ -208,7 +208,7 @@ class PackageSets:
         options: list[str],
     ) -> dict[str, str]:
         """name -> version, as uv resolves ``words`` without the packages ``never``."""
-        stem = os.path.join(self.folder, name)
+        stem = f"{self.folder}/{name}"
         self.write(f"{stem}.in", words)
         self.write(
             f"{stem}.override", [f'{one} ; sys_platform == "never"' for one in sorted(never)]
@@ -248,10 +248,10 @@ class PackageSets:
                 self.used.add(f"{package}=={version}")
         if not wanted:
             return []
-        source = os.path.join(self.folder, f"{name}.pins")
+        source = f"{self.folder}/{name}.pins"
         self.write(source, ["%s==%s" % pair for pair in sorted(wanted.items())])
         plain = re.sub(r"[^a-z0-9]", "", name)
-        target = os.path.join(self.folder, f"pylock.{plain}.toml")
+        target = f"{self.folder}/pylock.{plain}.toml"
         self.compile(source, target, ["--no-deps", "--format", "pylock.toml"])
         return self.pins(target, wanted)
 
@@ -313,7 +313,7 @@ def get_uv(folder: str) -> str:
     """Installs uv outside of the base image's packages. The version for builds is locked like
     others.
     """
-    target = os.path.join(folder, "uv")
+    target = f"{folder}/uv"
     argv = [
         sys.executable,
         "-m",
@@ -327,7 +327,7 @@ def get_uv(folder: str) -> str:
         "uv",
     ]
     run([*argv, "--disable-pip-version-check", "--root-user-action=ignore"])
-    return os.path.join(target, "bin", "uv")
+    return f"{target}/bin/uv"
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
@@ -347,9 +347,9 @@ def answer(request: Doc) -> Doc:
         present = installed()
         if "failed" in uv:
             return {"arch": arch, "python": dict.fromkeys(request["python"], uv)}
-        stand_ins(os.path.join(folder, "stand-ins"), present)
+        stand_ins(f"{folder}/stand-ins", present)
         jobs = {}
         for name, wanted in request["python"].items():
-            work = PackageSets(os.path.join(folder, f"p-{name}"), uv["ok"], present, wanted)
+            work = PackageSets(f"{folder}/p-{name}", uv["ok"], present, wanted)
             jobs[name] = pool.submit(attempt, work.resolve)
         return {"arch": arch, "python": {name: job.result() for name, job in jobs.items()}}

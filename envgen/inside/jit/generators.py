@@ -29,10 +29,8 @@ def generators(root: str) -> list[str]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in ("data", "__pycache__"))
         for name in sorted(name for name in names if name.endswith(".py")):
-            path = os.path.join(folder, name)
-            inside = folder == os.path.join(root, FOLDER) or folder.startswith(
-                os.path.join(root, FOLDER) + os.sep
-            )
+            path = f"{folder}/{name}"
+            inside = folder == f"{root}/{FOLDER}" or folder.startswith(f"{root}/{FOLDER}" + os.sep)
             if inside or _CALL in read_text(path, _LARGEST):
                 paths.append(path)
             if len(paths) >= _MOST:

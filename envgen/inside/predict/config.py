@@ -113,11 +113,11 @@ def located(name: str, revision: str | None, request: Doc, folder: str) -> Doc:
     facts = request["models"].get(name)
     model = {"weights": facts["weights"]} if facts else {}
     if os.path.isdir(name):
-        model.update({"from": "folder", "place": os.path.join(name, "config.json")})
+        model.update({"from": "folder", "place": f"{name}/config.json"})
     elif place := cached(name, "config.json", revision):
         model.update({"from": "cache", "place": place})
     elif facts:
-        model.update({"from": "envgen", "place": os.path.join(folder, "config.json")})
+        model.update({"from": "envgen", "place": f"{folder}/config.json"})
         os.makedirs(folder, exist_ok=True)
         with open(model["place"], "w", encoding="utf-8") as file:
             json.dump(facts["config"], file)
@@ -155,7 +155,7 @@ def find_draft(args: Any, request: Doc, report: Doc, folder: str) -> None:
     if not draft.get("model"):
         return
     try:
-        place = os.path.join(folder, "draft")
+        place = f"{folder}/draft"
         draft_config = located(str(draft["model"]), draft.get("revision"), request, place)
     except NotAskable as odd:
         args.speculative_config = None
@@ -355,7 +355,7 @@ def weights_of(folder: str) -> int | None:
     without either.
     """
     index, whole = (
-        os.path.join(folder, name) for name in ("model.safetensors.index.json", "model.safetensors")
+        f"{folder}/{name}" for name in ("model.safetensors.index.json", "model.safetensors")
     )
     if os.path.isfile(index) and os.path.getsize(index) < 100 << 20:
         try:

@@ -220,7 +220,7 @@ def for_processes(gpu: Doc, source: str, folder: str) -> None:
     """Processes that are started from now on play the device, too: their ``sitecustomize`` is this
     file.
     """
-    with open(os.path.join(folder, "sitecustomize.py"), "w", encoding="utf-8") as file:
+    with open(f"{folder}/sitecustomize.py", "w", encoding="utf-8") as file:
         file.write(source + STARTED)
     os.environ["ENVGEN_DEVICE"] = json.dumps(gpu)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))

@@ -43,7 +43,7 @@ def driver(report: Doc) -> None:
 def unloadable(report: Doc) -> None:
     """Replace compiled modules that can't be loaded (no CUDA libraries here) by empty ones."""
     package = os.path.dirname(report["vllm"]["file"])
-    for path in sorted(glob.glob(os.path.join(package, "**", "*.so"), recursive=True)):
+    for path in sorted(glob.glob(f"{package}/**/*.so", recursive=True)):
         inner = os.path.relpath(path, package).split(".")[0].split(os.sep)
         name = ".".join(["vllm"] + inner)
         if name in sys.modules:
@@ -87,7 +87,7 @@ def answer_no(report: Doc) -> None:
     torch = importlib.import_module("torch")
     package = os.path.dirname(report["vllm"]["file"])
     texts = read_text(
-        os.path.join(package, "_custom_ops.py"), 4 << 20
+        f"{package}/_custom_ops.py", 4 << 20
     )  # empty where a release has no such file
     for space, name in sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", texts))):
         holder = getattr(torch.ops, space)

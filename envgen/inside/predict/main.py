@@ -57,11 +57,11 @@ def answer(request: Doc) -> Doc:
         os.environ.update(
             HF_HUB_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1",
-            VLLM_CACHE_ROOT=os.path.join(folder, "cache"),
+            VLLM_CACHE_ROOT=f"{folder}/cache",
             FLASHINFER_WORKSPACE_BASE=folder,
         )
         for number, code in enumerate(request.get("code", ())):
-            lay_over(code, os.path.join(folder, f"code-{number}"))
+            lay_over(code, f"{folder}/code-{number}")
         release(report, lines)
         ask_release(request, report, lines, folder)
     report["lines"] = lines.kept
@@ -75,8 +75,8 @@ def lay_over(code: str, folder: str) -> None:
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(code))) as archive:
         archive.extractall(folder)
     for package, here in itertools.product(os.listdir(folder), filter(None, sys.path)):
-        for path in glob.glob(os.path.join(here, package, "**", "*.so"), recursive=True):
-            link = os.path.join(folder, os.path.relpath(path, here))
+        for path in glob.glob(f"{here}/{package}/**/*.so", recursive=True):
+            link = f"{folder}/{os.path.relpath(path, here)}"
             os.makedirs(os.path.dirname(link), exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.symlink(path, link)
@@ -85,7 +85,7 @@ def lay_over(code: str, folder: str) -> None:
 
 
 def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
-    cpu = bool(glob.glob(os.path.join(os.path.dirname(report["vllm"]["file"]), "_C_AVX*.so")))
+    cpu = bool(glob.glob(f"{os.path.dirname(report['vllm']['file'])}/_C_AVX*.so"))
     if cpu or request["gpu"] is None:
         lines.step = "arguments"
         known_parsers(parsed(request, report), report)

@@ -213,7 +213,7 @@ def definitions(package: str) -> dict[str, list[str]]:
         for file in files:
             if not file.endswith(".py"):
                 continue
-            path = os.path.join(folder, file)
+            path = f"{folder}/{file}"
             module = os.path.relpath(path, above)[: -len(".py")].replace(os.sep, ".")
             for name in set(pattern.findall(read_text(path, 4 << 20))):
                 defined.setdefault(name, []).append(module)

@@ -56,10 +56,7 @@ def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     sites = (entry for entry in entries(document) if is_site(entry))
     files = []
     for path in (
-        os.path.join(site, name)
-        for site in sites
-        for name in listing(site)
-        if name.endswith(".pth")
+        f"{site}/{name}" for site in sites for name in listing(site) if name.endswith(".pth")
     ):
         lines = [
             line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"
@@ -74,7 +71,7 @@ def distributions(request: Doc, document: Doc) -> list[Doc]:
     facts = []
     for entry, folder, name, version in metadata_folders(document):
         if name in wanted:
-            path = os.path.join(entry, folder)
+            path = f"{entry}/{folder}"
             fact: Doc = {"name": name, "version": version, "location": entry, "metadata": path}
             facts.append({**fact, **origin_of(path)})
     return facts
@@ -97,12 +94,12 @@ def origin_of(path: str) -> Doc:
 
 def version_text(root: str) -> str | None:
     """The package's own version, from the file that its build writes; None without one."""
-    texts = (read_text(os.path.join(root, name)) for name in ("_build_meta.py", "_version.py"))
+    texts = (read_text(f"{root}/{name}") for name in ("_build_meta.py", "_version.py"))
     return next(filter(None, (value_of("__version__", text) for text in texts)), None)
 
 
 def data_entry(root: str, name: str) -> Doc:
-    path = os.path.join(root, "data", name)
+    path = f"{root}/data/{name}"
     return {
         "path": path,
         "target": os.readlink(path) if os.path.islink(path) else "",
@@ -119,17 +116,15 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
             for cell in document.get("imports", [])
             if cell["package"] == package["package"] and cell["kind"] == "regular"
         ]
-        folders.append(os.path.join(package["mount"], package["package"]))
+        folders.append(f"{package['mount']}/{package['package']}")
         for folder in sorted(set(folders)):
             if not os.path.isdir(folder):
                 continue
             fact = {"package": package["package"], "root": folder, "version": version_text(folder)}
             fact["data"] = [data_entry(folder, name) for name in package.get("data", [])]
-            aot = os.path.join(folder, "data", "aot")
+            aot = f"{folder}/data/aot"
             fact["aot"] = [
-                name
-                for name in listing(aot)
-                if os.path.isfile(os.path.join(aot, name, f"{name}.so"))
+                name for name in listing(aot) if os.path.isfile(f"{aot}/{name}/{name}.so")
             ][:200]
             facts.append(fact)
     return facts
@@ -258,7 +253,7 @@ def cuda_home() -> str:
 def toolkit_facts() -> Doc:
     """The CUDA toolkit of CUDA_HOME: its version file."""
     home = cuda_home()
-    path = os.path.join(home, "version.json")
+    path = f"{home}/version.json"
     if os.path.isfile(path):
         try:
             return {"version": str(json.loads(read_text(path))["cuda"]["version"]), "path": path}
@@ -276,10 +271,7 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
         ("TRITON_PTXAS_PATH", "ptxas"),
         ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"),
     ):
-        own = (
-            os.path.join(entry, "triton", "backends", "nvidia", "bin", file)
-            for entry in entries(document)
-        )
+        own = (f"{entry}/triton/backends/nvidia/bin/{file}" for entry in entries(document))
         if os.environ.get(variable):
             programs.append((variable, os.environ[variable]))
         else:
@@ -304,7 +296,7 @@ def cuda(_request: Doc, document: Doc) -> Doc:
     """The toolkit, and the compilers of FlashInfer's and Triton's kernels."""
     tools = [tool(name, path, "--help") for name, path in triton_ptxas(document)]
     for name, question in (("nvcc", "--list-gpu-code"), ("ptxas", "--help")):
-        path = os.path.join(cuda_home(), "bin", name)
+        path = f"{cuda_home()}/bin/{name}"
         if os.path.exists(path):
             tools.append(tool(name, path, question))
     return {

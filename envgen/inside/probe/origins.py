@@ -55,7 +55,7 @@ def shared_modules(_request: Doc, document: Doc) -> list[Doc]:
     """
     owners: dict[str, dict[str, str]] = {}
     for entry, folder, name, _ in metadata_folders(document):
-        record = read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT)
+        record = read_text(f"{entry}/{folder}/RECORD", RECORD_LIMIT)
         for row in csv.reader(record.splitlines()):
             if len(row) != 3 or not row[0].endswith((".py", ".so")):
                 continue
@@ -86,9 +86,7 @@ def recorded(package: Doc, document: Doc) -> list[Doc]:
         # Reading every RECORD would take a second: that of a fork is named after the package.
         if name not in close and not name.startswith(f"{close[1]}-"):
             continue
-        for row in csv.reader(
-            read_text(os.path.join(entry, folder, "RECORD"), RECORD_LIMIT).splitlines()
-        ):
+        for row in csv.reader(read_text(f"{entry}/{folder}/RECORD", RECORD_LIMIT).splitlines()):
             if len(row) == 3 and row[0] in wanted:
                 distributions.append(
                     {"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))}

@@ -267,7 +267,7 @@ def newest(folder: str) -> tuple[float, str]:
             if not name.endswith(".py") or name in ("_version.py", "_build_meta.py"):
                 continue
             left -= 1
-            path = os.path.join(top, name)
+            path = f"{top}/{name}"
             try:
                 status = os.stat(path)
             except OSError:
