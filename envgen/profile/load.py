@@ -117,7 +117,7 @@ def load_project(
         personal = read(local_path, label_of(local_path), layer=LOCAL)
         files.append(_file(LocalFile, personal, problems))
         _check_personal(files[1], files[0], problems)
-    names = [one.head.name for one in files if one.head.name]
+    name = files[-1].head.name or files[0].head.name or ""
     profiles = files[0].profiles
     default = _default_of(files, problems) or next(iter(profiles), "")
     of_machine = from_environ(environ, problems) if local else []
@@ -136,7 +136,7 @@ def load_project(
         tree = trees[key]
         binding = Binding(partial=partial)
         own_variant = variant if key == chosen and varied else ""
-        given = {"name": key, "project": names[-1], "variant": own_variant}
+        given = {"name": key, "project": name, "variant": own_variant}
         above = [bound[name] for name in reversed(chains[key][:-1])]
         bound[key] = completed(binding.record(Profile, tree, "", **given), tree, above)
         check_profile(bound[key], tree, binding, path.parent)
@@ -146,7 +146,7 @@ def load_project(
     if problems:
         _raise(problems)
     in_order = {key: bound[key] for key in trees}
-    project = Project(names[-1], default, in_order, file=path, root=path.parent)
+    project = Project(name, default, in_order, file=path, root=path.parent)
     return Loaded(project, trees, chosen, is_personal or bool(of_machine))
 
 

@@ -125,9 +125,13 @@ def checksum(sha256: str) -> Quoted:
     return Quoted(sha256)
 
 
+_UNPRINTED = re.compile(r"[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")  # by YAML; bare in JSON
+
+
 def as_json(value: object) -> Quoted:
     """A value as JSON, which every YAML parser reads alike: 1e3 stays text."""
-    return Quoted(json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    return Quoted(_UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def docker_line(text: str) -> Quoted:

@@ -65,6 +65,7 @@ def cuda(name: str, text: str, *expected: tuple[str, str]) -> None:
 # fmt: off
 # --- YAML itself ------------------------------------------------------------------------------------------------------
 
+case("a whole file without a name", "⟦" + HEAD.replace("name: demo\n", ""), ("is required", "images, containers"))
 case("duplicates, several at once", HEAD + "    ⟦mode: production\n    gpu: none\n    ⟦gpu: all\n",
     ("already there, on line 8", ""), ("already there, on line 10", ""))
 case("tab indentation", "version: 1\nname: demo\nprofiles:\n⟦\tdev: {}\n", ("is not YAML", "spaces"))

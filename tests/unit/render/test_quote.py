@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envgen.render import quote
@@ -33,6 +34,13 @@ def test_text_in_a_compose_file_has_no_dollar_that_compose_would_expand(text: st
 def test_text_that_is_something_else_to_yaml_is_quoted(word: str) -> None:
     assert quote.compose_value({word: [word]}) == f'{{"{word}": ["{word}"]}}'
     assert quote.compose_value(word) == f'"{word}"'
+
+
+@given(TEXT)
+@example("\x85 \x7f \u2028 \ufffe 1e3 \U0001f600")
+def test_json_says_the_same_to_a_yaml_parser(text: str) -> None:
+    written = quote.as_json([text, {text: 1e3}])
+    assert yaml.safe_load(f"a: {written}") == {"a": [text, {text: 1000.0}]} and json.loads(written)[0] == text
 
 
 def test_a_variable_of_compose_s_stays_one() -> None:
