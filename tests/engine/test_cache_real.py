@@ -88,15 +88,13 @@ def test_from_the_wheel_to_a_checkout_of_the_same_version(lab: Lab, envgen: Envg
 
 
 def test_flags_and_the_spelling_of_cuda_home(lab: Lab, envgen: Envgen) -> None:
-    """0.5.3 ignores other flags; later releases compile again for another spelling of the same folder."""
+    """0.5.3 ignores other flags; another spelling of the same folder makes nothing stale."""
     lab.start("wheel", "-e", "FLASHINFER_EXTRA_CUDAFLAGS=-DENVGEN=1")
     page = lab.stamps("page")
     lab.build("page")
     assert lab.stamps("page") == page
     assert "-DENVGEN=1" in envgen("why", "page", "--version", "0.5.3", code=1)
     lab.start("new", "-e", "CUDA_HOME=/usr/local/cuda-13.0")
-    why = envgen("why", "page", "--version", "0.7.2.post1")
-    assert "cuda_home is spelled /usr/local/cuda in build.ninja and /usr/local/cuda-13.0 here" in why
     assert envgen.states() == {"0.5.3 page": "foreign", "0.5.3 vllm_comm": "foreign", "0.7.2.post1 page": "fresh?"}
 
 

@@ -75,8 +75,8 @@ def predict(nowhere: dict[str, str]) -> Predict:
     return ask
 
 
-def test_all_but_the_fork_is_asked() -> None:
-    assert {"fork"} == NOT_HERE and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
+def test_all_but_the_forks_are_asked() -> None:
+    assert {"fork", "fork_dev"} == NOT_HERE and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
 
 
 @pytest.fixture(scope="session")
@@ -153,7 +153,8 @@ def test_flashinfer_attention_without_its_variable_and_without_network(hot: Warm
 )
 def test_a_parser_of_the_rust_front_end_is_not_refused(hot: Warm, predict: Predict, rust: str, code: int) -> None:
     """Python's server does not have it."""
-    words = ("services.serve.args.tool-call-parser=hf", f"services.serve.env.VLLM_USE_RUST_FRONTEND={rust}")
+    parser = "services.serve.args.tool-call-parser=none_of_python"
+    words = (parser, f"services.serve.env.VLLM_USE_RUST_FRONTEND={rust}")
     sets = (part for word in words for part in ("--set", word))
     done, _report = predict(hot(environment("0.33.0")), "serve", "-p", "prod", *sets)
     assert done == code

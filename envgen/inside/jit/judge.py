@@ -345,9 +345,7 @@ class Judge:
             module.prove("broken library", f"its library {recipe.broken}")
         if recipe.is_debug():
             message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower; "
-            message += (
-                "FLASHINFER_JIT_DEBUG asks for it, or FLASHINFER_JIT_VERBOSE where that is not set"
-            )
+            message += "FLASHINFER_JIT_DEBUG asked for it, or FLASHINFER_JIT_VERBOSE where that was not set"
             module.add("debug", message, stale=False)
         if not self.foreign(recipe.shelf):
             self._surroundings(recipe, module)
