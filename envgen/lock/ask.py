@@ -197,7 +197,6 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
             for p, v in pythons.items()
             if wanted in ("", p) and v.asks == asks and fits(v, profile)
         },
-        base_read=lock.read.get(str(profile.base.image), ""),
     )
 
 

@@ -120,7 +120,6 @@ class ProfileLock:
     base: ImageLock | None
     git: Mapping[str, GitLock]  # source -> its commit
     python: Mapping[str, PythonLock]  # platform -> packages
-    base_read: str = ""  # where the base's digest was read, if no registry was asked for it
 
     @property
     def assumes(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is 
 # 127.0.0.1:8000/tcp: address already in use", "failed to bind host port for
 # 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
 _BIND = re.compile(
-    r"[Bb]ind (?:for|host port(?: for)?) \S*?:\d{1,5}(?:[:/ ].*)? .*(?:already allocated|already in use)"
+    r"[Bb]ind (?:for|host port(?: for)?) \S*?:(\d{1,5})(?:[:/ ].*)? .*(?:already allocated|already in use)"
 )
 # runc: 'error mounting "/src/lib" to rootfs at "/lib": stat /src/lib: no such file or directory';
 # before it the engine, of a container that has ended: 'bind source path does not exist:
@@ -308,9 +308,14 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
         gone = _VANISHED.search(line)
         if gone:
             return _folder_gone(service, Path((gone[1] or gone[2]).strip()), head)
-    if any(map(_BIND.search, lines)):
-        for problem in ports(service, (), holders(service, service.engine.listed())):
-            return RefusedError(f"{head}: {problem.message} in the meantime", hint=problem.hint)
+        bound = _BIND.search(line)
+        number = bound and int(bound[1])
+        for port in service.effective.ports:
+            if port.host == number:
+                holder = holders(service, service.engine.listed())
+                who = holder(port) or "another program"  # another machine's is not known
+                message = f"{head}: port {number} was taken by {who} in the meantime"
+                return RefusedError(message, hint=_free_ports(service, holder, number))
     return None
 
 

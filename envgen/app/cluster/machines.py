@@ -26,7 +26,7 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
     """
     profile = deployment.profile
     nodes = nodes_of(profile, (service,) if service else ())
-    alone = [one for one in profile.services.values() if one.cluster is None]
+    alone = any(one.cluster is None for one in profile.services.values())
     if service is None and alone:
         default = host_of(profile, "")
         same = (node for node in nodes if host_of(profile, node) == default)

@@ -138,7 +138,7 @@ def test_a_clone_has_its_lock(capsys: pytest.CaptureFixture[str], monkeypatch: p
     for name in ("prod", "dev"):
         mine = locked(profiles[name], lock)
         assert set(mine.python) == {"linux/amd64", "linux/arm64"} and not stale(profiles[name], mine)
-        assert mine.assumes == ("python==3.12",) and mine.base_read
+        assert mine.assumes == ("python==3.12",)
         assert not any(python.open for python in mine.python.values())
     for file in TOP.glob("Dockerfile*"):
         text = file.read_text("utf-8")

@@ -77,15 +77,19 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
     refused = preflight.changed_meanwhile(on(found), ["Container x Created", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
-    assert problem.message == f"web was not started: port 18001 is taken by {OTHER} in the meantime"
+    assert problem.message == f"web was not started: port 18001 was taken by {OTHER} in the meantime"
     assert problem.hint == HINT
 
 
-def test_other_failures_are_left_to_compose(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert preflight.changed_meanwhile(on(found), ["exec: vllm: not found", "port 18001 is fine"]) is None
+def test_a_holder_that_is_not_known(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "is_taken", lambda *_: False)
-    other = "Bind for 127.0.0.1:5 failed: port is already allocated"
-    assert preflight.changed_meanwhile(on(found), [other]) is None
+    refused = preflight.changed_meanwhile(on(found), [LINES[0]])
+    assert refused is not None and "was taken by another program in the meantime" in refused.problems[0].message
+
+
+def test_other_failures_are_left_to_compose(found: Any) -> None:
+    lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
+    assert preflight.changed_meanwhile(on(found), lines) is None
 
 
 # Services that the network reaches
