@@ -21,8 +21,8 @@ from envgen.profile.model import Profile
 from envgen.text import KILLED
 
 # Reads one line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
-MARK = "# envgen-inside"  # marks a command line as envgen's, not a compiler's
-STARTER = f"import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) {MARK}"
+# The comment marks a command line as envgen's (`inside/probe/running.py`).
+STARTER = "import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) # envgen-inside"
 PREFIX = "envgen-"
 NO_ANSWER = "no answer"
 BYTES = 4 << 20

@@ -1,10 +1,8 @@
-"""FlashInfer's cache of one profile: list, clear, record baselines; who holds a lock, and what must
-be restarted.
-"""
+"""FlashInfer's cache of one profile: list, clear, record baselines; and what must be restarted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,8 +16,6 @@ from envgen.inside.jit.shapes import (
     AgentFailed,
     AgentRefusal,
     Cleared,
-    HeldLock,
-    Holder,
     Inventory,
     Leftovers,
     RecordedBaseline,
@@ -76,15 +72,7 @@ class JitCache:
             return Inventory(
                 root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ()
             )
-        place, listed = self._judged(Inventory, query, "list", place, thorough=thorough)
-        label = self._label(place.container)
-        modules = tuple(
-            replace(module, holders=_in(label, module.holders)) for module in listed.modules
-        )
-        building = tuple(
-            replace(batch, holders=_in(label, batch.holders)) for batch in listed.building
-        )
-        return replace(listed, modules=modules, building=building)
+        return self._judged(Inventory, query, "list", place, thorough=thorough)[1]
 
     def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
         """Record what the modules were compiled from. ``since``: when envgen began to compile them
@@ -172,11 +160,11 @@ class JitCache:
         if failure.kind == "not_found":
             raise not_found(failure.data)
         if failure.kind == "refused":
-            raise (
-                self._held(place, failure.data.held)
-                if failure.data.held
-                else RefusedError(failure.message)
-            )
+            held = "; ".join(map(what_is_locked, failure.data.held))
+            if held:
+                hint = "wait until it is done, or restart the service that builds it"
+                raise RefusedError(f"nothing was changed: {held}", hint=hint)
+            raise RefusedError(failure.message)
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
 
     def _send(self, place: AgentHost, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,26 +205,10 @@ class JitCache:
                 users.append(container)
         return users
 
-    def _label(self, container: Container | None) -> str:
+    def _label(self, container: Container) -> str:
         """The service's name if it belongs to this profile, else the container's."""
-        if container is None:
-            return ""
         ours = container.labels.get(COMPOSE_PROJECT) == self.deployment.profile.compose_name
         return container.service if ours and container.service else container.name
-
-    def _held(self, place: AgentHost, held: Sequence[HeldLock]) -> RefusedError:
-        label = self._label(place.container)
-        lines = [
-            f"{what_is_locked(lock.lock)}, {describe_holders(_in(label, lock.holders))}"
-            for lock in held
-        ]
-        return RefusedError(
-            "nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it"
-        )
-
-
-def _in(where: str, holders: Sequence[Holder]) -> list[Holder]:
-    return [replace(holder, where=where) for holder in holders]
 
 
 def not_found(data: AgentRefusal) -> NotFoundError:
@@ -257,17 +229,3 @@ def what_is_locked(lock: str) -> str:
     if name == BATCH:
         return f"a batch build runs in {where}"
     return f"{visible(name.removesuffix('.lock'))} ({where}) is being built"
-
-
-def describe_holders(holders: Sequence[Holder]) -> str:
-    """``by pid 42 in serve: ninja -v …``, or that the holder is unknown."""
-    parts = []
-    for holder in holders:
-        where = f" in {holder.where}" if holder.where else ""
-        if run.MARK in holder.command:
-            parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
-        else:
-            parts.append(
-                f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}"
-            )
-    return " and ".join(parts) or "by a process of another container, or of the machine itself"

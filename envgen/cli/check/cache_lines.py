@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.shapes import Cleared, Inventory, Module, RecordedBaseline
-from envgen.jitcache.service import describe_holders, what_is_locked
+from envgen.jitcache.service import what_is_locked
 from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
@@ -57,7 +57,7 @@ def inventory(inventory: Inventory) -> Iterator[str]:
     for line in inventory.package.prebuilt:
         yield f"prebuilt: {visible(line)}"
     for batch in inventory.building:
-        yield f"{what_is_locked(batch.lock)}, {describe_holders(batch.holders)}"
+        yield what_is_locked(batch)
     if inventory.leftovers.count:
         yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
 
@@ -66,7 +66,7 @@ def _row(module: Module) -> tuple[str, ...]:
     if module.kind == "link":
         state = "link (not followed)"
     elif module.locked:
-        state = f"building, locked {describe_holders(module.holders)}"
+        state = "building"
     elif module.unread:
         state = "unreadable"
     elif module.state == "partial":

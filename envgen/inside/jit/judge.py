@@ -27,10 +27,8 @@ from envgen.inside.jit.libraries import (
 from envgen.inside.jit.locks import (
     BATCH,
     Held,
-    LockId,
     acquire_inside,
     enter,
-    holders,
     own_as,
     sweep,
 )
@@ -68,23 +66,20 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     linked = [when for library, _, when in total.libraries if library == f"{name}.so"]
     module.built = bool(linked)
     module.modified = linked[0] if linked else total.newest
-    module.locked, lock = lock_of(shelf, f"{name}.lock", problems)
-    module.lock = lock or ()
+    module.locked = is_held(shelf, f"{name}.lock", problems)
     return module
 
 
-def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, LockId | None]:
-    """Whether this lock of the shelf is held (None: unknown), and then the device and inode of its
-    file.
-    """
+def is_held(shelf: Shelf, name: str, problems: list[str]) -> bool | None:
+    """Whether this lock of the shelf is held; None: unknown."""
     try:
         acquire_inside(f"tmp/{name}", shelf.fd, f"{shelf.shown}/tmp/{name}", dry=True)
-    except Held as held:
-        return True, held.lock
+    except Held:
+        return True
     except tree.Fault as fault:
         tree.note(problems, fault.message)
-        return None, None
-    return False, None
+        return None
+    return False
 
 
 # Baselines, the digests of a module's files:
@@ -557,7 +552,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)
         modules: list[dict[str, Any]] = []
-        building: list[tuple[str, LockId]] = []
+        building: list[str] = []
         for choice in choose(cache, patterns, not patterns):
             shelf = choice.shelf
             for name, kind in choice.entries.items():
@@ -569,15 +564,11 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                     ):  # thousands of modules have a million files
                         reason.files, reason.more = [], reason.more + len(reason.files)
                     modules.append(asdict(module))
-            lock = lock_of(shelf, BATCH, cache.problems)[1]
-            building += [(f"{shelf.shown}/tmp/{BATCH}", lock)] if lock else []
-        held = [one for one in modules if one["locked"]]
-        known = holders([one["lock"] for one in held] + [lock for _, lock in building])
-        for listed in held:
-            listed["holders"] = known[listed["lock"]]
+            if is_held(shelf, BATCH, cache.problems):
+                building.append(f"{shelf.shown}/tmp/{BATCH}")
         answer.update(
             modules=modules,
-            building=[{"lock": shown, "holders": known[lock]} for shown, lock in building],
+            building=building,
             leftovers=asdict(sweep(cache.fd, [], dry=True)),
             package={
                 "root": package.root,
@@ -635,7 +626,7 @@ def _record(
     shelf = recipe.shelf
     name = recipe.name
     changed = _changed_since(recipe, files, request)
-    if lock_of(shelf, f"{name}.lock", cache.problems)[0]:
+    if is_held(shelf, f"{name}.lock", cache.problems):
         return "it is being built", changed
     if recipe.library is None:
         return "it has no library yet", []

@@ -9,30 +9,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import stat
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Iterator, Tuple
+from typing import Iterator
 
-from envgen.inside.common import listing, read_bytes
+from envgen.inside.common import listing
 from envgen.inside.jit import tree
 from envgen.inside.jit.layout import WORK, Shelf
 from envgen.inside.jit.shapes import Leftovers
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-LockId = Tuple[
-    int, int
-]  # device and inode of a lock file: the same in every container on this cache
 
 
 class Held(Exception):
-    """Another process holds the lock; ``lock`` identifies its file."""
-
-    def __init__(self, status: os.stat_result) -> None:
-        super().__init__("held")
-        self.lock = (status.st_dev, status.st_ino)
+    """Another process holds the lock."""
 
 
 def probe(name: str, dir_fd: int) -> None:
@@ -43,11 +35,10 @@ def probe(name: str, dir_fd: int) -> None:
     """
     try:
         with tree.opened(name, dir_fd, tree.FILE) as fd:
-            status = os.fstat(fd)
-            if stat.S_ISREG(status.st_mode):
+            if stat.S_ISREG(os.fstat(fd).st_mode):
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Held(status) from None
+        raise Held from None
     except OSError as error:
         if error.errno not in tree.GONE:
             raise
@@ -73,7 +64,7 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
         except OSError as error:
             if error.errno in BUSY and fd >= 0:
                 if not retries:
-                    raise Held(status) from None
+                    raise Held from None
                 retries -= 1
                 time.sleep(0.02)  # it may be another envgen's probe()
             elif error.errno not in (
@@ -142,7 +133,7 @@ def enter(fd: int, name: str) -> int:
     return inner
 
 
-# The locks of many modules: all of them, or a refusal with the holders.
+# The locks of many modules: all of them, or a refusal with those that are held.
 
 
 def make_lock_folder(shelf_fd: int) -> None:
@@ -155,7 +146,7 @@ class Hold:
     """Takes (``dry``: tests) the batch lock of each shelf, and the locks of these modules and
     inside of them, without waiting.
 
-    Raises a ``refused`` Fault with the holders where one is held.
+    Raises a ``refused`` Fault with the locks that are held.
     """
 
     def __init__(
@@ -167,7 +158,7 @@ class Hold:
         self.dry = dry
         self.batches: list[int] = []
         self.modules: list[int] = []
-        self._held: list[tuple[str, LockId]] = []
+        self._held: list[str] = []
         try:
             for shelf, names in shelves:
                 if not dry:
@@ -183,9 +174,7 @@ class Hold:
                     for path in measured.locks if measured is not None else ():
                         self._acquire(self.modules, shelf, f"{name}/{path}")
             if self._held:
-                known = holders([lock for _, lock in self._held])
-                refusals = [{"lock": shown, "holders": known[lock]} for shown, lock in self._held]
-                raise tree.Fault("refused", "is being built", held=refusals)
+                raise tree.Fault("refused", "is being built", held=self._held)
         except BaseException:
             self.release()
             raise
@@ -195,8 +184,8 @@ class Hold:
         try:
             fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
             fds += [] if fd is None else [fd]
-        except Held as held:
-            self._held.append((shown, held.lock))
+        except Held:
+            self._held.append(shown)
 
     def release(self) -> None:
         """Release all locks; the files stay."""
@@ -207,47 +196,6 @@ class Hold:
 def close_all(fds: list[int]) -> None:
     while fds:
         os.close(fds.pop())
-
-
-# Processes that hold a lock, from /proc: those that this container sees.
-
-_FLOCK = re.compile(
-    rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +\w+:\w+:(\d+) ", re.M
-)  # not those that wait (``->``)
-
-
-def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[str, object]]]:
-    """For each lock file, the processes that hold a flock on it: pid and command.
-
-    Compares inodes alone: on btrfs and overlayfs /proc/locks has another device than stat.
-    """
-    found: dict[LockId, list[dict[str, object]]] = {lock: [] for lock in locks}
-    if not locks:
-        return found
-    held = {(int(number), int(pid)) for pid, number in _FLOCK.findall(read_bytes(f"{proc}/locks"))}
-    for number, pid in sorted(held):
-        if pid == 0:  # in another namespace
-            continue
-        for lock, processes in found.items():
-            if lock[1] == number:
-                processes.append({"pid": pid, "command": command(pid, proc)})
-    return found
-
-
-def command(pid: int, proc: str = "/proc") -> str:
-    """The command line of a process, shortened; its bare name in brackets for a kernel thread or a
-    zombie.
-    """
-    base = f"{proc}/{pid}"
-    line = read_bytes(f"{base}/cmdline")[:4096]
-    if not line:
-        name = read_bytes(f"{base}/comm").decode("utf-8", "replace").strip()
-        return f"[{name}]" if name else ""
-    words = line.decode("utf-8", "replace").split("\0")
-    text = " ".join(filter(None, words))
-    if len(text) > 300:
-        text = f"{text[:297]}..."
-    return text
 
 
 # Folders at the top of a cache for modules that are being deleted.

@@ -11,23 +11,6 @@ NAMED = 40  # files listed for one reason; the rest are counted
 
 
 @dataclass
-class Holder:
-    """A process that holds a lock. ``where``: its service or container; "": that of this program."""
-
-    pid: int
-    command: str
-    where: str = ""
-
-
-@dataclass(frozen=True)
-class HeldLock:
-    """A lock that prevents a clear, by its path in the cache."""
-
-    lock: str
-    holders: list[Holder]
-
-
-@dataclass
 class Reason:
     """A reason for the state of a module. ``stale``: it makes it stale; else it is a note.
     ``files``: the first of its
@@ -45,12 +28,11 @@ class Module:
     """One folder in ``cached_ops``.
 
     ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other
-    (kda_ptx, ...).
-    ``built``: its .so exists. ``modified``: the time of the .so, else of the newest file.
-    ``locked``: None if unknown; ``lock``: device and inode of the held lock. ``unread``: the number
-    of unreadable parts. ``state``: see docs/jit-cache.md; ``guess``: without a baseline as proof.
-    ``baseline``: none, recorded or outdated (of an earlier build). ``checked``: the number of
-    compared files. ``seconds``: its compilation, by FlashInfer's own log; 0: unknown.
+    (kda_ptx, ...). ``built``: its .so exists. ``modified``: the time of the .so, else of the newest
+    file. ``locked``: None if unknown. ``unread``: the number of unreadable parts. ``state``: see
+    docs/jit-cache.md; ``guess``: without a baseline as proof. ``baseline``: none, recorded or
+    outdated (of an earlier build). ``checked``: the number of compared files. ``seconds``: its
+    compilation, by FlashInfer's own log; 0: unknown.
     """
 
     version: str
@@ -63,8 +45,6 @@ class Module:
     built: bool = False
     modified: float = 0.0
     locked: bool | None = False
-    lock: tuple[int, ...] = ()
-    holders: list[Holder] = field(default_factory=list)
     unread: int = 0
     state: str = "unknown"
     guess: bool = False
@@ -129,14 +109,14 @@ class Leftovers:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything in the cache. ``building``: locks of running batch builds; ``place``: where the
-    agent ran.
+    """Everything in the cache. ``building``: paths of the locks of running batch builds; ``place``:
+    where the agent ran.
     """
 
     root: str
     exists: bool
     modules: tuple[Module, ...]
-    building: tuple[HeldLock, ...]
+    building: tuple[str, ...]
     leftovers: Leftovers
     problems: tuple[str, ...]
     package: ImportedPackage = ImportedPackage()
@@ -198,11 +178,12 @@ class Cleared:
 class AgentRefusal:
     """Data of an agent's refusal. ``missing``: names and globs that match nothing; ``names``: all
     modules.
+    ``held``: paths of locks.
     """
 
     missing: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    held: tuple[HeldLock, ...] = ()
+    held: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

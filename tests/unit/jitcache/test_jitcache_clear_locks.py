@@ -13,15 +13,12 @@ from jitcache_layouts import lost, put, release, snapshot
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_held_lock_is_refused_and_its_holder_named(tmp_path: Path, dry_run: bool) -> None:
+def test_a_held_lock_is_refused(tmp_path: Path, dry_run: bool) -> None:
     shelf = release(tmp_path, "0.5.3")
     fd = hold(shelf.ops / "tmp/page.lock")
     try:
         document = bad("refused", tmp_path, "rope", "page", dry_run=dry_run)
-        (held,) = document["data"]["held"]
-        assert held["lock"] == "0.5.3/121a/cached_ops/tmp/page.lock"
-        assert [holder["pid"] for holder in held["holders"]] == [os.getpid()]
-        assert held["holders"][0]["command"]
+        assert document["data"]["held"] == ["0.5.3/121a/cached_ops/tmp/page.lock"]
         good(tmp_path, "rope")
     finally:
         os.close(fd)
@@ -34,7 +31,7 @@ def test_a_batch_build_is_refused(tmp_path: Path) -> None:
     fd = hold(shelf.ops / "tmp/flashinfer_jit.lock")
     try:
         document = bad("refused", tmp_path, "page")
-        assert document["data"]["held"][0]["lock"].endswith("flashinfer_jit.lock")
+        assert document["data"]["held"][0].endswith("flashinfer_jit.lock")
         good(tmp_path, "page", version="0.7.2.post1")  # another version's batch is not a hindrance
     finally:
         os.close(fd)
@@ -45,7 +42,7 @@ def test_a_lock_inside_a_module_is_respected(tmp_path: Path) -> None:
     fd = hold(shelf.ops / "kda_ptx/deep/module.cubin.lock")
     try:
         document = bad("refused", tmp_path, "kda_ptx")
-        assert "kda_ptx/deep/module.cubin.lock" in document["data"]["held"][0]["lock"]
+        assert "kda_ptx/deep/module.cubin.lock" in document["data"]["held"][0]
     finally:
         os.close(fd)
     good(tmp_path, "kda_ptx")
@@ -106,21 +103,3 @@ def test_a_lock_file_replaced_while_we_took_it_is_taken_again(tmp_path: Path, mo
     assert os.fstat(fd).st_ino == (tmp_path / "page.lock").stat().st_ino != swapped[0]
     os.close(fd)
     os.close(folder)
-
-
-# Kills, races, faults
-
-
-def test_a_holder_of_another_user_is_named_by_the_kernel_s_list_of_locks(tmp_path: Path) -> None:
-    """Root in a container may not see the open files of a service that runs as another user."""
-    from envgen.inside.jit import locks
-
-    file = put(tmp_path / "page.lock")
-    status = file.stat()
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    lines = [f"1: FLOCK  ADVISORY  WRITE 42 {place} 0 EOF", f"1: -> FLOCK  ADVISORY  WRITE 43 {place} 0 EOF",
-             f"2: POSIX  ADVISORY  WRITE 44 {place} 0 EOF", f"3: FLOCK  ADVISORY  READ 0 {place} 0 EOF"]  # fmt: skip
-    put(tmp_path / "proc/locks", "\n".join(lines) + "\n")
-    put(tmp_path / "proc/42/cmdline", b"ninja\0-v\0")
-    identity = (status.st_dev, status.st_ino)
-    assert locks.holders([identity], str(tmp_path / "proc")) == {identity: [{"pid": 42, "command": "ninja -v"}]}

@@ -71,8 +71,7 @@ def test_held_locks(tmp_path: Path) -> None:
         fcntl.flock(fds[-1], fcntl.LOCK_EX)
     found = listed(tmp_path)
     assert [module.name for module in found.modules if module.locked] == ["page"]
-    assert [holder.pid for module in found.modules for holder in module.holders] == [os.getpid()]
-    assert [batch.lock for batch in found.building] == ["0.5.3/121a/cached_ops/tmp/flashinfer_jit.lock"]
+    assert list(found.building) == ["0.5.3/121a/cached_ops/tmp/flashinfer_jit.lock"]
     for fd in fds:
         os.close(fd)
     assert not [module for module in listed(tmp_path).modules if module.locked]
