@@ -141,7 +141,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class LogPhase:
-    """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows; "": none."""
+    """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows: a guess. "": none."""
 
     phase: str
     signs: tuple[str, ...]
@@ -290,10 +290,12 @@ class _Text:
                 seen.add(key)
                 self._known[number] = known
 
-    def phase(self, number: int) -> LogPhase | None:
-        """The phase whose sign stands last up to the line with this index."""
+    def phase(self, number: int) -> LogPhase:
+        """The phase whose sign stands last up to the line with this index; one without a name if
+        there is none.
+        """
         last = -1
-        found = None
+        found = LogPhase("", ())
         for phase in phases():
             for sign in phase.signs:
                 numbers = self._numbers[sign]
@@ -382,8 +384,8 @@ def classify(
     outlived: Collection[int] = (),
     first: tuple[int, str] | None = None,
 ) -> tuple[Explanation, ...]:
-    """The known causes in a log: failures before notices, then by rank. Each rule matches once, at
-    its first line.
+    """The known causes in a log: failures before notices, what explains the first exception before
+    others, then by rank. Each rule matches once, at its first line.
 
     ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which
     may have their ends.
@@ -418,15 +420,14 @@ def classify(
         ):  # what is certain explains the line, or the log
             taken.add(line)
             failure = not rule.notice and (failed or not rule.weak)
-            phase = log.phase(line - before - 1)
-            shown.append(
-                _explanation(rule, evidence, line, facts, failure, phase.phase if phase else "")
-            )
-    if first and not any(explanation.failure for explanation in shown):
-        phase = log.phase(first[0] - before - 1)
-        if phase and phase.cause:
-            shown.append(_of_phase(phase, *first))
-    return tuple(sorted(shown, key=lambda one: (not one.failure, one.rank)))
+            phase = log.phase(line - before - 1).phase
+            shown.append(_explanation(rule, evidence, line, facts, failure, phase))
+    raised, text = first or (0, "")
+    if text and not any(explanation.failure for explanation in shown):
+        during = log.phase(raised - before - 1)
+        if during.cause:
+            shown.append(_of_phase(during, raised, text))
+    return tuple(sorted(shown, key=lambda one: (not one.failure, one.line != raised, one.rank)))
 
 
 def _explanation(
@@ -453,9 +454,11 @@ def _explanation(
 
 
 def _of_phase(phase: LogPhase, line: int, text: str) -> Explanation:
-    """What most often goes wrong in a phase: of an exception that no rule knows."""
+    """An exception that no rule knows, in its own words; what most often goes wrong in its phase."""
+    cause = f"no rule knows this exception: {text.strip()}"
+    cure = f"not certain ({phase.cause}): {phase.cure}"
     return Explanation(
-        "unknown", phase.cause, text, line, phase.cure, phase.link, general=True, phase=phase.phase
+        "unknown", cause, text, line, cure, phase.link, general=True, phase=phase.phase
     )
 
 

@@ -47,10 +47,11 @@ def read_log(
     """The same of an open log, of which the beginning and the end are read."""
     before, skipped, data, head = ends_of(log)
     report = read_lines(text_lines(data), known, kind=kind, before=before)
-    answers = any(words in data for words in ALL_IS_WELL)
-    report = replace(report, well=_is_well(report, known, answers or report.well))
+    answers = report.well or any(words in data for words in ALL_IS_WELL)
+    failed = known.failed or report.first or any(one.failure for one in report.explanations)
+    report = replace(report, skipped=skipped, well=answers and not failed)
     if not skipped or report.well:
-        return replace(report, skipped=skipped)
+        return report
     early = read_lines(text_lines(head), kind=kind)
     named = {explanation.rule for explanation in report.explanations}
     certain = [one for one in early.explanations if one.failure and not one.general]
@@ -62,11 +63,6 @@ def read_log(
         clues=None if certain else report.clues,
         skipped=skipped - len(head),
     )
-
-
-def _is_well(report: LogReport, known: Circumstances, answers: bool) -> bool:
-    failed = known.failed or any(explanation.failure for explanation in report.explanations)
-    return answers and not failed and report.first is None
 
 
 def read_lines(
