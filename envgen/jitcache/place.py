@@ -22,7 +22,6 @@ from envgen.render.environment import service_env
 
 CACHE = FLASHINFER.name  # the key of the profile's `caches`
 [(BASE, BELOW)] = FLASHINFER.parents.items()
-NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 _KEY = re.compile(r"-([0-9a-f]{12})")
 
 
@@ -144,13 +143,11 @@ class Query:
     files: tuple[str, ...] = ()
 
 
-def make_query(
-    patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None
-) -> Query:
+def make_query(patterns: tuple[str, ...] = (), version: str | None = None) -> Query:
     """A query from a command line. RefusedError for names that could lead out of the cache."""
-    query = Query(patterns, version or "", None if arch is None else arch_folders(arch))
+    query = Query(patterns, version or "")
     try:
-        check_request(list(patterns), query.version, list(query.archs or ()))
+        check_request(list(patterns), query.version, None)
     except Fault as fault:
         raise RefusedError(
             fault.message, hint="name a module as `envgen cache list` shows it"
@@ -162,28 +159,17 @@ def make_query(
     return query
 
 
-def arch_folders(text: str) -> tuple[str, ...]:
-    """The folders of an architecture: ``12.1a`` and ``121a`` mean the same; ``none``: the layout
-    without one.
+def arch_folders(archs: CudaArchList) -> tuple[str, ...]:
+    """The folders of these architectures; "": the layout without one, where there are none.
 
     FlashInfer up to 0.6.6 uses ``121`` for ``12.1``; later releases use ``121a``, and ``120f`` for
     ``12.0``.
     """
-    if text == NO_ARCH:
-        return ("",)
-    if not text:
-        raise UsageError(
-            "--arch is empty", hint="write it like 12.1a or 121a; `none`: modules without one"
-        )
-    try:
-        parsed = CudaArchList.parse(text)
-    except ValueError:
-        return (text,)
-    named = [
-        CudaArchList(tuple({_normal(arch, twelve): None for arch in parsed.archs}))
-        for twelve in ("f", "a")
-    ]
-    return tuple(dict.fromkeys([parsed.folder, *(one.folder for one in named)]))
+    folders = {archs.folder: None}
+    for twelve in ("f", "a"):
+        named = dict.fromkeys(_normal(arch, twelve) for arch in archs.archs)
+        folders[CudaArchList(tuple(named)).folder] = None
+    return tuple(folders)
 
 
 def _normal(arch: CudaArch, twelve: str) -> CudaArch:

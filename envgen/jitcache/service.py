@@ -17,12 +17,10 @@ from envgen.inside.jit.shapes import (
     AgentRefusal,
     Cleared,
     Inventory,
-    Leftovers,
     RecordedBaseline,
 )
 from envgen.jitcache.place import (
     CACHE,
-    NO_ARCH,
     AgentHost,
     Query,
     arch_folders,
@@ -69,9 +67,7 @@ class JitCache:
         """
         place = self.place()
         if place is None and not query.patterns:
-            return Inventory(
-                root_in({}, self.deployment.profile), False, (), (), Leftovers(0, 0), ()
-            )
+            return Inventory(root_in({}, self.deployment.profile), False)
         return self._judged(Inventory, query, "list", place, thorough=thorough)[1]
 
     def baseline(self, query: Query, *, since: int = 0) -> RecordedBaseline:
@@ -138,9 +134,7 @@ class JitCache:
             "operation": operation,
             "root": place.root,
             "environ": environ,
-            "expected_archs": sorted(
-                arch_folders(str(self.deployment.profile.cuda.arch_list) or NO_ARCH)
-            ),
+            "expected_archs": sorted(arch_folders(self.deployment.profile.cuda.arch_list)),
             "blind": place.container is None,
         }
         answer = self.ask(kind, place, {**request, **more})

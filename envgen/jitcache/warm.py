@@ -14,7 +14,7 @@ from envgen.errors import EngineError, NotFoundError
 from envgen.inside.jit.shapes import RecordedBaseline
 from envgen.inside.run import program_text
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import NO_ARCH, AgentHost, Query, arch_folders, temporary_host
+from envgen.jitcache.place import AgentHost, Query, arch_folders, temporary_host
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.space import create_mount
 from envgen.render.environment import service_env, user_env, with_start_up
@@ -164,7 +164,7 @@ def warm(
     Proven stale modules are cleared first: FlashInfer would consider them up to date.
     """
     place = find_compile_host(cache)
-    archs = arch_folders(str(cache.deployment.profile.cuda.arch_list) or NO_ARCH)
+    archs = arch_folders(cache.deployment.profile.cuda.arch_list)
     # Not a query with the names: some may not exist yet.
     modules = [
         module

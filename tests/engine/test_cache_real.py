@@ -14,6 +14,7 @@ from jit_lab import CACHE, SITE, Envgen, Lab
 from projects import docker
 
 from envgen.jitcache.place import arch_folders
+from envgen.profile.values import CudaArchList
 
 pytestmark = pytest.mark.engine
 
@@ -207,7 +208,9 @@ def test_the_names_of_arch_folders(lab: Lab) -> None:
         printed = docker("exec", "-i", lab.container, f"/venv/{python}/bin/python3", "-", stdin=ASK_FOLDERS)
         found = dict(line.split(":") for line in printed.splitlines() if line.partition(":")[0] in ARCH_LISTS)
         assert tuple(found) == ARCH_LISTS, printed
-        assert {archs: name for archs, name in found.items() if name not in arch_folders(archs)} == {}
+        assert {
+            archs: name for archs, name in found.items() if name not in arch_folders(CudaArchList.parse(archs))
+        } == {}
 
 
 # Has FlashInfer write the build.ninja of `page` twice, with other variables, into files of these names.

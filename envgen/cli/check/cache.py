@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -20,18 +18,11 @@ from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
 
-F = TypeVar("F", bound=Callable[..., Any])
 patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
 dry_run_option = flag("-n, --dry-run", "Show what would be removed; change nothing.")
 
 
-def filter_options(function: F) -> F:
-    """Add --version and --arch."""
-    version = option("--version, version", "V", "Only this version, as `cache list` shows it.")
-    arch = option(
-        "--arch", "A", "Only this architecture, such as 12.1a; `none`: modules without one."
-    )
-    return version(arch(function))
+version_option = option("--version, version", "V", "Only this version, as `cache list` shows it.")
 
 
 def open_cache(session: Session) -> JitCache:
@@ -52,11 +43,9 @@ def command() -> None:
 
 @command.command("list")
 @patterns_argument
-@filter_options
+@version_option
 @reporting
-def list_(
-    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None
-) -> int:
+def list_(session: Session, patterns: tuple[str, ...], version: str | None) -> int:
     """List the compiled modules of FlashInfer: size, objects, age, and whether each is stale or
     being built.
 
@@ -64,10 +53,10 @@ def list_(
 
     \b
     Example:
-      envgen cache list 'fused_moe_*' --arch 12.1a
+      envgen cache list 'fused_moe_*'
     """
     cache = open_cache(session)
-    inventory = cache.inventory(make_query(patterns, version, arch))
+    inventory = cache.inventory(make_query(patterns, version))
     others = [] if patterns else unlisted(cache.deployment.profile)
     if others:
         progress(
@@ -78,9 +67,9 @@ def list_(
 
 @command.command()
 @click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB|FILE...")
-@filter_options
+@version_option
 @reporting
-def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
+def why(session: Session, patterns: tuple[str, ...], version: str | None) -> int:
     """Explain why a module is stale, or confirm that it is not. FILE: the modules that were
     compiled from this source file, such as one that was edited just now.
 
@@ -94,7 +83,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
     """
     cache = open_cache(session)
     files = [word for word in patterns if "/" in word or Path(word).is_file()]
-    query = make_query(tuple(word for word in patterns if word not in files), version, arch)
+    query = make_query(tuple(word for word in patterns if word not in files), version)
     # A checkout is at another place in a container: a file's name and its folder's are enough.
     ends = tuple("/".join(Path(file).resolve().parts[-2:]) for file in files)
     inventory = cache.inventory(replace(query, files=ends), thorough=True)
@@ -110,9 +99,9 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
 
 @command.command()
 @patterns_argument
-@filter_options
+@version_option
 @flag("--stale", "All modules that are proven stale.")
-@flag("--all, everything", "All modules that --version and --arch select.")
+@flag("--all, everything", "All modules, or all of --version.")
 @dry_run_option
 @flag("-y, --yes", "With --all, don't ask.")
 @reporting
@@ -120,7 +109,6 @@ def clear(
     session: Session,
     patterns: tuple[str, ...],
     version: str | None,
-    arch: str | None,
     stale: bool,
     everything: bool,
     dry_run: bool,
@@ -133,7 +121,7 @@ def clear(
     \b
     Examples:
       envgen cache clear fused_moe_120
-      envgen cache clear 'fp4_gemm_*' --arch 12.1a --dry-run
+      envgen cache clear 'fp4_gemm_*' --dry-run
       envgen cache clear --stale
     """
     if everything and patterns:
@@ -147,7 +135,7 @@ def clear(
             f"cache clear: {what}",
             hint="name modules as `envgen cache list` shows them, or add --all",
         )
-    query = make_query(patterns, version, arch)
+    query = make_query(patterns, version)
     cache = open_cache(session)
     cache.deployment.require_name()
     if everything:

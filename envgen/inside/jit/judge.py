@@ -33,7 +33,14 @@ from envgen.inside.jit.locks import (
     sweep,
 )
 from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
-from envgen.inside.jit.shapes import NAMED, BaselineRecord, Module, RecordedBaseline
+from envgen.inside.jit.shapes import (
+    NAMED,
+    BaselineRecord,
+    ImportedPackage,
+    Inventory,
+    Module,
+    RecordedBaseline,
+)
 
 
 def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module | None:
@@ -537,47 +544,30 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
     root = root_of(request)
     thorough = bool(request.get("thorough"))
     patterns = request.get("patterns") or []
-    answer: dict[str, Any] = {
-        "root": root,
-        "exists": True,
-        "modules": [],
-        "building": [],
-        "package": {},
-        "leftovers": {"count": 0, "bytes": 0},
-        "problems": [],
-    }
     if not patterns and not os.path.exists(root):
-        return {**answer, "exists": False}
+        return asdict(Inventory(root, False))
+    modules: list[Module] = []
+    building: list[str] = []
     with asked(request) as cache:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)
-        modules: list[dict[str, Any]] = []
-        building: list[str] = []
         for choice in choose(cache, patterns, not patterns):
             shelf = choice.shelf
             for name, kind in choice.entries.items():
                 module = describe(shelf, name, kind, cache.problems)
                 if module and judge.is_made_of(shelf, name, request.get("files") or []):
                     judge.judge(shelf, module)
-                    for reason in (
-                        () if thorough else module.reasons
-                    ):  # thousands of modules have a million files
-                        reason.files, reason.more = [], reason.more + len(reason.files)
-                    modules.append(asdict(module))
+                    if not thorough:  # thousands of modules have a million files
+                        module.count_files()
+                    modules.append(module)
             if is_held(shelf, BATCH, cache.problems):
                 building.append(f"{shelf.shown}/tmp/{BATCH}")
-        answer.update(
-            modules=modules,
-            building=building,
-            leftovers=asdict(sweep(cache.fd, [], dry=True)),
-            package={
-                "root": package.root,
-                "version": package.version,
-                "prebuilt": package.prebuilt + _no_use(package, judge.archs),
-            },
-            problems=cache.problems,
-        )
-        return answer
+        leftovers = sweep(cache.fd, [], dry=True)
+    prebuilt = package.prebuilt + _no_use(package, judge.archs)
+    imported = ImportedPackage(package.root, package.version, tuple(prebuilt))
+    problems = tuple(cache.problems)
+    listed = Inventory(root, True, tuple(modules), tuple(building), leftovers, problems, imported)
+    return asdict(listed)
 
 
 def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:

@@ -62,6 +62,12 @@ class Module:
         names = list(files)
         self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
 
+    def count_files(self) -> None:
+        """Leave out the names of files; they are only counted."""
+        for reason in self.reasons:
+            reason.more += len(reason.files)
+            reason.files = []
+
     def prove(self, kind: str, message: str, files: Iterable[str] = ()) -> None:
         """Add a reason that makes it certainly stale."""
         self.add(kind, message, files)
@@ -115,10 +121,10 @@ class Inventory:
 
     root: str
     exists: bool
-    modules: tuple[Module, ...]
-    building: tuple[str, ...]
-    leftovers: Leftovers
-    problems: tuple[str, ...]
+    modules: tuple[Module, ...] = ()
+    building: tuple[str, ...] = ()
+    leftovers: Leftovers = Leftovers(0, 0)
+    problems: tuple[str, ...] = ()
     package: ImportedPackage = ImportedPackage()
     place: str = ""
 

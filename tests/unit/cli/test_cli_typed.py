@@ -95,7 +95,7 @@ def test_a_folder_is_its_project_file(project: Path, capsys: pytest.CaptureFixtu
     [
         ["config", "-p", "a", "-p", "a"],
         ["config", "-f", "x", "--file", "y"],
-        ["cache", "list", "--arch", "9.0a", "--arch", "12.1a"],
+        ["cache", "list", "--version", "0.5.3", "--version", "0.7.2"],
         ["recipe", "add", "gpt-oss-20b", "--name", "x", "--name", "y"],
         ["exec", "-u", "1", "-u", "2", "serve", "true"],
         ["logs", "-n", "1", "--tail", "2"],
