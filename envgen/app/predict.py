@@ -1,4 +1,7 @@
-"""`envgen predict`: ask the vLLM that a service would run, and judge its answer."""
+"""`envgen predict`: choose where vLLM is asked, send the question, and say what its answer means.
+
+The program that runs there is ``envgen/inside/predict``; ``envgen/predict`` judges what it answers.
+"""
 
 from __future__ import annotations
 

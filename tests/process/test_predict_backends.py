@@ -12,15 +12,14 @@ from releases import PROFILES, Ask
 
 pytestmark = pytest.mark.nightly
 RELEASES = (PROFILES["prod"], "0.30.0")
-LAYERS = ("qwen3.6-35b-a3b-nvfp4", "qwen3.6-27b-fp8", "qwen3-30b-a3b-mxfp8", "qwen3-30b-a3b-int4")
 # What is made for 12.x, and what the release says about it; on 9.0 it accepts none.
 B12X = {
     "gpt-oss-120b": {
         "attention": "b12x has no decode kernel for heads of 64",
         "moe": "kernel does not support expert biases",
     },
-    "qwen3.6-35b-a3b-nvfp4": {"attention": "accepted", "moe": "accepted", "linear": "accepted"},
-    "qwen3.6-27b-fp8": {"attention": "accepted", "linear": "accepted"},
+    "qwen3.6-35b-a3b-nvfp4": {"attention": "accepted", "moe": "accepted"},
+    "qwen3.6-27b-fp8": {"attention": "accepted"},
     "nemotron-3-super-120b-nvfp4": {"attention": "accepted", "moe": "accepted"},
     "minimax-m2.7-nvfp4": {"attention": "accepted", "moe": "accepted"},
     "gemma-4-26b-a4b-nvfp4": {"attention": "head_size not supported"},
@@ -28,7 +27,7 @@ B12X = {
 
 
 def asked(ask_models: Ask, release: str, gpu: str, name: str, folder: Path) -> dict[str, Any]:
-    question = {**request(name, folder), "uncompiled": name in LAYERS, "gpu": gpu_of(gpu)}
+    question = {**request(name, folder), "gpu": gpu_of(gpu)}
     return ask_models(release, {name: question})[name]
 
 
@@ -44,15 +43,12 @@ def test_no_backend_is_refused_for_want_of_a_gpu(
     assert {one["step"] for one in others} >= {step for step in ("attention", "moe") if answer["asked"].get(step)}, (
         shown(answer)
     )
-    if name in LAYERS:
-        assert [one for one in others if one["step"] == "linear"], shown(answer)
     found = {
         one["step"]: one for one in others if "b12x" in json.dumps(one["args"]).lower().replace("flashinfer_b12x", "")
     }
     if release == RELEASES[0] and gpu == "12.1":
         for step, wanted in B12X.get(name, {}).items():
-            if step != "linear" or name in LAYERS:
-                verdict, reason = found[step]["verdict"], found[step]["reason"]
-                assert verdict == wanted or wanted in reason, (step, verdict, reason)
+            verdict, reason = found[step]["verdict"], found[step]["reason"]
+            assert verdict == wanted or wanted in reason, (step, verdict, reason)
     if gpu == "9.0":
         assert not [one for one in found.values() if one["verdict"] == "accepted"]

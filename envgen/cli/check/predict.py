@@ -78,8 +78,7 @@ def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions", "compiles")},
         **{
-            key: answer.get("asked", {}).get(key)
-            for key in ("attention", "moe", "linear", "mamba", "draft")
+            key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba")
         },
         "gpu": answer.get("platform"),
         "backends": list(answer.get("backends", ())),
@@ -184,7 +183,6 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
         "moe": "MoE",
         "linear": "linear",
         "mamba": "Mamba",
-        "draft": "draft",
     }
     for step, title in titles.items():
         if chosen := asked.get(step):

@@ -1,4 +1,4 @@
-"""Asks the release about each of its other backends: attention, experts, linear layers.
+"""Asks the release about each of its other backends of attention and experts.
 
 Each is asked as a service would ask for it, by its flag; nothing that is chosen is changed.
 """
@@ -133,43 +133,3 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         object.__setattr__(holder, name, before)
-
-
-def linear(module: Any, asked_for: dict[str, Any], report: Doc) -> list[Doc]:
-    """Each value of ``linear-backend`` that has kernels for the layers that were built.
-    ``asked_for``: the lists of
-    kernels, each with a layer for which one of it was asked."""
-    answers = []
-    for name, kinds in sorted(getattr(module, "_LINEAR_BACKEND_KERNEL_MAP", {}).items()):
-        verdicts = [
-            able(kind, layer, report)
-            for some, layer in asked_for.values()
-            for kind in some
-            if kind in kinds
-        ]
-        accepted = [one for one in verdicts if one["verdict"] == "accepted"]
-        for verdict in (accepted or verdicts)[:1]:
-            answers.append(dict(verdict, step="linear", args={"linear-backend": name}))
-    return answers
-
-
-def able(kind: Any, config: Any, report: Doc) -> Doc:
-    major, minor = report["platform"]["capability"]
-    try:
-        yes, why = kind.is_supported(major * 10 + minor)
-        if yes:
-            yes, why = kind.can_implement(config)
-        verdict = "accepted" if yes else "refused"
-    except Exception as problem:
-        verdict = "unknown"
-        why = f"{type(problem).__name__}: {problem}"
-    if verdict == "refused" and any(
-        str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report["stubs"]
-    ):
-        verdict = "unknown"
-        why = why or "vLLM's compiled code is not here"
-    return {
-        "verdict": verdict,
-        "reason": str(why or "").strip().rstrip(".")[:REASON],
-        "backend": kind.__name__,
-    }

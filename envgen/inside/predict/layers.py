@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 from envgen.inside.common import Doc
-from envgen.inside.predict.alternatives import linear
-from envgen.inside.predict.machine import has_compiled_code, on_meta, uncompiled
+from envgen.inside.predict.machine import has_compiled_code, on_meta
 from envgen.inside.predict.release import Lines, asked_for, named
 
 GROUPS = {
@@ -84,76 +82,18 @@ def fake_process_groups(config: Any) -> Iterator[None]:
             setattr(state, name, group)
 
 
-@contextlib.contextmanager
-def record_linear_kernel_queries(report: Doc) -> Iterator[None]:
-    """Notes for which layers linear kernels are asked, and then asks the other kernels of the same
-    lists about them.
-    """
-    module: Any = next(
-        (sys.modules[name] for name in KERNELS if hasattr(sys.modules.get(name), "_KernelT")), None
-    )
-    platform = getattr(sys.modules["vllm.platforms"], "current_platform", None)
-    lists = (
-        {
-            name: list(one.get(getattr(platform, "_enum", None), ()))
-            for name, one in vars(module).items()
-            if name.startswith("_POSSIBLE")
-        }
-        if module
-        else {}
-    )
-    layers: dict[
-        str, Any
-    ] = {}  # the name of a list -> a layer for which one of its kernels was asked
-
-    def watch(kind: Any) -> Callable[..., Any]:
-        question = kind.can_implement
-
-        def asked(layer: Any) -> Any:
-            for name, kinds in lists.items():
-                if kind in kinds:
-                    layers.setdefault(name, layer)
-            return question(layer)
-
-        return asked
-
-    kinds = [kind for kinds in lists.values() for kind in kinds if hasattr(kind, "can_implement")]
-    watched = [
-        (kind, vars(kind).get("can_implement"), watch(kind)) for kind in dict.fromkeys(kinds)
-    ]
-    for kind, _, asked in watched:
-        kind.can_implement = staticmethod(asked)
-    try:
-        yield
-    finally:
-        for kind, before, _ in watched:
-            if before is None:
-                del kind.can_implement
-            else:
-                kind.can_implement = before
-        asked_for = {name: (lists[name], layer) for name, layer in layers.items()}
-        report.setdefault("backends", linear(module, asked_for, report))
-
-
-def build(config: Any, report: Doc, draft: Any = None) -> Any:
-    """The model of the configuration, or of its ``draft`` (a model configuration), without weights."""
+def build(config: Any) -> Any:
+    """The model of the configuration, without weights."""
     torch: Any = importlib.import_module("torch")
     initialize = named("model")[1]
     config.compilation_config.static_forward_context.clear()
     before = torch.get_default_dtype()
     torch.set_default_dtype(config.model_config.dtype)
     try:
-        with fake_process_groups(config), on_meta(), uncompiled(), record_linear_kernel_queries(
-            report
-        ):
-            return initialize(config) if draft is None else initialize(config, model_config=draft)
+        with fake_process_groups(config), on_meta():
+            return initialize(config)
     finally:
         torch.set_default_dtype(before)
-
-
-def in_a_line(problem: Exception) -> str:
-    """What an exception says, and its name."""
-    return "%s: %s" % (type(problem).__name__, str(problem).strip().partition("\n")[0][:300])
 
 
 def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
@@ -162,62 +102,30 @@ def ask_layers(config: Any, report: Doc, lines: Lines) -> None:
     An error here is not a refusal: where the model can't be built, a note has the reason.
     """
     left = [one["step"] for one in report["unasked"] if one["step"] in ("attention", "moe")]
-    if not (has_compiled_code() or report["uncompiled"]):
+    if not has_compiled_code():
         why = "they need vLLM's compiled code and PyTorch's CUDA, which the profile's image has"
-        report["notes"].append(
-            f"linear kernels, Mamba and GDN backends and a draft's kernels are unknown here: {why}"
-        )
+        report["notes"].append(f"linear kernels, Mamba and GDN backends are unknown here: {why}")
         return
     before = lines.kept
     lines.kept = []
     try:
-        model = build(config, report)
+        model = build(config)
     except Exception as problem:
-        why = in_a_line(problem)
+        why = str(problem).strip().partition("\n")[0][:300]
         report["notes"].append(
-            f"the kernels of the layers are unknown: the model can't be built here: {why}"
+            "the kernels of the layers are unknown: the model can't be built here: "
+            f"{type(problem).__name__}: {why}"
         )
         lines.kept = before
         return
     logged = lines.kept
     lines.kept = before
-    if not has_compiled_code():
-        return  # what they chose is not what a server's would
     kernels = chosen(model, config)
     for step, kernel in kernels.items():
         if kernel["backend"] and (step in left or step in ("linear", "mamba")):
             report["asked"][step] = kernel
             report["unasked"] = [other for other in report["unasked"] if other["step"] != step]
             lines.kept += [dict(line, step=step) for line in logged if subject(line) == step]
-
-
-def ask_draft(config: Any, report: Doc, lines: Lines) -> None:
-    """Ask for the kernels of a draft: the release merges its settings over the server's, and builds
-    it.
-
-    An error here is not a refusal, either: its layers may be quantized in another way than envgen's
-    facts have it.
-    """
-    speculation: Any = getattr(config, "speculative_config", None)
-    draft = getattr(speculation, "draft_model_config", None)
-    if draft is None or not has_compiled_code():
-        return
-    kept = list(lines.kept)
-    try:
-        settings = speculation.apply_draft_overrides(config)
-        kernels = chosen(build(settings, report, draft), settings)
-    except Exception as problem:
-        why = in_a_line(problem)
-        report["notes"].append(f"the release did not build the draft here: {why}")
-        return
-    finally:
-        lines.kept = kept
-    names = [f"{step} {one['backend']}" for step, one in kernels.items() if one["backend"]]
-    report["asked"]["draft"] = {
-        "where": kernels["attention"]["where"],
-        "backend": ", ".join(names),
-        "asked_for": None,
-    }
 
 
 def subject(line: Doc) -> str:

@@ -23,7 +23,7 @@ from envgen.inside.predict.attention import ask_attention
 from envgen.inside.predict.compiles import all_reduce, large_module
 from envgen.inside.predict.config import configured, find_config, known_parsers, parsed
 from envgen.inside.predict.experts import ask_moe
-from envgen.inside.predict.layers import ask_draft, ask_layers
+from envgen.inside.predict.layers import ask_layers
 from envgen.inside.predict.machine import SUPPORTED, driver, set_platform, unloadable
 from envgen.inside.predict.release import (
     Lines,
@@ -94,9 +94,6 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
         )
         report["unasked"].append({"step": "this vLLM", "why": why})
         return
-    report["uncompiled"] = bool(
-        request.get("uncompiled")
-    )  # build the layers without vLLM's compiled code, too
     lines.step = "platform"
     driver(report)
     unloadable(report)
@@ -148,8 +145,7 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
         lines.step = "layers"
         with recording(report, lines), named("set config")[1](config), everything_logged():
             ask_layers(config, report, lines)
-            ask_draft(config, report, lines)
-    report["backends"] = ask_others(config, report, lines) + report.get("backends", [])
+    report["backends"] = ask_others(config, report, lines)
 
 
 def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: list[Doc]) -> None:

@@ -30,11 +30,7 @@ STARTED = "Application startup complete"
 
 def predicted(found: Mapping[str, Any]) -> dict[str, str]:
     """What `predict` answered, by step."""
-    return {
-        name: found[name]["backend"]
-        for name in ("attention", "moe", "linear", "mamba", "draft")
-        if found.get(name)
-    }
+    return {name: found[name]["backend"] for name in CHOICES if found.get(name)}
 
 
 def logged(text: str) -> dict[str, Any]:
@@ -65,15 +61,14 @@ def compare(
             "a start, unless predict names a refusal" + f": {told}" * bool(told),
         )
         return
-    # A draft's attention has a line like the model's.
-    for key, line in {**dict(zip(CHOICES, CHOICES, strict=True)), "draft": "attention"}.items():
-        if line in seen and key in expected:
+    for key in CHOICES:
+        if key in seen and key in expected:
             named = set(re.split(r"[,\s/]+", expected[key].lower()))
-            logged_ = {word for one in seen[line] for word in one.lower().split("/")}
+            logged_ = {word for one in seen[key] for word in one.lower().split("/")}
             rows.add(
                 f"{name}: {key}",
                 bool(named & logged_),
-                f"log {', '.join(seen[line])}",
+                f"log {', '.join(seen[key])}",
                 expected[key],
             )
         elif key in seen:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envgen.inside.predict import layers, release
-from envgen.inside.predict.layers import chosen, record_linear_kernel_queries, subject
+from envgen.inside.predict import release
+from envgen.inside.predict.layers import chosen, subject
 from envgen.inside.predict.main import answer
-from envgen.inside.predict.release import Lines
 
 
 def thing(name: str, module: str = "x", **attributes: Any) -> Any:
@@ -43,32 +41,6 @@ def test_each_layer_tells_its_kernels_once() -> None:
     }  # fmt: skip
 
 
-def test_a_draft_is_made_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = types.SimpleNamespace(get_name=lambda: "FLASHINFER")
-    model = types.SimpleNamespace(modules=lambda: [_with(thing("Attention"), {"get_attn_backend": lambda: backend})])
-    settings, seen = types.SimpleNamespace(), list[Any]()
-
-    def build(config: Any, found: Any, draft: Any) -> Any:
-        seen.append((config, draft))
-        if len(seen) > 1:
-            raise ValueError("moe_backend='marlin' is not supported for unquantized MoE.\nmore")
-        return model
-
-    monkeypatch.setattr(layers, "build", build)
-    monkeypatch.setattr(layers, "has_compiled_code", lambda: True)
-    speculation = types.SimpleNamespace(draft_model_config="draft", apply_draft_overrides=lambda config: settings)
-    config, lines = types.SimpleNamespace(speculative_config=speculation), Lines()
-    answers: dict[str, Any] = {"asked": {}, "notes": [], "refusals": []}
-    layers.ask_draft(config, answers, lines)
-    assert seen == [(settings, "draft")] and answers["asked"]["draft"]["backend"] == "attention FLASHINFER"
-    answers["asked"].clear()
-    layers.ask_draft(config, answers, lines)  # what the release says against a draft is a note
-    assert not answers["asked"] and not answers["refusals"]
-    assert answers["notes"][0].endswith("ValueError: moe_backend='marlin' is not supported for unquantized MoE.")
-    layers.ask_draft(types.SimpleNamespace(speculative_config=None), answers, lines)
-    assert len(seen) == 2
-
-
 @pytest.mark.parametrize(
     ("logger", "text", "step"),
     [
@@ -81,38 +53,6 @@ def test_a_draft_is_made_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_line_has_one_subject(logger: str, text: str, step: str) -> None:
     assert subject({"logger": logger, "text": text}) == step
-
-
-def test_each_linear_backend_is_asked_about_a_layer_that_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Old:
-        @classmethod
-        def is_supported(cls, compute_capability: int) -> tuple[bool, str]:
-            return compute_capability < 120, "sm_10x required"
-
-        @classmethod
-        def can_implement(cls, layer: object) -> tuple[bool, str | None]:
-            return layer == "a layer", None
-
-    class New(Old):
-        @classmethod
-        def is_supported(cls, compute_capability: int) -> tuple[bool, str]:
-            return compute_capability >= 120, "sm_12x required"
-
-    module: Any = types.ModuleType("linear")
-    module._KernelT, module._POSSIBLE_NVFP4_KERNELS = object, {"cuda": [Old, New]}
-    module._LINEAR_BACKEND_KERNEL_MAP = {"old": {Old}, "new": {New}, "other": set()}
-    platforms: Any = types.ModuleType("vllm.platforms")
-    platforms.current_platform = types.SimpleNamespace(_enum="cuda")
-    monkeypatch.setitem(sys.modules, "vllm.model_executor.kernels.linear", module)
-    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
-    found: dict[str, Any] = {"platform": {"capability": [12, 1]}, "stubs": []}
-    with record_linear_kernel_queries(found):
-        assert New.can_implement("a layer") == (True, None)
-    assert isinstance(vars(Old)["can_implement"], classmethod) and "can_implement" not in vars(New)
-    assert {one["backend"]: (one["verdict"], one["args"], one["reason"]) for one in found["backends"]} == {
-        "Old": ("refused", {"linear-backend": "old"}, "sm_10x required"),
-        "New": ("accepted", {"linear-backend": "new"}, ""),
-    }
 
 
 def test_a_build_for_cpus_is_asked_for_its_arguments_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
