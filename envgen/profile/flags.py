@@ -25,12 +25,17 @@ _JOINED = ("device-ids",)  # a list with commas
 RANKS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _POOLED = ("embed", "embedding", "classify", "score", "reward")
 SHORT: Mapping[str, str] = NAMES["short_flags"]
+ABBREVIATED: Mapping[str, str] = NAMES["abbreviated_flags"]
 
 
 def plain_name(name: str) -> str:
-    """A flag as vLLM names it: with dashes up to the first dot."""
+    """A flag as vLLM names it: whole, and with dashes up to the first dot."""
     first, dot, below = name.partition(".")
-    return first.replace("_", "-") + dot + below
+    first = first.replace("_", "-")
+    for flag, least in ABBREVIATED.items():
+        if first.startswith(least) and flag.startswith(first):
+            first = flag
+    return first + dot + below
 
 
 def words_of(name: str, value: ArgValue, *, of_vllm: bool) -> list[str]:

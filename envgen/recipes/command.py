@@ -1,14 +1,11 @@
 """Reads what people start a server with as a recipe: a `docker run` or `vllm serve` line, a service
-of a Compose file.
-
-Nothing is executed, and no variable is looked up: $HOME and the current folder have their own
-spelling in a profile, and ``${X:-y}`` is y.
+of a Compose file. Nothing is executed; $HOME and the current folder have their own spelling in a
+profile, and ``${X:-y}`` is y.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -16,11 +13,13 @@ from envgen.errors import Place
 from envgen.profile.caches import KNOWN, SETS
 from envgen.profile.checks import OWN_VARIABLES
 from envgen.profile.flags import VARIABLE, in_words
+from envgen.profile.names import NAMES
 from envgen.profile.shape import HUB_REPO, as_profile_name, matches
 from envgen.profile.tree import MAP, PROJECT, ValueText, parse
-from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, value_of
+from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, split, value_of
 from envgen.redact import redact_secrets, secret_like
 
+_OPTIONS: Mapping[str, Any] = NAMES["run_options"]
 _SPELLED = {
     r"\$\(pwd\)|\$\{?PWD\}?": ".",
     r"\$\{?HOME\}?": "~",
@@ -33,32 +32,23 @@ _BEGIN = re.compile(
     r"\s*(?:.*[$#%] )?(?P<line>(?:\w+=\S*\s+)*(?:sudo )?(?:(?P<run>(?:docker|podman) (?:container )?run)"
     r"|vllm serve|python3? -m vllm\S+)\s)"
 )
-_SHELL = re.compile(r"[;|&<>`]|\$\(")
+_SCRIPT = re.compile(r"[;|&<>`\n]|\$\(")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
-_API_SERVER = "vllm.entrypoints.openai.api_server"
-# One name for an option of `docker run` and a key of Compose.
-_NAMES = {"p": "ports", "publish": "ports", "v": "volumes", "volume": "volumes", "w": "working_dir"}
-_NAMES |= {"e": "environment", "env": "environment", "net": "network_mode"}
-_NAMES |= {"network": "network_mode", "shm-size": "shm_size", "workdir": "working_dir"}
-_NAMES |= {"ulimit": "ulimits"}
-_BARE = re.compile(r"[dit]+|detach|interactive|tty|rm|init|privileged|read-only")
 # GPUs: their numbers, or how many; all of them.
 _GPUS = re.compile(
     r"(?:device|gpu|device_ids)[=:]\[?(\d[\d,]*)|(?:count:|^)(\d{1,2})\b|(?:^|[=:])all\b"
     r"|capabilities(?!.*(?:count|device_ids):)"
 )
-# What a profile has no need of.
-_NEEDLESS = re.compile(
-    r"[dit]+|detach|interactive|stdin_open|tty|rm|init|(container_)?name|pull(_policy)?|runtime|profiles"
-)
+_SERVED = re.compile(r"(\S*/)?vllm serve( |$)|(\S+ )?-m vllm\.entrypoints\.openai\.api_server( |$)")
+_ROWS = "docs/coming-from.md has a row for each part"
 
 
 def read_command(text: str, file: str) -> Recipe | None:
     """The recipe in a command or a Compose file; None for any other text. Raises ProjectError."""
     for written, spelled in _SPELLED.items():
         text = re.sub(written, spelled, text)
-    joined = text.replace("\\\n", " ").splitlines()
-    begin = _BEGIN.match("\n".join(line for line in joined if not _SKIPPED.match(line)))
+    lines = text.replace("\\\n", " ").splitlines()
+    begin = _BEGIN.match("\n".join(line for line in lines if not _SKIPPED.match(line)))
     if begin is None and not text.startswith("#!") and not file.endswith(".sh"):
         top, _ = parse(ValueText(file, PROJECT, text), foreign=True)
         services = top.at(("services",)) if top else None
@@ -66,13 +56,21 @@ def read_command(text: str, file: str) -> Recipe | None:
             return None
         return _of_compose(value_of(services), services.place())
     container = _Container(Place(file, 1, 1))
-    rest = begin.string[begin.end() :] if begin else "\n"
-    if begin is None or _SHELL.search(_QUOTED.sub("", rest)) or "\n" in rest:
+    rest = begin.string[begin.end() :] if begin else ""
+    if begin is None or _SCRIPT.search(_QUOTED.sub("", rest)):
         container.refuse("is a shell script; envgen reads one `docker run` or `vllm serve` line")
     if not begin["run"]:
         return container.recipe("", container.split(begin["line"] + rest))
     words = container.split(rest)
-    return container.recipe(container.take_options(words), words)
+    while words and words[0].startswith("-"):
+        name, _, value = words.pop(0).lstrip("-").partition("=")
+        if not value and name not in _OPTIONS["bare"] and not re.fullmatch("[dit]+", name):
+            value = "".join(words[:1])
+            words = words[1:]
+        container.option(name, value)
+    if not words:
+        container.refuse("names no image")
+    return container.recipe(words[0], words[1:])
 
 
 def _of_compose(services: Mapping[str, Any], place: Place) -> Recipe:
@@ -82,16 +80,17 @@ def _of_compose(services: Mapping[str, Any], place: Place) -> Recipe:
     service = services[servers[0]] if len(servers) == 1 else None
     if not isinstance(service, dict):
         container.refuse(f"has no single service with vLLM: {', '.join(servers)}")
-    others = [f"service {name}" for name in services if name not in servers]
-    container.left += [f"{other}: write it in over.yaml (`compose: over.yaml`)" for other in others]
+    for other in services.keys() - servers:
+        container.left.append(f"service {other}: write it in over.yaml (`compose: over.yaml`)")
     if service.pop("healthcheck", None):
         container.left.append("healthcheck: envgen asks the server itself (`ready`, `health`)")
-    image, command = (service.pop(key, None) or "" for key in ("image", "command"))
+    image = str(service.pop("image", None) or "")
+    command = service.pop("command", None) or ""
     for key, value in service.items():
         for one in _texts(value):
             container.option(key, one)
     words = container.split(command) if isinstance(command, str) else list(_texts(command))
-    return container.recipe(str(image), words)
+    return container.recipe(image, words)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -123,37 +122,20 @@ class _Container:
         self.left: list[str] = []
         self.entry: list[str] = []
         self.env: dict[str, str] = {}
-        self.visible: list[str] = []  # GPUs, by their numbers in the container
         self.service: dict[str, Any] = {}
         self.profile: dict[str, Any] = {}
 
     def refuse(self, message: str) -> NoReturn:
-        """Raise the one problem that ends the reading."""
-        raise refusal(message, self.place, "docs/coming-from.md has a row for each part")
+        raise refusal(message, self.place, _ROWS)
 
     def split(self, text: str) -> list[str]:
-        """The words of a line, as a shell would split it."""
-        try:
-            return shlex.split(text, comments=True)
-        except ValueError as error:
-            self.refuse(f"the command can't be read: {error}")
-
-    def take_options(self, words: list[str]) -> str:
-        """Take the options of `docker run` from the words; returns the image after them."""
-        while words and words[0].startswith("-"):
-            name, _, value = words.pop(0).lstrip("-").partition("=")
-            if not value and not _BARE.fullmatch(name) and words:
-                value = words.pop(0)
-            self.option(name, value)
-        return words.pop(0) if words else self.refuse("names no image")
+        return split(text, self.place, _ROWS)
 
     def option(self, name: str, value: str) -> None:
         """Give one option its place in the profile, or name it."""
         if name == "mount":
-            parts = (f"{part}=".split("=")[:2] for part in value.split(","))
-            name = "volumes"
-            value = _short(dict(parts))
-        name = _NAMES.get(name, name)
+            value = _short(dict(f"{part}=".split("=")[:2] for part in value.split(",")))
+        name = _OPTIONS["names"].get(name, name)
         gpus = _GPUS.search(re.sub("['\" ]", "", value))
         limit = re.fullmatch(r"([a-z]+)=\D*?(-?\d+)(?:\D+?\2)?\D*", value)
         mount = re.fullmatch(r"([.~][^:]*|[\w.-]+):(/[^:]*)(:[a-zA-Z,]+)?", value)
@@ -162,10 +144,8 @@ class _Container:
         elif name == "volumes" and mount:
             self._mount(*mount.groups(""))
         elif name in ("gpus", "device", "devices", "deploy") and gpus:
-            if gpus[1]:
-                self.service["gpu"] = gpus[1].split(",")
-            elif gpus[2]:
-                self.service["gpu"] = list(map(str, range(int(gpus[2]))))
+            numbers = gpus[1].split(",") if gpus[1] else list(map(str, range(int(gpus[2] or 0))))
+            self.service |= {"gpu": numbers} if numbers else {}
         elif name == "ports" and re.fullmatch(r"([\d.]+:)?\d+:\d+", value):
             self.service.setdefault("ports", []).append(value)
         elif (name, value) == ("network_mode", "host"):
@@ -178,17 +158,13 @@ class _Container:
             self.service[name] = value
         elif name == "entrypoint":
             self.entry += self.split(value)
-        elif not _NEEDLESS.fullmatch(name):
+        elif name not in _OPTIONS["needless"] and not re.fullmatch("[dit]+", name):
             text = redact_secrets(f"{name} {value}").strip()
             self.left.append(f"{text}: one machine's (envgen.local.yaml), or Compose's (over.yaml)")
 
     def _variable(self, name: str, given: str, value: str) -> None:
         from_shell = re.fullmatch(r"\$\{?\w+(:\?[^{}]*)?\}?", value)
-        if name == "CUDA_VISIBLE_DEVICES":
-            self.visible = value.split(",")
-        elif name == "NVIDIA_VISIBLE_DEVICES" and value[:1].isdigit():
-            self.option("gpus", f"device={value}")
-        elif name in OWN_VARIABLES or name in SETS:
+        if name in OWN_VARIABLES or name in SETS:
             self.left.append(f"{name}={value}: envgen sets it itself")
         elif not given or from_shell or secret_like(name):
             name = "HF_TOKEN" if name == "HUGGING_FACE_HUB_TOKEN" else name
@@ -198,17 +174,16 @@ class _Container:
             self.env[name] = value
 
     def _mount(self, host: str, target: str, mode: str) -> None:
-        cache = next((name for name, row in KNOWN.items() if row.path == target), "")
-        if host[0] not in ".~":
-            place = {"path": target}
-        elif cache:
-            place = {"path": target, "host": host}
+        known = [name for name, row in KNOWN.items() if row.path == target]
+        is_volume = host[0] not in ".~"
+        if is_volume or known:
+            name, *_ = known or [as_profile_name(host)]
+            place = {"path": target} if is_volume else {"path": target, "host": host}
+            self.profile.setdefault("caches", {})[name] = place
         else:
             name = as_profile_name(target.rpartition("/")[2])
             mounts = self.service.setdefault("mounts", {})
             mounts[name] = f"{host}:{target}" + ":ro" * ("ro" in mode)
-            return
-        self.profile.setdefault("caches", {})[cache or as_profile_name(host)] = place
 
     def recipe(self, image: str, words: Sequence[str]) -> Recipe:
         """The recipe of the server that ``image`` runs with these words."""
@@ -227,23 +202,21 @@ class _Container:
         if not matches(HUB_REPO, repo) and not repo.startswith("/"):
             self.refuse("names no model that envgen can read")
         if args.pop("api-key", None):
-            self.left.append(
-                "api-key: write `secrets: [VLLM_API_KEY]`, and export it in your shell"
-            )
+            hint = "write `secrets: [VLLM_API_KEY]`, and export it in your shell"
+            self.left.append(f"api-key: {hint}")
         port = args.get("port", "8000")
         self.service.setdefault("ports", [f"127.0.0.1:{port}:{port}"])
-        if self.visible:  # of those that the container has
-            numbered = {str(n): gpu for n, gpu in enumerate(self.service.get("gpu", ()))}
-            self.service["gpu"] = [numbered.get(one, one) for one in self.visible]
+        if "gpu" not in self.service and "CUDA_VISIBLE_DEVICES" in self.env:
+            self.service["gpu"] = self.env.pop("CUDA_VISIBLE_DEVICES").split(",")
         mounts = str(self.service.get("mounts"))
-        left = [one for one in brought(args) if one.split()[3] not in mounts]
+        left = [*self.left, *(one for one in brought(args) if one.split()[3] not in mounts)]
         return Recipe(
             name_of(repo),
             repo,
             args=args,
             env=self.env,
             image=image,
-            left=tuple(dict.fromkeys((*self.left, *left))),
+            left=tuple(dict.fromkeys(left)),
             service=self.service,
             profile=self.profile,
         )
@@ -258,11 +231,11 @@ class _Container:
             if before:
                 self.left.append(f"`{before.strip()}` before the server: `pip: {{tools: [...]}}`")
             return self._server(self.split(last.strip().removeprefix("exec ")))
-        if _API_SERVER in words:
-            return words[words.index(_API_SERVER) + 1 :]
-        if program == "vllm" and words[1:2] == ["serve"]:
-            return words[2:]
-        begins = re.match(r"$|-|/\S+( -|$)", " ".join(words))
+        line = " ".join(words)
+        served = _SERVED.match(line)
+        if served is not None:
+            return words[len(served[0].split()) :]
+        begins = re.match(r"$|-|/\S+( -|$)", line)
         if not begins and not matches(HUB_REPO, words[0]):
             self.refuse("the command is not `vllm serve MODEL ...`")
         return words

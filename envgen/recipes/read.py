@@ -102,6 +102,14 @@ def refusal(message: str, place: Place, hint: str = "") -> ProjectError:
     return ProjectError([Problem(message, place, hint)])
 
 
+def split(text: str, place: Place, hint: str = "") -> list[str]:
+    """The words of a command, as a shell would split it."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise refusal(f"the command can't be read: {error}", place, hint) from None
+
+
 def value_of(node: YamlNode) -> Any:
     """A tree as plain values. Scalars stay text, as written: 0.70 stays 0.70."""
     if node.kind == MAP:
@@ -437,10 +445,7 @@ class _Reader:
             )
         text = re.sub(r"\{\{|\}\}|\{(\w+)\}", filled, node.text.replace("\\\n", " "))
         text = "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|$)", line))
-        try:
-            words = shlex.split(text, comments=True)
-        except ValueError as error:
-            raise refusal(f"the command can't be read: {error}", node.place()) from None
+        words = split(text, node.place())
         if "\n" in text.strip() or _SHELL.search(_QUOTED.sub("", text)):
             raise refusal(
                 "the command is a shell script, not one command",

@@ -113,9 +113,11 @@ def memory_floor(profile: Profile, service: str = "") -> str:
         return str(profile.memory.floor.bytes or "")
     if not profile.shares_memory:
         return ""
+    described = profile.services.get(service)
+    share = described.flag("gpu-memory-utilization") if described is not None else None
     try:
-        left = 1 - float(str(profile.services[service].args["gpu-memory-utilization"]))
-    except (KeyError, ValueError):
+        left = 1 - float(str(share))
+    except ValueError:
         return "auto"
     return f"auto:{left:.2f}" if 0 < left < 1 else "auto"
 

@@ -42,6 +42,7 @@ def test_another_program_gets_no_form_of_vllm_s() -> None:
     [
         ("vllm serve m --port 8001", "8001"),
         ("vllm serve m --port=8001 --x", "8001"),
+        ("vllm serve m --served x --port=8001", "8001"),
         ("vllm serve m --port 8000 --max-num-seqs 1 --port 9000", "9000"),
         ("vllm serve m --served_model_name a b -tp 2", None),
     ],

@@ -87,6 +87,12 @@ GOOD: dict[str, tuple[str, str, dict[str, Any]]] = {
         "openai/gpt-oss-20b --port 8123 --max-model-len 32768 --no-enable-prefix-caching",
         {"ports": ["127.0.0.1:8123:8123"]},
     ),
+    # argparse takes what names one flag
+    "abbreviated": (
+        "vllm serve o/m --gpu-memory-util 0.8 --tensor_par=2 --max-model-le 4096 --served-model x\n",
+        "o/m --gpu-memory-utilization 0.8 --tensor-parallel-size 2 --max-model-len 4096 --served-model-name x",
+        {"ready": "x"},
+    ),
     "compose": (
         yaml.safe_dump(
             {
