@@ -12,7 +12,6 @@ import contextlib
 import json
 import math
 import re
-from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +22,6 @@ from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
 from envgen.profile.model import GpuMode, Machine, Variant
 from envgen.profile.shape import (
-    ENV_NAME,
     NAME,
     Key,
     Shape,
@@ -39,7 +37,6 @@ from envgen.redact import redact_secrets
 _INTEGER_DIGITS = 15
 _WRONG: Any = object()
 _NO_KEY = Key("")
-_GROUPS = "variables are in groups, each with a name of your own"
 Path_ = tuple[str | int, ...]
 LOCAL_HINT = "{} belongs in envgen.local.yaml, an ENVGEN_... variable or --set"
 
@@ -177,11 +174,8 @@ class Binding:
     def _value(self, shape: Shape, node: YamlNode, path: str, _key: Key) -> Any:
         type_ = shape.type
         if node.kind not in (nodes.TEXT, getattr(type_, "NUMBER", nodes.TEXT)):
-            hint = ""
-            if node.kind in (nodes.INT, nodes.FLOAT):
-                hint = hints.for_number(type_, node.text)
             message = f"expected text such as {type_.EXAMPLE}, found {node.seen()}"
-            return self.wrong(node, path, message, hint)
+            return self.wrong(node, path, message)
         try:
             return type_.parse(plain_text(node.text))
         except ValueError as error:
@@ -222,23 +216,16 @@ class Binding:
             hint = ""
             if node.kind == nodes.LIST:
                 hint = hints.list_for_mapping(inner, node)
-                pairs = hints.pairs(node)
-                if inner.kind == shapes.MAPPING and pairs:
-                    hint = f"{_GROUPS}: {{common: {{{pairs}}}}}"
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
-        flat = self._without_group(inner, node, path)
-        nested = key
-        if inner.kind == shapes.MAPPING:
-            nested = replace(key, names=ENV_NAME)
         values: dict[str, Any] = {}
         for name, child in node.items.items():
-            if name in flat or not self._is_entry(inner, node, name, path, key):
+            if not self._is_entry(inner, node, name, path, key):
                 continue
             where = below(path, name)
             if inner.type is str:
                 value = self.source_text(child, where)
             else:
-                value = self.value(inner, child, where, nested)
+                value = self.value(inner, child, where, key)
             if value is not _WRONG:
                 values[name] = value
         return MappingProxyType(values)
@@ -258,21 +245,6 @@ class Binding:
             self.report("does not exist; overrides can't add it", place, suggestion(name, others))
             return False
         return child.kind != nodes.NULL
-
-    def _without_group(self, inner: Shape, node: YamlNode, path: str) -> list[str]:
-        """Variables that stand where a group of them should, as in a service: one problem."""
-        flat: list[str] = []
-        if inner.kind == shapes.MAPPING:
-            for name, one in node.items.items():
-                if one.kind not in (nodes.MAP, nodes.LIST, nodes.NULL):
-                    flat.append(name)
-                    self.broken.add(below(path, name))
-        if flat:
-            items = ", ".join(hints.item(name, node.items[name].text) for name in flat)
-            hint = f"{_GROUPS}: {{common: {{{items}}}}}"
-            place = node.items[flat[0]].key_place(below(path, flat[0]))
-            self.report("is not a group of variables", place, hint)
-        return flat
 
     def source_text(self, node: YamlNode, path: str) -> Any:
         """The value of a variable, as written in the file: 0.70 stays 0.70."""

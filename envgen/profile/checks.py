@@ -235,9 +235,7 @@ def _packages(report: BoundProfile) -> None:
 def _env(report: BoundProfile) -> None:
     profile = report.profile
     secrets = report.profile.secrets
-    places: list[tuple[Path_, Mapping[str, str]]] = [
-        (("env", group), names) for group, names in profile.env.items()
-    ]
+    places: list[tuple[Path_, Mapping[str, str]]] = [(("env",), profile.env)]
     places += [
         (("services", name, "env"), service.env) for name, service in profile.services.items()
     ]
@@ -273,15 +271,6 @@ def _env(report: BoundProfile) -> None:
     for number, name in enumerate(secrets):
         if name in OWN_VARIABLES:
             report.problem(("secrets", number), f"envgen sets {name} itself", OWN_VARIABLES[name])
-    # One variable with two values: the result would depend on the order of the groups.
-    first: dict[str, str] = {}
-    for group, variables in profile.env.items():
-        for variable, value in variables.items():
-            other = first.setdefault(variable, group)
-            if profile.env[other][variable] != value:
-                hint = "put it into one group"
-                message = f"{variable} is {value!r} here and {profile.env[other][variable]!r} in the group {other}"
-                report.problem(("env", group, variable), message, hint, at_key=True)
 
 
 # --- secrets
@@ -353,7 +342,7 @@ def _secret_text(path: tuple[str, ...], text: str) -> str:
 
 
 def _subject(path: tuple[str, ...]) -> str:
-    if path[-2:-1] == ("env",) or (path[0] == "env" and len(path) == 3):
+    if path[-2:-1] == ("env",):
         return f"the value of {_name(path)} "
     return f"--{path[path.index('args') + 1]} " if "args" in path[:-1] else ""
 
@@ -362,7 +351,7 @@ def _instead(path: tuple[str, ...]) -> str:
     """The hint: where to put this secret."""
     if path[0] == "sources":
         return "builds get no secrets: use ssh, git's credential helper, or for package indexes pip.netrc"
-    if path[0] == "env" or path[-2:-1] == ("env",):
+    if path[-2:-1] == ("env",):
         return f"write `secrets: [{path[-1]}]` and export it in your shell"
     if "args" in path or "command" in path:
         return "write `secrets: [VLLM_API_KEY]` (the variable that the server reads) and export it in your shell"

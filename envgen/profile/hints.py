@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from envgen.profile import shape as shapes
 from envgen.profile import tree as nodes
@@ -54,7 +53,7 @@ def unknown(cls: type, name: str, node: YamlNode, path: str) -> str:
     similar = suggestion(name, list(fields))
     if cls is not Service or similar.startswith("did"):
         return similar
-    line = f"services: {{{path.rpartition('.')[2]}: {{{name}: {flow(node)}}}}}"
+    line = f"services: {{{path.rpartition('.')[2]}: {{{name}: ...}}}}"
     return f"a key of Compose: write `compose: over.yaml` in the profile, and into the file over.yaml: {line}"
 
 
@@ -76,46 +75,14 @@ def pairs(node: YamlNode) -> str:
             name, is_pair, value = child.text.partition("=")
             if not is_pair:
                 return ""
-            items.append(item(name, value))
+            items.append(f"{yaml_literal(name)}: {yaml_literal(value)}")
     return ", ".join(items)
-
-
-def item(name: str, text: str) -> str:
-    return f"{yaml_literal(name)}: {yaml_literal(text)}"
 
 
 def yaml_literal(text: str) -> str:
     """``text`` as YAML reads it back, also inside a list."""
     plain = _PLAIN.fullmatch(text) and plain_kind(text) == nodes.TEXT and not text.startswith("-")
     return text if plain else json.dumps(text, ensure_ascii=False)
-
-
-def flow(node: YamlNode) -> str:
-    """A value in YAML's flow style."""
-    if node.kind == nodes.MAP:
-        return (
-            "{"
-            + ", ".join(
-                f"{yaml_literal(name)}: {flow(child)}" for name, child in node.items.items()
-            )
-            + "}"
-        )
-    if node.kind == nodes.LIST:
-        return "[" + ", ".join(map(flow, node.elements)) + "]"
-    return yaml_literal(node.text) if node.kind == nodes.TEXT else node.text or "null"
-
-
-def for_number(type_: Any, text: str) -> str:
-    """The hint for a number where a value such as 127.0.0.1:8000:8000 or 30s is expected."""
-    for value in (text, f"127.0.0.1:{text}:{text}", f"{text}s"):
-        try:
-            type_.parse(value)
-        except ValueError:
-            continue
-        return (
-            f"quote it: {yaml_literal(value)}" if value == text else f"write {yaml_literal(value)}"
-        )
-    return f"write it like {type_.EXAMPLE}"
 
 
 def is_command(path: str) -> bool:
@@ -132,7 +99,7 @@ def as_list(inner: Shape, text: str, path: str) -> str:
         except ValueError:  # a quote that is never closed
             return "write it as a list, one word per item"
     elif inner.kind == shapes.VALUE and plain_kind(text) != nodes.TEXT:
-        return for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
+        items = [inner.type.EXAMPLE]
     return f"write it as a list: [{', '.join(map(yaml_literal, items))}]"
 
 

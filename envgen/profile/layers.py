@@ -205,7 +205,7 @@ def merge(base: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNod
         elif below is not None and below.kind == nodes.MAP and node.kind == nodes.MAP:
             items[name] = merge(below, node, (*path, name))
         else:
-            items[name] = node if below is None else replace(node, below=below)
+            items[name] = node
     return base.with_items(items)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -26,13 +26,11 @@ from envgen.profile.tree import (
     MAP,
     NULL,
     YamlNode,
-    join_path,
     label_of,
-    lay_over,
+    overlay,
     profile_hint,
     read,
     suggestion,
-    written,
 )
 
 FILE_NAME = "envgen.yaml"
@@ -128,7 +126,6 @@ def load_project(
     varied = None
     if chosen in trees:
         varied = with_variant(trees[chosen], variant) if variant else None
-        problems += contradictions(trees[chosen], variant)
         trees[chosen] = layers.overridden(varied or trees[chosen], overrides)
     partial = bool(problems)  # what a profile lacks may be in what is wrong
     bound = dict[str, Profile]()
@@ -271,33 +268,15 @@ def _profiles(top: YamlNode, problems: list[Problem]) -> dict[str, YamlNode]:
 
 
 def with_variant(tree: YamlNode, variant: str) -> YamlNode | None:
-    """``tree`` with a variant laid over it, or several (``a+b``) in this order; None where it lacks
-    one.
+    """``tree`` with a variant laid over it, or several (``a+b``) in this order, of which the last
+    one wins; None where it lacks one.
     """
     for name in variant.split("+"):
-        over = lay_over(tree, name)
-        if over is None:
+        node = tree.at(("variants", name))
+        if node is None or node.kind != MAP:
             return None
-        tree = layers.merge(tree, over)
+        tree = layers.merge(tree, overlay(node))
     return tree
-
-
-def contradictions(tree: YamlNode, variant: str) -> Iterator[Problem]:
-    """A problem for each value that two of several variants (``a+b``) set differently."""
-    before = dict[tuple[str, ...], tuple[str, str]]()
-    for name in variant.split("+"):
-        over = lay_over(tree, name)
-        values = list(written(over)) if over is not None else []
-        for path, text, node in values:
-            for earlier, (other, value) in before.items():
-                same = min(len(earlier), len(path))
-                if earlier[:same] == path[:same] and (earlier != path or value != text):
-                    where = node.place(f"variants.{name}.{join_path(path)}")
-                    yield Problem(
-                        f"{other}, too, sets this, and otherwise: {variant} is a contradiction",
-                        where,
-                    )
-        before |= {path: (name, text) for path, text, _ in values}
 
 
 LENGTH = 40

@@ -373,7 +373,7 @@ class Variant:
 
     changes: Mapping[str, str]
     description: str = key("One line about this variant.", "")
-    env: Mapping[str, Mapping[str, str]] = key("As in the profile.", {}, names=p.NAME)
+    env: Mapping[str, str] = key("As in the profile.", {}, names=p.ENV_NAME)
     services: Mapping[str, Service] = key(
         "Services of the profile, with the keys that differ.", {}, names=p.NAME
     )
@@ -438,9 +438,7 @@ class Profile:
     python_path: tuple[ContainerPath, ...] = key(
         "PYTHONPATH, in front of what the base image has.", ()
     )
-    env: Mapping[str, Mapping[str, str]] = key(
-        "Groups of run-time variables, for all services.", {}, names=p.NAME
-    )
+    env: Mapping[str, str] = key("Run-time variables, for all services.", {}, names=p.ENV_NAME)
     secrets: tuple[str, ...] = key(
         "Variables of your shell, or of `.env` beside this file; services get them at run time only.",
         (),

@@ -17,7 +17,7 @@ from typing import Any
 from envgen.errors import Place
 from envgen.profile import shape as shapes
 from envgen.profile.model import LocalFile, Profile, ProjectFile, Variant
-from envgen.profile.shape import ENV_NAME, NAME, Field, Shape, fields_of
+from envgen.profile.shape import NAME, Field, Shape, fields_of
 from envgen.profile.tree import DEFAULT, MAP, NULL, YamlNode, join_path, written
 
 FILE_NAME = "envgen.schema.json"
@@ -122,8 +122,7 @@ def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
     if inner.type is str:
         values = _SOURCE_TEXT
     else:
-        keys = ENV_NAME if inner.kind == shapes.MAPPING else ""
-        values = _shape(inner, "", keys, definitions)
+        values = _shape(inner, "", "", definitions)
         if inner.type is int:  # limits, as Compose writes them, too
             both = {"type": "object", "required": ["soft", "hard"]}
             values = {
@@ -151,17 +150,12 @@ def _value_type(type_: Any) -> Schema:
 
 @dataclass(frozen=True)
 class Value:
-    """One value. ``layer``: project, local, variant, environment, set or default; a default has no
-    place.
-
-    ``over``: the replaced value, where it is a scalar, and its place.
-    """
+    """One value. ``layer``: project, local, environment, set or default; a default has no place."""
 
     key: str
     value: Any
     layer: str
     place: Place | None
-    over: str = ""
 
 
 def plain(value: Any) -> Any:
@@ -204,11 +198,7 @@ def values(profile: Profile, tree: YamlNode) -> Iterator[Value]:
             leaves = [leaf for _, _, leaf in written(node)]
             changed = (leaf for leaf in leaves if leaf.source is not node.source)
             node = next(changed, node)
-        over = ""
-        if node.below is not None:
-            replaced = (node.below.text, str(node.below.place()))
-            over = ", ".join(filter(None, replaced))
-        yield Value(join_path(path), value, node.source.layer, node.place(), over)
+        yield Value(join_path(path), value, node.source.layer, node.place())
     variants = tree.at(("variants",))
     if profile.variants and variants is not None:
         for where, text, leaf in written(variants, ("variants",)):

@@ -43,7 +43,6 @@ SEEN = {
 
 PROJECT = "project"
 LOCAL = "local"
-VARIANT = "variant"
 ENVIRONMENT = "environment"
 SET = "set"
 DEFAULT = "default"
@@ -59,7 +58,7 @@ class ValueText:
 
     @property
     def is_file(self) -> bool:
-        return self.layer in (PROJECT, LOCAL, VARIANT)
+        return self.layer in (PROJECT, LOCAL)
 
     def line(self, number: int) -> str:
         """The text of line ``number`` (from 1); long lines are cut, control characters shown as
@@ -95,7 +94,6 @@ class YamlNode:
     key_column: int = 0
     text: str = ""
     items: dict[str, YamlNode] = field(default_factory=dict)
-    below: YamlNode | None = field(default=None, repr=False)  # the value that this one replaced
 
     @property
     def elements(self) -> list[YamlNode]:
@@ -128,7 +126,7 @@ class YamlNode:
 
     def with_items(self, items: dict[str, YamlNode]) -> YamlNode:
         """A mapping at the same place with other entries."""
-        return replace(self, items=items, below=None)
+        return replace(self, items=items)
 
     def seen(self) -> str:
         """The value, for an error message: in short, and without secrets."""
@@ -203,26 +201,6 @@ def join_path(parts: Iterable[str]) -> str:
             part = f'"{doubled}"'
         spelled.append(part)
     return ".".join(spelled)
-
-
-def lay_over(tree: YamlNode, name: str) -> YamlNode | None:
-    """The changes of the variant ``name`` of ``tree``, as a separate tree; None without such a
-    variant.
-
-    Its values keep their places; their layer is the variant.
-    """
-    node = tree.at(("variants", name))
-    if node is None or node.kind != MAP:
-        return None
-    sources: dict[int, ValueText] = {}
-
-    def copied(node: YamlNode) -> YamlNode:
-        same = ValueText(node.source.label, VARIANT, node.source.text)
-        source = sources.setdefault(id(node.source), same)
-        items = {name: copied(child) for name, child in node.items.items()}
-        return replace(node, source=source, items=items)
-
-    return copied(overlay(node))
 
 
 def overlay(node: YamlNode) -> YamlNode:

@@ -27,7 +27,6 @@ from envgen.profile.tree import (
     NULL,
     PROJECT,
     SET,
-    VARIANT,
     YamlNode,
     join_path,
 )
@@ -69,11 +68,8 @@ def _unused(loaded: Loaded) -> Iterator[Problem]:
         found = _reason(profile, path, node)
         if not found or node.source.layer == DEFAULT or _shared(loaded, path, node):
             continue
-        where = path
-        if node.source.layer == VARIANT:
-            where = ("variants", profile.variant.split("+")[-1], *path)
         message, hint = found
-        yield Problem(message, node.key_place(join_path(where)), hint)
+        yield Problem(message, node.key_place(join_path(path)), hint)
 
 
 def _values(node: YamlNode, path: Path_ = ()) -> Iterator[tuple[Path_, YamlNode]]:
@@ -87,11 +83,13 @@ def _shared(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
     """Whether a value of a file may have its effect elsewhere: in another profile, or with another
     variant.
     """
-    if node.source.layer in (ENVIRONMENT, SET, VARIANT):
+    if node.source.layer in (ENVIRONMENT, SET):
         return False
-    if loaded.project.profiles[loaded.chosen].variant:
-        return True
-    variants = loaded.trees[loaded.chosen].at(("variants",))
+    own = loaded.trees[loaded.chosen]
+    chosen = loaded.project.profiles[loaded.chosen].variant
+    if chosen:  # its own values are judged
+        return all(own.at(("variants", one, *path)) is not node for one in chosen.split("+"))
+    variants = own.at(("variants",))
     for variant in variants.elements if variants else ():
         if path[0] == "services" and variant.at(path[:2]):
             return True
@@ -140,7 +138,7 @@ def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | 
             return "a wheel is installed as it is, not built", ""
         case ("sources", name, "install", "dependencies") if sources[name].binaries is not None:
             return "its dependencies are those of `binaries`", ""
-        case ("env", _, name) | ("services", _, "env", name) if (
+        case ("env", name) | ("services", _, "env", name) if (
             name in DEAD and _vllm(profile) >= DEAD[name]["since"]
         ):
             return "vLLM no longer reads it", DEAD[name]["instead"]

@@ -60,7 +60,7 @@ def _rank(profile: Profile, name: str, part: str) -> Block:
     service = profile.services[name]
     rank = compose_variable(names.NODE_RANK, None, reason="this machine's rank: 0 for the head")
     master = compose_variable(names.HEAD_ADDRESS, None, reason="the head's address on the cable")
-    is_set = NVLS in service.env or any(NVLS in group for group in profile.env.values())
+    is_set = NVLS in (*service.env, *profile.env)
     return {
         "written": names.WRITTEN,
         "file": profile.compose_file,
@@ -133,7 +133,6 @@ def _document(profile: Profile, key: str) -> Block:
         "derived": names.service_env(profile),
         "passed": dict.fromkeys((*profile.secrets, *PROXY)),
         "user_env": next(filter(None, users), {}),
-        "groups": {name: group for name, group in profile.env.items() if group},
         "services": [_service(profile, name, key, floor) for name in services],
         "overlay": names.overlay_volume(profile) if profile.mounted_sources else "",
         "cache_volumes": volumes,

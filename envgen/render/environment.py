@@ -251,12 +251,10 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
 
 
 def compose_env(profile: Profile, service: str) -> dict[str, str]:
-    """The variables of a service in Compose: derived ones, then groups in order, then its own,
-    which win.
+    """The variables of a service in Compose: derived ones, then the profile's, then its own, which
+    win.
     """
-    env = service_env(profile) | user_env(profile, service)
-    for group in profile.env.values():
-        env |= group
+    env = service_env(profile) | user_env(profile, service) | dict(profile.env)
     described = profile.services.get(service)
     if described is not None:
         env |= described.env

@@ -44,7 +44,7 @@ defaults:
   cuda: {{arch_list: 12.1a}}
   image: {image}
   gpu: none
-  env: {{lab: {{PATH: "{path}"}}}}
+  env: {{PATH: "{path}"}}
   working_dir: /workspace
 profiles:
   dev:

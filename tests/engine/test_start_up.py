@@ -15,7 +15,7 @@ FILE = """
 profiles:
   dev:
     mode: production
-    env: {own: {OWN: "1"}}
+    env: {OWN: "1"}
     services:
       one:
         command: [sleep, infinity]

@@ -19,7 +19,7 @@ profiles:
   cpu:
     mode: production
     caches: {jit: {path: /jit}}
-    env: {all: {LEVEL: 1}}
+    env: {LEVEL: 1}
     services: {serve: {command: [sleep, infinity]}}
 """
 

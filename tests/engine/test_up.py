@@ -47,7 +47,7 @@ FILE = """
 profiles:
   prod:
     mode: production
-    env: {answers: {ANSWER: " Paris, of course", DELAY: "1"}}
+    env: {ANSWER: " Paris, of course", DELAY: "1"}
     secrets: [ENVGENTEST_TOKEN]
     services:
       serve:

@@ -16,7 +16,7 @@ FILE = """
 profiles:
   dev:
     mode: development
-    env: {all: {LEVEL: "1"}}
+    env: {LEVEL: "1"}
     secrets: [ENVGENTEST_A, ENVGENTEST_B, ENVGENTEST_C]
     caches: {things: {path: /things}}
     services:
@@ -50,7 +50,7 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     assert "one is running" in done.out and "two is running" in done.out and "built" in done.err
     assert states() == {"one": "running", "two": "running"}
     assert [one["already_running"] for one in project.envgen("up", "one", "two", "--json").json] == [True, True]
-    assert " differ " in project.envgen("status", "--set", "env.all.LEVEL=3").out
+    assert " differ " in project.envgen("status", "--set", "env.LEVEL=3").out
     assert "stopped" in project.envgen("stop", "two").out
     assert states() == {"one": "running", "two": "exited"}
     project.envgen("up", "two")
@@ -88,7 +88,7 @@ def test_run_has_what_the_service_has_and_leaves_nothing(project: Project) -> No
     done = project.envgen("run", "-e", "MORE=2", "two", "--", "sh", "-c", script, code=7)
     assert done.out.splitlines()[-2:] == ["1-2", "mounted"]
     assert docker("ps", "-a", "--filter", MINE, "--format", "{{.Names}}") == f"{NAME}-dev-two-1"
-    older = project.envgen("run", "--set", "env.all.LEVEL=3", "--set", "python_path=[/x]", "--", "true", code=6)
+    older = project.envgen("run", "--set", "env.LEVEL=3", "--set", "python_path=[/x]", "--", "true", code=6)
     assert "differs from the profile" in older.err and "envgen build --profile dev" in older.err
 
 

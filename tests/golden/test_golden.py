@@ -58,5 +58,5 @@ def test_every_awkward_value_is_in_the_compose_file_as_it_was() -> None:
     profile = load_project(file=file, local=False).project.profiles["awkward"]
     service = yaml.safe_load(_rendered(file)["compose/awkward.yaml"])["services"]["no"]
     assert tuple(word.replace("$$", "$") for word in service["command"]) == profile.services["no"].argv
-    for name, value in {**profile.env["words"], **profile.services["no"].env}.items():
+    for name, value in {**profile.env, **profile.services["no"].env}.items():
         assert service["environment"][name].replace("$$", "$") == value

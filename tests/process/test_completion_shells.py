@@ -13,7 +13,7 @@ import pytest
 
 FILE = (
     "version: 1\nname: t\nprofiles:\n  live:\n    mode: production\n    base: {image: debian:12}\n    gpu: none\n"
-    "    services: {serve: {command: [sleep, '1']}}\n    variants: {quick: {env: {g: {A: '1'}}}}\n"
+    "    services: {serve: {command: [sleep, '1']}}\n    variants: {quick: {env: {A: '1'}}}\n"
 )
 LINES = [
     ("envgen exec se", "serve"),

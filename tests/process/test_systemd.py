@@ -22,7 +22,7 @@ profiles:
     cuda: {arch_list: "12.1a"}
     gpu: none
     services: {serve: {command: [web], ready: {timeout: 40m}}, other: {command: [web]}}
-    variants: {fast: {description: x, env: {a: {B: "1"}}}}
+    variants: {fast: {description: x, env: {B: "1"}}}
 """
 
 

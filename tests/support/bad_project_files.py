@@ -139,7 +139,7 @@ service("restart without a limit", "restart: ⟦on-failure", ("'on-failure' is n
 dev("dockerfile elsewhere", "dockerfile: ⟦../Dockerfile", ("'../Dockerfile' is not accepted", "Dockerfile. and a word"))
 dev("dockerfile over the project", "dockerfile: ⟦envgen.yaml", ("not accepted", ""))
 dev("newline in a value", 'description: ⟦"a\\nb"', ("control character '\\n'", ""))
-dev("a block of text", "env:\n  g:\n    X: ⟦|\n      a\n      b", ("control character '\\n'", ""))
+dev("a block of text", "env:\n  X: ⟦|\n    a\n    b", ("control character '\\n'", ""))
 
 # --- architectures ----------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ cuda("arch without suffix", "⟦12.1", ("12.1 has no FP4 instructions", "write 1
 cuda("one of two without suffix", "⟦9.0a 12.1", ("12.1 has no FP4 instructions", "write 9.0a 12.1a"))
 cuda("arch list with semicolons", "⟦12.0a;12.1a", ("write '12.0a 12.1a'", ""))
 cuda("arch twice", "⟦12.1a 12.1a", ("names an architecture twice", ""))
-cuda("arch as a whole number", "⟦12", ("expected text such as 12.1a", "write it like 12.1a"))
+cuda("arch as a whole number", "⟦12", ("expected text such as 12.1a", ""))
 cuda("empty arch list", '⟦""', ("names no architecture", ""))
 
 # --- value types ------------------------------------------------------------------------------------------------------
@@ -209,26 +209,23 @@ for _variable, _key in (
     ("NVCC_THREADS", "leave it out: one nvcc has a thread"),
     ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.encodings"),
 ):
-    dev(f"derived {_variable}", f"env: {{g: {{⟦{_variable}: x}}}}", ("envgen sets", f"{_key}"))
-dev("derived from a cache", "caches: {huggingface: {path: /hf}}\nenv: {g: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}}",
+    dev(f"derived {_variable}", f"env: {{⟦{_variable}: x}}", ("envgen sets", f"{_key}"))
+dev("derived from a cache", "caches: {huggingface: {path: /hf}}\nenv: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}",
     ("envgen sets HF_HOME", "use the key caches.huggingface.path"))
-dev("a reserved name of a variable", "env: {g: {⟦ENVGEN_X: 1}}", ("are reserved", ""))
+dev("a reserved name of a variable", "env: {⟦ENVGEN_X: 1}", ("are reserved", ""))
 service("PATH without envgen's commands", "env: {PATH: ⟦/app:/usr/bin}",
     ("without /opt/envgen/bin", "PATH: /opt/envgen/bin:/app:/usr/bin"))
-dev("variable name", "env: {g: {⟦A-B: 1}}", ("'A-B' is not a valid name", "letters, digits and underscores"))
-dev("variable with a list", "env: {g: {A: ⟦[1]}}", ("expected text, found a list", "quote it"))
-dev("variables without a group", "env: {⟦VLLM_X: 1, HF_X: 0.70}",
-    ("is not a group of variables", 'variables are in groups, each with a name of your own: {common: {VLLM_X: "1", HF_X: "0.70"}}'))
-dev("token", "env: {g: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}}", ("looks like a secret", "secrets: [HF_TOKEN]"))
-dev("secret in env", "secrets: [HF_TOKEN]\nenv: {g: {⟦HF_TOKEN: x}}", ("is also in `secrets`", ""))
+dev("variable name", "env: {⟦A-B: 1}", ("'A-B' is not a valid name", "letters, digits and underscores"))
+dev("variable with a list", "env: {A: ⟦[1]}", ("expected text, found a list", "quote it"))
+dev("variables in a group", "env: {A: ⟦{VLLM_X: 1}}", ("expected text, found a mapping", "quote it"))
+dev("token", "env: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}", ("looks like a secret", "secrets: [HF_TOKEN]"))
+dev("secret in env", "secrets: [HF_TOKEN]\nenv: {⟦HF_TOKEN: x}", ("is also in `secrets`", ""))
 service("api key flag", "args: {api-key: ⟦abc}", ("--api-key looks like a secret", "VLLM_API_KEY"))
 dev("secret name", "secrets: [⟦HF-TOKEN]", ("is not accepted here", "letters, digits"))
-dev("gate switch", "env: {gate: {ENVGEN_GATE: ⟦'on'}}", ("compile-gate would ignore 'on'", "write off"))
-dev("gate memory", "env: {gate: {ENVGEN_GATE_MEMORY: ⟦40GiB}}", ("compile-gate would ignore '40GiB'", "such as 40"))
-dev("gate cores", "env: {gate: {ENVGEN_GATE_CORES: ⟦0}}", ("compile-gate would ignore '0'", "such as 8"))
+dev("gate switch", "env: {ENVGEN_GATE: ⟦'on'}", ("compile-gate would ignore 'on'", "write off"))
+dev("gate memory", "env: {ENVGEN_GATE_MEMORY: ⟦40GiB}", ("compile-gate would ignore '40GiB'", "such as 40"))
+dev("gate cores", "env: {ENVGEN_GATE_CORES: ⟦0}", ("compile-gate would ignore '0'", "such as 8"))
 dev("derived secret", "secrets: [⟦PYTHONPATH]", ("envgen sets PYTHONPATH", "python_path"))
-dev("contradicting groups", "env: {a: {X: 1}, b: {⟦X: 2}}\nservices: {s: {command: [x]}}",
-    ("X is '2' here and '1'", "one group"))
 
 # --- services ---------------------------------------------------------------------------------------------------------
 
@@ -246,7 +243,7 @@ service("pattern of the log", "ready: {expect: {moe: ⟦'(Marlin'}}",
 service("pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}",
     ("'x*' matches every line", "a part of the line"))
 service("health neither", "⟦health: {retries: 3}", ("is required", "such as /health"))
-service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", "write 10s"))
+service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", ""))
 service("newline inside JSON", 'args: {a: {b: ⟦"x\\ny"}}', ("control character '\\n'", ""))
 service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that JSON can carry", "quote it"))
 dev("short flag of vLLM's", "services: {s: {command: [vllm, serve, m], args: {⟦tp: 2}}}",
@@ -263,7 +260,7 @@ service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
 
 # --- variants ---------------------------------------------------------------------------------------------------------
 
-SERVE = "services: {serve: {command: [vllm]}}\nenv: {fast: {A: 1}}\n"
+SERVE = "services: {serve: {command: [vllm]}}\nenv: {A: 1}\n"
 dev("variant changes the image", "variants: {v: {⟦cuda: {arch_list: 12.0a}}}",
     ("unknown key", "belongs to the profile"))
 dev("variant with wrong values", SERVE + "variants:\n  v: {services: {serve: {restart: ⟦never, ports: [⟦8000], args: {⟦--x: 1}}}}",
@@ -321,7 +318,7 @@ service("a pattern that looks behind", "ready: {forbid: {a: ⟦'(?<!x)y'}}",
 GIT = "sources: {vllm: " + SOURCE % "origin: {git: %s, ref: main}" + "}\n"
 for _url in ("https://ghp_abcdefghijklmnopqrstuvwxyz@github.com/a/b.git", "https://TOKEN@host/x", "https://me:pw@h/x"):
     dev(f"login in {_url[:12]}", GIT % ("⟦" + _url), ("looks like a login in an address", "ssh"))
-dev("index with a login", "env: {g: {MY_INDEX: ⟦https://u:p@h/simple}}",
+dev("index with a login", "env: {MY_INDEX: ⟦https://u:p@h/simple}",
     ("a login in an address", "secrets: [MY_INDEX]"))
 dev("index of a build", "sources: {vllm: "
     + SOURCE % "origin: {git: https://h/x, ref: main}, install: {env: {MY_INDEX: ⟦'https://u:p@h'}}" + "}",
@@ -349,7 +346,7 @@ dev("another port published", "services: {s: {command: [vllm, serve, m, --port=9
 
 case("many problems at once", "version: 1\nname: demo\ndefaults:\n  base: {image: debian:12}\n"
     "  cuda: {arch_list: ⟦12.1}\n  ⟦bulid: {}\nprofiles:\n"
-    "  dev:\n    mode: development\n    python_path: [⟦workspace]\n    env: {g: {⟦PYTHONPATH: x}}\n"
+    "  dev:\n    mode: development\n    python_path: [⟦workspace]\n    env: {⟦PYTHONPATH: x}\n"
     "  prod:\n    mode: ⟦prodction\n    dockerfile: Dockerfile.prod\n    gpu: ⟦some\n",
     ("no FP4 instructions", ""), ("unknown key", "`build`"), ("not an absolute path", ""),
     ("envgen sets PYTHONPATH", ""), ("expected one of development, production", "`production`"),
@@ -443,7 +440,7 @@ two("data parallel, with _", "size: 2}", "size: 2, ⟦data_parallel_size: 2}", (
 for kind, where, hint in (
     ("a source", "sources: {vllm: {origin: {git: ⟦'https://joe:pw123456@h/x', ref: main}, package: vllm, "
      "distribution: vllm}}", "git's credential helper"),
-    ("env", "env: {runtime: {A: ⟦hf_0123456789abcdefghij}}", "write `secrets: [A]`"),
+    ("env", "env: {A: ⟦hf_0123456789abcdefghij}", "write `secrets: [A]`"),
     ("a service's env", "services: {s: {command: [x], env: {A: ⟦hf_0123456789abcdefghij}}}", "write `secrets: [A]`"),
     ("a command", "services: {s: {command: [x, ⟦hf_0123456789abcdefghij]}}", "write `secrets: [VLLM_API_KEY]`"),
     ("args", "services: {s: {command: [x], args: {a: ⟦hf_0123456789abcdefghij}}}", "write `secrets: [VLLM_API_KEY]`"),

@@ -19,7 +19,6 @@ from envgen.cli.common import (
 from envgen.errors import as_data
 from envgen.profile.compose_file import own_file
 from envgen.profile.schema import plain, values
-from envgen.profile.tree import VARIANT
 
 
 @click.command()
@@ -66,8 +65,6 @@ def command(session: Session, with_origin: bool) -> None:
     if with_origin:
         for value in listing:
             origin = str(value.place) if value.place else "default"
-            origin += f", variant {profile.variant}" if value.layer == VARIANT else ""
-            origin += f"; over {value.over}" if value.over else ""
             click.echo(f"{value.key} = {json.dumps(value.value, ensure_ascii=False)}  # {origin}")
     else:
         text = yaml.safe_dump(plain(profile), sort_keys=False, allow_unicode=True, width=10**6)

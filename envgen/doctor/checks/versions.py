@@ -136,7 +136,7 @@ def _other_compiler(tool: CompilerFacts, context: Context) -> Remedy:
     if "triton" not in tool.name.lower() or tool.path == own:
         return NEWEST
     variable = "TRITON_PTXAS_BLACKWELL_PATH" if is_for_blackwell(tool) else "TRITON_PTXAS_PATH"
-    return remedies.line(f"env: {{triton: {{{variable}: {own}}}}}")
+    return remedies.line(f"env: {{{variable}: {own}}}")
 
 
 @check("gpu.arch", Section.INSIDE, needs="probe")

@@ -171,7 +171,7 @@ def _around(found: dict[str, Any]) -> dict[str, Any]:
         "base": {"image": "example.org/base:1"},
         "cuda": {"arch_list": "12.1a"},
         "caches": {"huggingface": {"path": "/root/.cache/huggingface"}},
-        "env": {"debug": {"DEBUG": 1}},
+        "env": {"DEBUG": 1},
         "services": {"serve": {"command": ["vllm", "serve", "a/model"], "ports": ["127.0.0.1:8000:8000"]}},
         "nodes": {
             f"spark-{n}": {"context": f"spark-{n}", "address": f"192.168.177.1{n}", "interface": "eth0"} for n in (1, 2)

@@ -16,7 +16,7 @@ from envgen.errors import ExitCode
 FILE = (
     "version: 1\nname: t\nprofiles:\n  a:\n    mode: production\n    base: {image: debian:12}\n    gpu: none\n"
     "    services: {serve: {command: [sleep, '1']}, web: {command: [sleep, '1']}}\n"
-    "    variants:\n      x: {env: {g: {A: '1'}}}\n      y: {env: {h: {B: '2'}}}\n"
+    "    variants:\n      x: {env: {A: '1'}}\n      y: {env: {B: '2'}}\n"
 )
 
 

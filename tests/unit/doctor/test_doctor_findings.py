@@ -234,7 +234,7 @@ def test_the_real_gpu_machine(make: Make) -> None:
     document["cuda"]["tools"] = document["cuda"]["tools"][:1]
     (found,) = BY_ID["cuda.compilers"](make(document, sets=("cuda.arch_list=12.1a",)))
     assert found.title == "Triton's ptxas doesn't know sm_121a" and found.remedy is not None
-    assert found.remedy.text == "env: {triton: {TRITON_PTXAS_PATH: /usr/local/cuda/bin/ptxas}}"
+    assert found.remedy.text == "env: {TRITON_PTXAS_PATH: /usr/local/cuda/bin/ptxas}"
 
 
 def test_a_base_without_cuda_is_no_error_where_no_gpu_is(make: Make) -> None:

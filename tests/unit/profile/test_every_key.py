@@ -84,7 +84,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "sources.vllm.install.inputs.cutlass.folder": ("include", "tools"),
     "sources.vllm.install.dependencies": (True, False),
     "python_path": (["/opt/a"], ["/opt/b"]),
-    "env.loud.A": ("1", "2"),
+    "env.A": ("1", "2"),
     "secrets": (["HF_TOKEN"], ["OTHER"]),
     "caches.flashinfer.path": ("/root/.cache/flashinfer", "/opt/fi"),
     "caches.flashinfer.host": ("~/.cache/fi", "~/.cache/fi2"),
@@ -200,7 +200,7 @@ def schema_of(key: str) -> tuple[str, ...]:
         "caches": (1,),
         "services": (1,),
         "nodes": (1,),
-        "env": (1, 2),
+        "env": (1,),
         "ulimits": (1,),
         "targets": (1,),
     }
@@ -265,7 +265,7 @@ def profile_of(kind: str, health: bool, ready: str, gpu: str, ipc: str, shared: 
         "ipc": ipc,
         **({"cuda": {"arch_list": "12.1a"}} if gpu != "none" else {}),
         "sources": {"vllm": source},
-        "env": {"loud": {"B": "1"}},
+        "env": {"B": "1"},
         "caches": {
             "flashinfer": {"path": "/root/.cache/flashinfer"},
             "torch": {"path": "/root/.cache/torch", "host": "~/.cache/t"},

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from bad_project_files import HEAD
 
 from envgen.errors import Problem, ProjectError
@@ -49,19 +48,6 @@ def test_a_command_as_text_becomes_its_words(tmp_path: Path, text: str, words: t
     hint = problem_of(tmp_path, body.format(f'"{text}"')).hint
     written = hint.removeprefix("write it as a list: ")
     assert accepted(tmp_path, body.format(written)).command == words
-
-
-@pytest.mark.parametrize(
-    ("body", "value"),
-    [
-        ("ports: [{}]", "8000"),
-        ("ready: {{timeout: {}}}", "60"),
-        ("health: {{http: /h, interval: {}}}", "10"),
-    ],
-)
-def test_a_number_becomes_what_is_expected(tmp_path: Path, body: str, value: str) -> None:
-    hint = problem_of(tmp_path, SERVICE.format(body.format(value))).hint
-    accepted(tmp_path, SERVICE.format(body.format(hint.removeprefix("write "))))
 
 
 def test_one_port_as_a_number(tmp_path: Path) -> None:
@@ -153,13 +139,12 @@ def test_a_server_on_the_host_network_is_open_unless_it_listens_here(tmp_path: P
     assert open_ports(accepted(tmp_path, SERVICE.format(keys % "127.0.0.1"))) == ()
 
 
-@pytest.mark.parametrize("written", ["{A: 1, B: 'x y'}", "[A=1, B=x y]"])
-def test_variables_without_a_group(tmp_path: Path, written: str) -> None:
-    """Every Compose user's first try."""
-    hint = problem_of(tmp_path, f"    env: {written}\n").hint
+def test_variables_as_a_list(tmp_path: Path) -> None:
+    """As Compose has them, too."""
+    hint = problem_of(tmp_path, "    env: [A=1, B=x y]\n").hint
     (tmp_path / "envgen.yaml").write_text(HEAD + f"    env: {hint.partition(': ')[2]}\n")
     found = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"].env
-    assert found == {"common": {"A": "1", "B": "x y"}}
+    assert found == {"A": "1", "B": "x y"}
 
 
 @pytest.mark.parametrize(
@@ -175,15 +160,12 @@ def test_variables_without_a_group(tmp_path: Path, written: str) -> None:
     ],
 )
 def test_a_key_of_compose_goes_into_a_file_of_compose(tmp_path: Path, body: str) -> None:
-    """The hint has the file's line, with the value that was typed."""
     hint = problem_of(tmp_path, SERVICE.format(body)).hint
     line = hint.partition("into the file over.yaml: ")[2]
     assert "write `compose: over.yaml` in the profile" in hint
-    (tmp_path / "over.yaml").write_text(line + "\n")
+    assert line == f"services: {{s: {{{body.partition(':')[0]}: ...}}}}"
+    (tmp_path / "over.yaml").write_text(f"services: {{s: {{{body}}}}}\n")
     accepted(tmp_path, SERVICE.format("interactive: true") + "    compose: over.yaml\n")
-    (name,) = yaml.safe_load(line)["services"]["s"]
-    assert name == body.partition(":")[0].replace("memory", "mem_limit")
-    assert yaml.safe_load(line)["services"]["s"][name] == next(iter(yaml.safe_load(f"{{{body}}}").values()))
 
 
 def test_a_limit_as_compose_writes_it(tmp_path: Path) -> None:

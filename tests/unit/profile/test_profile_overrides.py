@@ -22,7 +22,7 @@ TEXT = (
     + SOURCE % "origin: {checkout: ../v}"
     + "}\n"
     + """\
-    env: {mxfp4: {VLLM_X: 1}}
+    env: {VLLM_X: 1}
     pip: {tools: [a]}
     services:
       serve: {command: [x], args: {max-model-len: 8192, a: {b: 1}}, health: {http: /health}}
@@ -121,7 +121,7 @@ def test_null_takes_away_a_name_that_only_a_default_can_replace(file: Path) -> N
 
 def test_the_switches_of_compile_gate_are_variables(file: Path) -> None:
     switches = {"ENVGEN_GATE": "off", "ENVGEN_GATE_MEMORY": "40", "ENVGEN_GATE_CORES": "8"}
-    assert dev(file, *(f"env.gate.{name}={value}" for name, value in switches.items())).env["gate"] == switches
+    assert dev(file, *(f"env.{name}={value}" for name, value in switches.items())).env.items() >= switches.items()
 
 
 def test_an_argument_keeps_its_place(file: Path) -> None:

@@ -48,8 +48,8 @@ def told(folder: Path, text: str, *sets: str, variant: str = "", profile: str = 
          ["caches.torch.namespace: only the cache `flashinfer` has namespaces"]),
         ("    nodes: {a: {address: 10.0.0.1, interface: eth0}}\n",
          ["nodes.a: no service runs there: none has it in `cluster.nodes`"]),
-        ("    shm_size: null\n    env: {g: {A: }}\n",
-         [f"{key}: null removes nothing: no weaker layer sets it" for key in ("shm_size", "env.g.A")]),
+        ("    shm_size: null\n    env: {A: }\n",
+         [f"{key}: null removes nothing: no weaker layer sets it" for key in ("shm_size", "env.A")]),
         ("    sources: {v: {origin: {wheel: v==1}, package: v, distribution: v, install: {requires: [cmake],\n"
          "      env: {A: 1}, prepare: [x]}, mount: /workspace/v}}\n",
          ["sources.v.install.requires: a wheel is installed as it is, not built",
@@ -150,7 +150,7 @@ profiles:
     base: {image: debian:12}
     cuda: {arch_list: ARCH}
     sources: {vllm: {package: vllm, distribution: vllm, origin: {ORIGIN}}}
-    env: {common: {VLLM_ATTENTION_BACKEND: X, VLLM_USE_CUDA_GRAPH: "1", VLLM_USE_FLASHINFER_MOE_MXFP4_BF16: "1"}}
+    env: {VLLM_ATTENTION_BACKEND: X, VLLM_USE_CUDA_GRAPH: "1", VLLM_USE_FLASHINFER_MOE_MXFP4_BF16: "1"}
     services: {serve: {command: [vllm, serve, a/b], ARGS, env: {VLLM_FLASHINFER_MOE_BACKEND: throughput}}}
 """
 
@@ -162,13 +162,13 @@ def served(folder: Path, args: str = "args: {}", arch: str = "12.1a", origin: st
 
 def test_a_variable_that_the_release_no_longer_reads_is_told_where_it_is_set(tmp_path: Path) -> None:
     assert served(tmp_path) == [
-        "env.common.VLLM_ATTENTION_BACKEND: vLLM no longer reads it",
-        "env.common.VLLM_USE_CUDA_GRAPH: vLLM no longer reads it",
-        "env.common.VLLM_USE_FLASHINFER_MOE_MXFP4_BF16: vLLM no longer reads it",
+        "env.VLLM_ATTENTION_BACKEND: vLLM no longer reads it",
+        "env.VLLM_USE_CUDA_GRAPH: vLLM no longer reads it",
+        "env.VLLM_USE_FLASHINFER_MOE_MXFP4_BF16: vLLM no longer reads it",
         "services.serve.env.VLLM_FLASHINFER_MOE_BACKEND: vLLM no longer reads it",
     ]
     for origin in ("wheel: vllm==0.14.0", "git: 'https://h/fork.git', ref: mine"):
-        assert served(tmp_path, origin=origin) == ["env.common.VLLM_USE_CUDA_GRAPH: vLLM no longer reads it"]
+        assert served(tmp_path, origin=origin) == ["env.VLLM_USE_CUDA_GRAPH: vLLM no longer reads it"]
 
 
 @pytest.mark.parametrize(

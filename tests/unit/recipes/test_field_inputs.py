@@ -102,7 +102,7 @@ def test_the_release_is_asked_about_a_draft_of_its_flag(monkeypatch: pytest.Monk
             (9, "services.serve.memory"),
             "unknown key",
             "a key of Compose: write `compose: over.yaml` in the profile, and into the file over.yaml:"
-            " services: {serve: {mem_limit: 56g}}",
+            " services: {serve: {mem_limit: ...}}",
         ),
         (
             "    ulimits: {memlock: {soft: 1, hard: -1}}\n",

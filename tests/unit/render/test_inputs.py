@@ -90,7 +90,7 @@ def test_the_key_that_makes_an_image_older_is_named(changes: dict[str, Any], lin
 @pytest.mark.parametrize(
     "changes",
     [
-        {"env": {"a": {"X": "1"}}},
+        {"env": {"X": "1"}},
         {"services": {"serve": Service(command=("other",))}},
         {"description": "another sentence"},
         {"secrets": ("HF_TOKEN",)},

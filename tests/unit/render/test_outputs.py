@@ -70,16 +70,16 @@ def test_gpu_modes() -> None:
     assert b"devices:" not in files(GpuMode.NONE)["compose/prod.yaml"]
 
 
-def test_later_env_groups_are_stronger_and_a_services_own_env_strongest() -> None:
+def test_a_services_own_variables_are_the_strongest() -> None:
     found = profile(
-        env={"a": {"X": "a", "Y": "a"}, "b": {"X": "b"}},
+        env={"X": "a", "Y": "a"},
         services={
             "one": Service(command=("x",), env={"Y": "own"}),
         },
     )
     document = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])
     seen = {name: service["environment"] for name, service in document["services"].items()}
-    assert (seen["one"]["X"], seen["one"]["Y"]) == ("b", "own")
+    assert (seen["one"]["X"], seen["one"]["Y"]) == ("a", "own")
     assert "MAX_JOBS" in seen["one"]
 
 
