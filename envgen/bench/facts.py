@@ -17,7 +17,6 @@ from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.serve.follow import POLL
-from envgen.text import counted
 
 PROGRAM = run.Program("inventory")
 # What vLLM's log says of the kernels that it chose.
@@ -132,10 +131,6 @@ class RunningService(LiveService):
             )
             if not isinstance(inside, run.NoAnswer):
                 seen |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
-                seen["tuning"] = {
-                    row["place"]: f"{counted(row['results'], 'result')}, sha256 {row['digest']}"
-                    for row in inside.get("tuning") or ()
-                }
         return {key: value for key, value in seen.items() if value not in (None, "", {}, [])}
 
 

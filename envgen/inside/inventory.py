@@ -1,6 +1,4 @@
-"""Runs inside a server's container: versions, GPU, inputs and tuning results, for the record of a
-run.
-"""
+"""Runs inside a server's container: versions, GPU and inputs, for the record of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import re
 import subprocess
 from importlib import metadata
 
-from envgen.inside.common import Doc, read_text, tunings
+from envgen.inside.common import Doc, read_text
 
 WANTED = re.compile(
     r"^(torch|triton|vllm.*|flashinfer.*|transformers|sglang|llama[-_]cpp.*|nvidia[-_]cutlass.*|numpy|"
@@ -22,7 +20,7 @@ WANTED = re.compile(
 
 def answer(request: Doc) -> Doc:
     """Versions of the WANTED packages, or of ``all``, the GPU with its driver, the image's inputs,
-    FlashInfer's tuning results, and the text of ``files``.
+    and the text of ``files``.
     """
     document: Doc = {"versions": {"python": platform.python_version()}}
     document["files"] = {path: read_text(path) for path in request.get("files") or ()}
@@ -43,7 +41,6 @@ def answer(request: Doc) -> Doc:
         rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
         names = ("name", "driver", "compute_capability", "memory")
         document["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
-    document["tuning"] = tunings()
     try:
         with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
             inputs = json.load(file).get("inputs", {})
