@@ -88,7 +88,6 @@ class Starters:
         default_factory=dict
     )  # sitecustomize, usercustomize -> file
     hooks: Mapping[str, str] = field(default_factory=dict)  # finder -> file
-    wrapper: str = ""  # `python3` on PATH, if it is a script
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,6 @@ def away(context: Context, path: str) -> Remedy:
     return inside(context, "mv", path, f"{path}.off")
 
 
-def without_variable(context: Context, name: str) -> Remedy:
-    """The line without a variable that the service sets itself, else a container that has the
-    profile's.
-    """
-    service = context.profile.services.get(context.service)
-    if service is None or name not in service.env:
-        return anew(context)
-    left = ", ".join(f"{key}: {value!r}" for key, value in service.env.items() if key != name)
-    return line(f"services: {{{context.service}: {{env: {{{left}}}}}}}")
-
-
 def restart(context: Context) -> Remedy:
     return envgen(context, "restart", context.service)
 

@@ -30,7 +30,6 @@ HOMES = {
     "mine": "/workspace/mine/src/mine/__init__.py",
 }
 SERVER = "import time, flashinfer\nprint('serving', flashinfer.__file__, flush=True)\ntime.sleep(600)\n"
-EVIL_PATH = "/other:/opt/envgen/env/bin:/opt/envgen/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The ways in which a server imported another copy behind doctor's back.
 SERVERS: dict[str, dict[str, Any]] = {
     "beside": {"command": ["python3", "/app/server.py"]},
@@ -118,7 +117,7 @@ class Traps:
 @pytest.fixture(scope="module")
 def made(make_project: Callable[..., Project]) -> Traps:
     dev = {"command": ["sleep", "infinity"], "mounts": {"app": "./app:/app:ro"}}
-    common = {"mounts": {"app": "./app:/app:ro", "right": "./right:/right:ro", "other": "./other:/other:ro"}}
+    common = {"mounts": {"app": "./app:/app:ro", "right": "./right:/right:ro"}}
     profile = {
         "mode": "development", "base": {"image": BASE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
         "build": {"ccache": False}, "working_dir": "/workspace",
@@ -131,7 +130,6 @@ def made(make_project: Callable[..., Project]) -> Traps:
         },
         "services": {
             "dev": dev, **{name: {**common, **one} for name, one in SERVERS.items()},
-            "otherpath": {**common, "command": ["sleep", "infinity"], "env": {"PATH": EVIL_PATH}},
         },
     }  # fmt: skip
     text = yaml.safe_dump({"default_profile": "dev", "profiles": {"dev": profile}}, sort_keys=False)
@@ -141,12 +139,10 @@ def made(make_project: Callable[..., Project]) -> Traps:
     files = {
         "app/server.py": SERVER, "app/flashinfer/__init__.py": "", "app/evil/server.py": SERVER,
         "app/evil/flashinfer/__init__.py": "", "right/server.py": SERVER,
-        "other/python3": '#!/bin/sh\nPYTHONPATH=/app/evil exec /opt/envgen/env/bin/python3 "$@"\n',
     }  # fmt: skip
     for path, content in files.items():
         (project.root / path).parent.mkdir(parents=True, exist_ok=True)
         (project.root / path).write_text(content)
-    (project.root / "other/python3").chmod(0o755)
     project.envgen("build")
     project.envgen("up", "dev")
     return Traps(project)
@@ -260,21 +256,6 @@ def test_python_path_of_the_profile(traps: Traps) -> None:
     traps.type(red["flashinfer"])
     traps.anew("dev")
     green(traps)
-
-
-def test_another_python_first_on_path(traps: Traps) -> None:
-    """A `python3` that is a script and sets PYTHONPATH: every new interpreter is that one."""
-    traps.project.envgen("up", "otherpath")
-    try:
-        red = traps.red("import.truth", "otherpath")
-        assert "the entry /app/evil of PYTHONPATH, which /other/python3 sets" in red["flashinfer"]["seen"]
-        # It has taken the others' entries out.
-        assert {one["remedy"]["text"] for one in red.values()} == {"services: {otherpath: {env: {}}}"}
-        traps.type(red["flashinfer"])
-        traps.anew("otherpath")
-        assert not traps.red("import.truth", "otherpath")
-    finally:
-        traps.project.envgen("down", "otherpath")
 
 
 # --- programs that run ------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def file_that_changed_sys_path(wrong: WrongImport, probe: Probe) -> str:
     return next(iter([*named, *starters.customize.values()]), "")
 
 
-def decided_by(wrong: WrongImport, context: Context, probe: Probe) -> str:
+def decided_by(wrong: WrongImport, probe: Probe) -> str:
     """The entry or finder that decided, in words."""
     entry = wrong.entry
     how = wrong.cells[0].how
@@ -186,22 +186,12 @@ def decided_by(wrong: WrongImport, context: Context, probe: Probe) -> str:
             return "no entry of sys.path"
         return f"the import hook {wrong.finder}" + (f", which {by} starts" if by else "")
     if entry in probe.python_path:
-        setter = foreign_path(entry, context, probe)
-        return f"the entry {entry} of PYTHONPATH" + (f", which {setter} sets" if setter else "")
+        return f"the entry {entry} of PYTHONPATH"
     if entry == "" or (how == "-m" and entry not in probe.python.path):
         return f"the current folder, which `{how}` puts first on sys.path"
     if entry not in probe.python.path:
         return f"the script's own folder {entry}"
     return f"the entry {entry} of sys.path" + (f", which {by} adds" if by else "")
-
-
-def foreign_path(entry: str, context: Context, probe: Probe) -> str:
-    """The `python3` that sets PYTHONPATH itself, so that the container's variable lacks the entry;
-    else "".
-    """
-    if context.container is None or entry in context.container.env.get("PYTHONPATH", "").split(":"):
-        return ""
-    return probe.starters.wrapper
 
 
 def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
@@ -223,8 +213,6 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
         )
     if wrong.case is Case.OTHER_FILE:
         return remedies.away(context, wrong.target)
-    if wrong.entry in probe.python_path and foreign_path(str(wrong.entry), context, probe):
-        return remedies.without_variable(context, "PATH")
     in_checkout = wrong.entry is not None and any(below(wrong.entry, mount) for mount in mounts)
     if wrong.entry in on_path and not in_checkout:
         return remedies.python_path(context, without=[str(wrong.entry)])
@@ -250,13 +238,6 @@ def cure(wrong: WrongImport, name: str, source: Source, context: Context, probe:
         if not any(below(entry, str(source.mount)) for entry in on_path):
             return remedies.python_path(context)
         if not any(below(entry, str(source.mount)) for entry in probe.python_path):
-            container = context.container.env.get("PYTHONPATH", "") if context.container else ""
-            if probe.starters.wrapper and any(
-                below(entry, str(source.mount)) for entry in container.split(":")
-            ):
-                return remedies.without_variable(
-                    context, "PATH"
-                )  # the `python3` there takes it out
             return remedies.renew(context)  # the container is older than the profile
         return remedies.install(context, name, source)
     if wrong.case is Case.FROM_FOLDER:
@@ -304,7 +285,7 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
             Case.MISSING: "ModuleNotFoundError",
         }.get(wrong.case, wrong.target)
         alone = (Case.MISSING, Case.FAILED)
-        who = "" if wrong.case in alone else f"; decided by {decided_by(wrong, context, probe)}"
+        who = "" if wrong.case in alone else f"; decided by {decided_by(wrong, probe)}"
         findings.append(
             error(
                 f"{source.package}: {wrong.case.value}",

@@ -12,7 +12,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import sys
 from typing import Any, Iterator
 
@@ -107,9 +106,7 @@ def origins(request: Doc, document: Doc) -> list[Doc]:
 
 
 def starters(_request: Doc, document: Doc) -> Doc:
-    """What runs or decides before a program: `sitecustomize`, the import hooks' files, and the
-    `python3` of PATH.
-    """
+    """What runs or decides before a program: `sitecustomize`, and the import hooks' files."""
 
     def file_of(module: Any) -> str:
         return str(getattr(sys.modules.get(module), "__file__", None) or "")
@@ -121,12 +118,9 @@ def starters(_request: Doc, document: Doc) -> Doc:
     hooks = {}
     for finder in document.get("python", {}).get("meta_path", ()):
         hooks[finder] = file_of(finder.rpartition(".")[0])
-    program = shutil.which("python3") or ""
-    wrapper = program if program and read_bytes(program, 2) == b"#!" else ""
     return {
         "customize": modules,
         "hooks": {name: file for name, file in hooks.items() if file},
-        "wrapper": wrapper,
     }
 
 

@@ -385,7 +385,6 @@ CUSTOMIZED = starters(customize={"sitecustomize": "/site/sitecustomize.py"})
 EXACT = "sources.flashinfer.origin.wheel=flashinfer-python=={}"
 OLDER = EXACT.format("0.5.2")
 OVERLAY = "/opt/envgen/env/lib/python3.12/site-packages"
-OTHER_PYTHON = "services.dev.env={PATH: /other:/opt/envgen/bin:/bin, A: b}"
 IMPORTS: list[Row] = [
     ("import.truth", given("hook"), "trap", "flashinfer: the namespace-package trap: an empty package is imported",
      f"__file__ is None, __path__ = [{PP}]; with -c, -m in /workspace; decided by the current folder, which `-c` puts "
@@ -409,9 +408,6 @@ IMPORTS: list[Row] = [
       for line in ("import sys; sys.path.insert(0, '/evil')", "../evil")),
     ("import.truth", given(EDITABLE, python_path=PP), "other-copy", "another copy", "the import hook",
      f"{EXEC}envgen-install flashinfer"),
-    ("import.truth", given(evil(python_path="/evil", starters=starters(wrapper="/other/python3")), python_path=PP,
-                           sets=[OTHER_PYTHON]), "other-copy", "another copy",
-     "the entry /evil of PYTHONPATH, which /other/python3 sets", "services: {dev: {env: {A: 'b'}}}"),
     # The profile's entries come before the image's: the line that adds the mount is the fix.
     ("import.truth", given(evil(python_path="/evil"), container=container(env={"PYTHONPATH": "/evil"})), "other-copy",
      "another copy", "decided by the entry /evil of PYTHONPATH", f"python_path: [{PP}]"),
