@@ -91,7 +91,7 @@ def save(
     def doctor(service: LiveService) -> Any:
         if service.deployment.node != culprit:
             return {"not asked": f"{culprit} failed first"}
-        return report.as_data(report.examine(*gather(Subject(service.deployment, name))))
+        return report.as_data(report.examine(gather(Subject(service.deployment, name))))
 
     asks = dict[str, Callable[[], Collected]]()
     for one in machines:

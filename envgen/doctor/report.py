@@ -64,11 +64,9 @@ def joined(reports: Mapping[str, Report]) -> Report:
     )
 
 
-def examine(
-    context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS
-) -> Report:
-    """Run the checks. ``extra``: findings about the host from the collection."""
-    findings = [*extra, *(finding for check in checks for finding in run_one(check, context))]
+def examine(context: Context, checks: Iterable[Check] = CHECKS) -> Report:
+    """Run the checks."""
+    findings = [finding for check in checks for finding in run_one(check, context)]
     return with_more(Report(context, tuple(findings)), Section.HOST, ())
 
 

@@ -43,9 +43,16 @@ LOOPING = 3  # restarts that make a restart loop
 # ---------------------------------------------------------------------------------------------------------
 
 
-@check("host.docker", Section.HOST, needs="engine")
-def docker(_context: Context, engine: EngineInfo) -> Finding:
+@check("host.docker", Section.HOST)
+def docker(context: Context) -> Finding | None:
     """The engine's product and version, and what it can't do."""
+    engine = context.engine
+    if context.no_engine is not None:
+        reason = context.no_engine.problems[0].message
+        cure = Remedy(context.no_engine.command)
+        return error("no Docker Engine", reason, "a running Docker Engine", cure, case="absent")
+    if engine is None:
+        return None
     words = [f"Docker {engine.version}", *(["rootless"] if engine.rootless else [])]
     words += (
         ["containerd's image store"]

@@ -138,7 +138,7 @@ def test_without_an_engine(deployment: Deployment, tmp_path: Path, monkeypatch: 
         (path := tmp_path / f".envgen/logs/build-{number}.log").write_bytes(content)
         os.utime(path, (number, number))
     subject = Subject(deployment)
-    bundle.write_report(tmp_path / "b.tar.gz", [Diagnosis(subject, examine(*gather(subject)))])
+    bundle.write_report(tmp_path / "b.tar.gz", [Diagnosis(subject, examine(gather(subject)))])
     found = {name: text.decode() for name, text in read((tmp_path / "b.tar.gz").read_bytes()).items()}
     assert found["no-engine.txt"] == "no engine here\n" and "no engine here" in found["doctor.txt"]
     assert "engine" not in json.loads(found["versions.json"]) and "server.log" not in found

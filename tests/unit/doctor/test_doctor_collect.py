@@ -152,8 +152,8 @@ def deployment(profile: Profile, root: Path, engine: FakeEngine) -> Deployment:
 
 def test_gather(make: Make, tmp_path: Path) -> None:
     engine = FakeEngine(replace(CONTAINER, ports=(Port(8000, 8000),)))
-    context, extra = gather(Subject(deployment(make().profile, tmp_path, engine)))
-    assert extra == []
+    context = gather(Subject(deployment(make().profile, tmp_path, engine)))
+    assert context.no_engine is None
     assert context.probe is not None
     assert context.digest
     # An import, the probe, and what runs.
@@ -172,15 +172,15 @@ def test_an_engine_that_goes_silent_is_an_error_and_no_missing_check(
     labels = {RENDER_LABEL: deployment(make().profile, tmp_path, FakeEngine()).rendered.digest}
     monkeypatch.setattr(engine, "image", lambda _: replace(IMAGE, labels=labels))
     monkeypatch.setattr(engine, question, silent)
-    context, found = gather(Subject(subject))
-    assert [one.seen for one in found] == ["it does not answer in time"]
-    assert report.examine(context, found).worst is Severity.ERROR
+    judged = report.examine(gather(Subject(subject)))
+    assert [one.seen for one in judged.findings if one.check == "host.docker"] == ["it does not answer in time"]
+    assert judged.worst is Severity.ERROR
 
 
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
     subject = Subject(deployment(make().profile, tmp_path, FakeEngine()))
-    assert gather(subject)[0].probe is None
-    context, _ = gather(replace(subject, may_start=True))
+    assert gather(subject).probe is None
+    context = gather(replace(subject, may_start=True))
     assert context.is_temporary
     assert context.probe is not None
 
@@ -192,11 +192,11 @@ def test_gather_without_an_engine(make: Make, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(box, "look", lambda: None)  # it starts nvidia-smi
 
     monkeypatch.setattr("envgen.deployment.host.connect", connect)
-    context, (found,) = gather(Subject(Deployment(make().profile, tmp_path)))
+    context = gather(Subject(Deployment(make().profile, tmp_path)))
     assert context.engine is None
-    assert found.seen == "Docker is stopped"
+    [found] = [one for one in report.examine(context).findings if one.check == "host.docker"]
+    assert found.seen == "Docker is stopped" and found.severity is Severity.ERROR
     assert found.remedy == Remedy("sudo systemctl start docker")
-    assert report.examine(context, [found]).worst is Severity.ERROR
 
 
 def test_which_container() -> None:
