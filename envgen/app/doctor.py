@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from envgen.app import predict, weights
+from envgen.app import weights
 from envgen.app.cluster import nodes
 from envgen.app.cluster.machines import all_machines
 from envgen.app.history import since_it_worked
@@ -95,10 +95,8 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     context = replace(context, ended=ended or {}, notices=admitted or {})
     judged = report.examine(context)
     if deep:
-        what = "deep checks: imports take seconds, a kernel up to minutes"
-        progress(f"  {deployment.named(what)}")
-        answers = [*examine(context, subject), *predict.examine(deployment, context)]
-        judged = report.with_more(judged, Section.INSIDE, answers)
+        progress(f"  {deployment.named('a kernel is compiled and run, which may take minutes')}")
+        judged = report.with_more(judged, Section.INSIDE, examine(context, subject))
     return judged
 
 

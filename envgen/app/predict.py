@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.session import the_service
-from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
-from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run
@@ -301,72 +298,6 @@ def contradicted(judged: Judgement) -> list[str]:
         f"ready.{one.kind}.{one.name}: {one.pattern!r} {CONTRADICTED[one.kind]}; this release logs: {one.seen}"
         for one in judged.contradictions
     ]
-
-
-# In doctor's words
-
-
-def examine(deployment: Deployment, context: Context) -> list[Finding]:
-    """What `doctor --deep` reports of each server: each refusal and each contradiction is a
-    finding.
-    """
-    profile = context.profile
-    reported = list[Finding]()
-    if profile.gpu is GpuMode.NONE:
-        return []
-    names = servers(profile)
-    for name in [context.service] if context.service in names else names:
-        try:
-            release = release_in_engine(LiveService(deployment, name))
-            reported += findings(
-                predict(profile, name, release, target(profile), pretend=False), context
-            )
-        except EnvgenError as problem:
-            reported.append(_not_asked(name, str(problem).splitlines()[0], context))
-    return [replace(one, check="deep.predict") for one in reported]
-
-
-def findings(prediction: Prediction, context: Context) -> list[Finding]:
-    """A prediction as findings of doctor."""
-    judged = prediction.judgement
-    name = prediction.service
-    reported = [
-        error(
-            f"{name}: this vLLM refuses its settings ({one.step})",
-            one.message[:600],
-            "kernels that the release has for this GPU",
-            _again(name, context),
-            case="refused",
-            reasons=list(one.reasons),
-        )
-        for one in judged.refusals
-    ]
-    for odd in judged.contradictions:
-        title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
-        line = corrected(prediction, odd)
-        remedy = remedies.line(line) if line else _again(name, context)
-        reported.append(
-            error(title, odd.seen, f"{odd.kind}: {odd.pattern}", remedy, case="contradicts")
-        )
-    if judged.verdict is Verdict.FITS:
-        facts = {
-            "quantization": prediction.known.get("quantization"),
-            "kv_cache": prediction.known.get("kv"),
-        }
-        reported.append(ok(f"{name}: {prediction.chosen}", **facts))
-    reported += [_not_asked(name, one, context) for one in judged.unasked]
-    reported += [info(f"{name}: {one}") for one in notes_on_unused_kernels(prediction)]
-    return reported + [info(f"{name}: {one}") for one in judged.warnings]
-
-
-def _not_asked(service: str, why: str, context: Context) -> Finding:
-    title = f"{service}: vLLM could not be queried"
-    return warning(title, why[:600], "an answer", _again(service, context), case="not-asked")
-
-
-def _again(service: str, context: Context, *words: str) -> Remedy:
-    variant = ("--variant", context.profile.variant) if context.profile.variant else ()
-    return remedies.envgen(context, "predict", service, *variant, *words)
 
 
 def corrected(prediction: Prediction, odd: Contradiction) -> str:

@@ -164,17 +164,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class SharedModule:
-    """A module that several distributions own; ``winner``: the one whose file is there, "" if it is
-    none of theirs.
-    """
-
-    path: str
-    owners: tuple[str, ...]
-    winner: str
-
-
-@dataclass(frozen=True)
 class Promised:
     """A package with another version than promised; ``installed`` is "" if it is missing."""
 
@@ -259,7 +248,6 @@ class Probe:
     cuda: CudaFacts = CudaFacts()
     gpus: tuple[GpuFacts, ...] = ()
     claimed: tuple[Claim, ...] = ()
-    shared: tuple[SharedModule, ...] = ()
     errors: tuple[PartError, ...] = ()
 
     def cells(self, package: str) -> tuple[Imported, ...]:

@@ -68,7 +68,7 @@ class Judgement:
 
     @property
     def warnings(self) -> list[str]:
-        """The caveats that `up` and `doctor` repeat: what hangs on cubins, what is compiled, and a
+        """The caveats that `up` repeats: what hangs on cubins, what is compiled, and a
         variable that the release does not know.
         """
         return [one for one in self.caveats if REPEATED.search(one) or UNKNOWN_VARIABLE.match(one)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 import tarfile
@@ -57,16 +56,6 @@ def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:
     found = {one["check"]: one for one in findings(project, "", *asked)}
     assert found["import.truth"]["title"].startswith(f"flashinfer is {SITE}/__init__.py (imported in ")
     assert found["deep.kernel"]["severity"] == "info" and "finds no GPU" in found["deep.kernel"]["seen"]
-
-
-def test_deep_reports_the_prediction(box: Project) -> None:
-    """Here there is no vLLM to ask; what real ones answer stands in tests/process/test_predict.py."""
-    serve = ("--set", "services.serve={command: [vllm, serve, tiny]}")
-    (found,) = findings(box, "deep.predict", "--deep", *serve, "--set", "gpu=auto")
-    assert found["evidence"]["case"] == "not-asked" and "No module named 'vllm'" in found["seen"]
-    given = shlex.join([*serve, "--set", "gpu=auto"])
-    assert found["remedy"]["text"] == f"envgen predict -p dev {given} serve"
-    assert findings(box, "deep.predict", "--deep", *serve) == []  # gpu: none
 
 
 def members(path: Path) -> dict[str, bytes]:

@@ -24,7 +24,7 @@ from envgen.text import wants_colour
 @service_argument
 @reporting
 @flag("--run, may_start", "If no service is running, check in a temporary container.")
-@flag("--deep", "Also import the packages, and run a kernel (takes minutes).")
+@flag("--deep", "Also compile and run a kernel of FlashInfer (takes minutes).")
 @option(
     "--bundle",
     "FILE",

@@ -34,7 +34,6 @@ CHECKS: tuple[Check, ...] = (
     versions.locked,
     versions.driver,
     packages.claimed,
-    packages.shared,
     packages.binaries,
     packages.flashinfer_data,
     packages.prebuilt,

@@ -223,32 +223,6 @@ def claimed(context: Context, probe: Probe) -> Finding | None:
     return ok(f"patches in the imported code: {shown}") if names else None
 
 
-@check("packages.shared", Section.INSIDE, needs="probe")
-def shared(context: Context, probe: Probe) -> Findings:
-    """A module that several packages bring is of the one in `pip.prefer`."""
-    preferred = {canonicalize_name(name) for name in context.profile.pip.prefer}
-    reported = set[tuple[str, ...]]()
-    for module in probe.shared:
-        wanted = next((name for name in module.owners if name in preferred), "")
-        if module.owners in reported or module.winner == wanted != "":
-            continue
-        reported.add(module.owners)
-        title = f"{' and '.join(module.owners)} bring the same module"
-        evidence = f"{module.path} is of {module.winner or 'neither'}"
-        if wanted:
-            yield error(
-                title, evidence, f"of {wanted} (pip.prefer)", remedies.build(context), case="other"
-            )
-        else:
-            cure = remedies.line(f"pip: {{prefer: [{module.winner or module.owners[0]}]}}")
-            yield warning(
-                title, evidence, "one package, or a choice between them", cure, case="undecided"
-            )
-    if not reported:
-        yield ok("each module is of the package that should bring it")
-    return None
-
-
 @check("packages.binaries", Section.INSIDE, needs="probe")
 def binaries(_context: Context, probe: Probe) -> Findings:
     """The compiled modules of a checkout with `binaries` are a wheel's: its sources of them are

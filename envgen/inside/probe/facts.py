@@ -25,7 +25,6 @@ from envgen.inside.probe.origins import (
     claimed_patches,
     metadata_folders,
     origins,
-    shared_modules,
     starters,
 )
 
@@ -336,7 +335,6 @@ FACTS = (
     ("origins", origins),
     ("starters", starters),
     ("binaries", binaries),
-    ("shared", shared_modules),
     ("variables", variables),
     ("folders", folders),
     ("locked", locked_versions),

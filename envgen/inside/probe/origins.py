@@ -7,20 +7,15 @@ RECORD.
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import os
-import re
 import sys
 from typing import Any, Iterator
 
 from envgen.inside.common import PATCHES, Doc, listing, normal, read_bytes, read_text, sha256_of
 from envgen.inside.probe.imports import entries
 
-# What packages of whole source trees leave beside them: nothing imports it at run time.
-LEFTOVER = re.compile(r"(build_backend|setup|conftest)\.py$|(tests?|docs|examples|benchmarks)/")
-SHARED_LIMIT = 50  # modules that are listed
 RECORD_LIMIT = 16 << 20  # bytes; vLLM's has 1 MB
 FILE_LIMIT = 4 << 20
 
@@ -46,34 +41,6 @@ def home_of(package: Doc) -> str:
     files = [place + end for place in places for end in ("/__init__.py", ".py")]
     # A module beside the folder of the same name is never imported.
     return next((file for file in files if os.path.isfile(file)), "")
-
-
-def shared_modules(_request: Doc, document: Doc) -> list[Doc]:
-    """Modules that several distributions own with different contents, and whose file is there ("":
-    nobody's).
-    """
-    owners: dict[str, dict[str, str]] = {}
-    for entry, folder, name, _ in metadata_folders(document):
-        record = read_text(f"{entry}/{folder}/RECORD", RECORD_LIMIT)
-        for row in csv.reader(record.splitlines()):
-            if len(row) != 3 or not row[0].endswith((".py", ".so")):
-                continue
-            file, digest, _ = row
-            if digest and not LEFTOVER.match(file):
-                hashes = owners.setdefault(os.path.join(entry, file), {})
-                hashes.setdefault(name, digest[len("sha256=") :])
-    shared: list[Doc] = []
-    for path, hashes in sorted(owners.items()):
-        is_shared = len(set(hashes.values())) > 1 and os.path.isfile(path)
-        if not is_shared or len(shared) >= SHARED_LIMIT:
-            continue
-        digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode()
-        winner = ""
-        for name, recorded in hashes.items():
-            if recorded.rstrip("=") == digest.rstrip("="):
-                winner = winner or name
-        shared.append({"path": path, "owners": sorted(hashes), "winner": winner})
-    return shared
 
 
 def recorded(package: Doc, document: Doc) -> list[Doc]:

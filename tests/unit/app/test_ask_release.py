@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from envgen.app.predict import ask_release, choose_service, examine, vllm_words
+from envgen.app.predict import ask_release, choose_service, vllm_words
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
-from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.values import ExecResult, Image
 from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
@@ -115,7 +114,6 @@ def test_a_variable_that_the_release_does_not_know_is_told_in_its_own_words(tmp_
     answer, text = recorded("0.32.0-flashinfer"), "Unknown vLLM environment variable detected: VLLM_OLD"
     answer["lines"].append({"step": "configuration", "level": "WARNING", "logger": "vllm.envs", "text": text})
     assert text in ask(tmp_path, Recorded(answer))
-    assert f"serve: {text}" in [one.title for one in reported(tmp_path, Recorded(answer))]
 
 
 def test_a_gpu_that_the_engine_has_is_asked(tmp_path: Path) -> None:
@@ -242,42 +240,3 @@ def test_the_one_service_that_starts_vllm_needs_no_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="service dev starts no `vllm serve`") as caught:
         choose_service(found, "dev")
     assert "envgen predict serve --profile prod" in str(caught.value)
-
-
-def reported(tmp_path: Path, engine: Recorded, service: str = "dev", text: str = TEXT) -> list[Finding]:
-    """What `doctor --deep` says; asked about `dev` it asks every server of the profile."""
-    of = profile(tmp_path, text)
-    found = examine(Deployment(of, tmp_path).with_cached(engine=engine), Context(of, service))
-    assert all(one.check == "deep.predict" for one in found)
-    return found
-
-
-def test_doctor_reports_a_refusal_with_its_reasons(tmp_path: Path) -> None:
-    text = TEXT.replace("        ports:", "        args: {attention-config: {backend: FLASHINFER}}\n        ports:")
-    (found,) = reported(tmp_path, Recorded(recorded("0.14.0-flashinfer")), text=text)
-    assert (found.severity, found.case) == (Severity.ERROR, "refused")
-    assert found.evidence["reasons"] == ["sink setting not supported"]
-    assert found.remedy is not None and found.remedy.text == "envgen predict -p prod serve"
-
-
-def test_doctor_reports_the_choice_and_what_ready_would_wait_for_in_vain(tmp_path: Path) -> None:
-    found, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")))
-    assert (found.severity, found.case) == (Severity.ERROR, "contradicts")
-    assert found.seen == "Using 'MARLIN' Mxfp4 MoE backend." and found.expected == "expect: Using Marlin backend"
-    line = "services: {serve: {ready: {expect: {moe: 'Using ''MARLIN'' Mxfp4 MoE backend'}}}}"
-    assert found.remedy is not None and found.remedy.text == line
-    text = TEXT.replace("Using Marlin", "Using 'MARLIN' Mxfp4 MoE")
-    fits, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")), text=text)
-    assert fits.severity is Severity.OK
-    on = "NVIDIA GB10 (assumed: cuda.arch_list)"
-    assert fits.title == f"serve: on {on} vLLM would use attention TRITON_ATTN, moe MARLIN"
-
-
-def test_doctor_says_what_hangs_on_cubins_and_what_could_not_be_asked(tmp_path: Path) -> None:
-    text = TEXT.replace("Using Marlin backend", "Using 'MARLIN' Mxfp4 MoE backend")
-    fits, cubins = reported(tmp_path, Recorded(recorded("0.32.0-flashinfer")), text=text)
-    assert fits.severity is Severity.OK and "attention FLASHINFER" in fits.title
-    assert cubins.severity is Severity.INFO and "NVIDIA's artifactory" in cubins.title
-    (late,) = reported(tmp_path, Recorded(None, 137), "serve")
-    assert (late.severity, late.case) == (Severity.WARNING, "not-asked") and "killed" in late.seen
-    assert reported(tmp_path, Recorded(None), text=TEXT.replace("    mode:", "    gpu: none\n    mode:")) == []

@@ -79,12 +79,6 @@ def with_data(there: bool = False, **facts: Any) -> dict[str, Any]:
     return document
 
 
-def with_two(winner: str) -> dict[str, Any]:
-    """FlashInfer's wheel has a module that b12x brings, too."""
-    module = {"path": "/usr/lib/python3/dist-packages/b12x/__init__.py", "owners": ["b12x", "flashinfer-python"]}
-    return altered("hook", shared=[{**module, "winner": winner}])
-
-
 def with_tool(**facts: Any) -> dict[str, Any]:
     return altered(cuda={"tools": [{"name": "nvcc", "path": "/cuda/bin/nvcc", "archs": ["sm_121"], **facts}]})
 
@@ -118,7 +112,7 @@ SPARK = Box(
 )
 KHO = replace(SPARK, kernel="7.0.0-1019-nvidia", memory={**SPARK.memory, "CmaFree": 10171187200})
 UNIFIED = ("gpu=required", "cuda.arch_list=12.1a", "services.dev.args.gpu-memory-utilization=0.90")
-OWN, PREFER = ("compose=over.yaml",), ("pip.prefer=[b12x]",)
+OWN = ("compose=over.yaml",)
 OLD = {"package": "flashinfer", "folder": "/opt/old/flashinfer", "file": "/opt/old/flashinfer/a.so"}
 STALE = (Problem("the image x is not built", hint="envgen build -p dev"),)
 EDITED = {"package": "flashinfer", "folder": f"{PP}/flashinfer", "file": "page.py", "changed": 1034.0}
@@ -160,8 +154,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("import.scripts", "needed"): given("prod-wheel", profile="prod"),
     ("import.scripts", "not-installed"): given(H100),
     ("import.metadata", "none-baked-in"): given("mixed", profile="prod"),
-    ("packages.shared", "other"): given(with_two("flashinfer-python"), sets=PREFER),
-    ("packages.shared", "undecided"): given(with_two("b12x")),
     ("packages.binaries", "csrc"): given(with_binaries("differs")),
     ("patches.claimed", "missing"): given(
         altered(claimed=[{"patch": "fi/0001-a", "package": "flashinfer", "path": HOME, "state": "changed"}])
@@ -184,7 +176,7 @@ def right(make: Make) -> Context:
     claim = {"patch": "fi/0001-a", "package": "flashinfer", "path": HOME, "state": "there"}
     document = {
         **recording("hook-pythonpath"), "gpus": with_gpu()["gpus"],
-        "shared": [], "binaries": with_binaries("same")["binaries"],
+        "binaries": with_binaries("same")["binaries"],
         "folders": [*with_folder()["folders"], *with_folder(CACHE)["folders"]], "claimed": [claim],
         "locked": {"count": 2}, "protected": {"count": 1},
         "cuda": {**with_tool()["cuda"], "toolkit": {"version": "13.0.2"}},
@@ -209,7 +201,6 @@ def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
 
 SILENT: list[tuple[str, Callable[[Make], Context]]] = [
     ("host.kernel", given(box=replace(KHO, options=("quiet", "kho=off")))),
-    ("packages.shared", given(with_two("b12x"), sets=PREFER)),
     ("cuda.driver", given(with_driver("580.95.05", "13.1.0", "/usr/local/cuda/compat/lib:/usr/lib"))),
     ("gpu.arch", given(H100, sets=("cuda.arch_list=9.0a",))),
     ("host.gpu", lambda make: replace(made := make(sets=("gpu=cdi",)), engine=made.engine and replace(
