@@ -25,7 +25,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -240,13 +240,11 @@ class Circumstances:
     facts: Mapping[str, str] = field(default_factory=dict)
     tags: frozenset[str] = frozenset()
 
-    def beside(self, package: str) -> Circumstances:
-        """The same with the package that raised the first exception ("": unknown), for rules that
-        find no other.
-        """
-        return replace(self, facts={"package": package, **self.facts}) if package else self
 
-
+# An exception of code that calls other code; what went wrong is most often the same in each phase.
+_OF_CODE = re.compile(
+    r"(?:Attribute|Type|Import|ModuleNotFound|Name|Index|Key|NotImplemented)Error\b"
+)
 _OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
 # A line of a build: BuildKit numbers its steps.
@@ -268,9 +266,7 @@ class _Text:
 
     def __init__(self, lines: Iterable[str], outlived: Collection[int]) -> None:
         self.lines = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
-        self.of_build = (
-            _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:])) is not None
-        )
+        self.of_build = _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:]))
         self._outlived = outlived
         self._numbers = defaultdict[str, list[int]](list)
         self._known = dict[int, _ReadLine]()
@@ -291,12 +287,12 @@ class _Text:
                 self._known[number] = known
 
     def phase(self, number: int) -> LogPhase:
-        """The phase whose sign stands last up to the line with this index; one without a name if
-        there is none.
+        """The phase whose sign stands last up to the line with this index; else the first,
+        which has no name.
         """
         last = -1
-        found = LogPhase("", ())
-        for phase in phases():
+        found, *known = phases()
+        for phase in known:
             for sign in phase.signs:
                 numbers = self._numbers[sign]
                 index = bisect_right(numbers, number)
@@ -423,9 +419,9 @@ def classify(
             phase = log.phase(line - before - 1).phase
             shown.append(_explanation(rule, evidence, line, facts, failure, phase))
     raised, text = first or (0, "")
-    if text and not any(explanation.failure for explanation in shown):
+    if text and raised not in taken and not any(one.failure for one in shown):
         during = log.phase(raised - before - 1)
-        if during.cause:
+        if during.cause and (during.phase or _OF_CODE.match(text)):
             shown.append(_of_phase(during, raised, text))
     return tuple(sorted(shown, key=lambda one: (not one.failure, one.line != raised, one.rank)))
 
@@ -477,26 +473,18 @@ _OF_MEMORY = {
 
 
 def likeliest(
-    matched: Iterable[Explanation], known: Circumstances, *, kind: str | None = None
+    matched: Iterable[Explanation], known: Circumstances, *, kind: str
 ) -> Explanation | None:
-    """The cause: what a rule that ``matched`` says, or what the exit code or Docker proves; None if
-    nothing does.
+    """The cause: what the first rule of a failure that ``matched`` says, or what the exit code or
+    Docker proves; None if nothing does.
     """
-    by_rule = {failure.rule: failure for failure in matched if failure.failure}
-    for rule in rules_for(kind):
-        if rule.request:
-            continue
-        # Whatever else the log says: it was killed for its memory.
-        if (
-            known.oom_killed
-            and rule.rule == OUT_OF_MEMORY[kind or "serve"]
-            and not by_rule.keys() & _OF_MEMORY
-        ):
-            return _explanation(
-                rule, "Docker reports that it was killed because memory ran out", 0, known.facts
-            )
-        if rule.rule in by_rule and (not known.oom_killed or rule.rule in _OF_MEMORY):
-            return by_rule[rule.rule]
-        if known.exit_code in rule.codes and not known.oom_killed:
-            return _explanation(rule, f"exit code {known.exit_code}", 0, known.facts)
-    return None
+    possible = {rule.rule: rule for rule in rules_for(kind) if not rule.request}
+    failures = [one for one in matched if one.failure and one.rule in possible]
+    proven = [rule for rule in possible.values() if known.exit_code in rule.codes]
+    evidence = f"exit code {known.exit_code}"
+    if known.oom_killed:  # whatever else the log says
+        failures = [one for one in failures if one.rule in _OF_MEMORY]
+        proven = [possible[OUT_OF_MEMORY[kind]]]
+        evidence = "Docker reports that it was killed because memory ran out"
+    failures += [_explanation(rule, evidence, 0, known.facts) for rule in proven]
+    return next(iter(failures), None)

@@ -85,9 +85,8 @@ def read_lines(
         if line:
             (of_starts if number in outlived else tracker).feed(line, before + number + 1)
     first = tracker.first
-    about = replace(
-        known.beside(first.package if first else ""), failed=known.failed or tracker.raised
-    )
+    package = {"package": first.package} if first and first.package else {}
+    about = replace(known, failed=known.failed or tracker.raised, facts={**package, **known.facts})
     raised = (first.line, first.text) if first and "Error" in first.text else None
     matched = classify(
         lines, kind=kind, known=about, before=before, outlived=outlived, first=raised

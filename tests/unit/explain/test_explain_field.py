@@ -32,7 +32,6 @@ def test_a_public_failure_has_the_cause_and_the_fix_of_its_thread(entry: dict[st
     assert len(lines) == len(explanations), "one line is explained twice"
 
 
-# Lines that merely look like one of these rules.
 @pytest.mark.parametrize(
     ("line", "not_this"),
     [
@@ -50,8 +49,7 @@ def test_a_line_of_something_else(line: str, not_this: str) -> None:
     assert not_this not in {one.rule for one in classify([line])}
 
 
-@pytest.mark.parametrize("line", ["Bus error", "Bus error (core dumped)", "bash: line 1:  77 Bus error",
-                                  "python3: received signal SIGBUS"])  # fmt: skip
+@pytest.mark.parametrize("line", ["Bus error (core dumped)", "bash: line 1:  77 Bus error", "received signal SIGBUS"])
 def test_a_bus_error_of_a_program(line: str) -> None:
     assert [one.rule for one in classify([line])] == ["shared_memory"]
 

@@ -46,8 +46,10 @@ def test_a_rule_explains_its_own_log(rule: Rule) -> None:
 
 
 def test_failures_come_before_notices_and_that_of_the_first_exception_before_others() -> None:
-    found = read_lines(["NCCL INFO Channel 0 : 1 via NET/Socket/0", "ray: not found", "OSError: Stale file handle"])
+    lines = ["NCCL INFO Channel 0 : 1 via NET/Socket/0", "ray: not found", "OSError: Stale file handle"]
+    found = read_lines(lines, Circumstances(failed=True))
     assert [one.rule for one in found.explanations] == ["file_system", "no_ray", "nccl_sockets"]
+    assert found.cause == found.explanations[0]
 
 
 @pytest.mark.parametrize("line", ["    raise {}", "(EngineCore pid=1)     raise {} from None", "#12 [4/9] RUN {}"])
@@ -142,7 +144,8 @@ def test_an_exception_that_no_rule_knows_is_told_by_its_phase(frame: str) -> Non
     (found,) = read_lines(lines).explanations
     assert (found.rule, found.line, found.general) == ("unknown", 3, True) and "no such flux" in found.cause
     assert "not certain" in found.cure and "speculative-config" in found.cure
-    assert not read_lines(["RuntimeError: no such flux"]).explanations
+    (bug,) = read_lines(["TypeError: no such flux"]).explanations
+    assert not read_lines(["RuntimeError: no such flux"]).explanations and not bug.phase and "not certain" in bug.cure
 
 
 def test_each_phase_of_a_rule_is_one() -> None:
