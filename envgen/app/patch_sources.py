@@ -16,13 +16,12 @@ import yaml
 from envgen import files
 from envgen.app.session import Session
 from envgen.deployment import Deployment
-from envgen.errors import EnvgenError, Place, Problem, ProjectError, UsageError
+from envgen.errors import UsageError
 from envgen.patches.series import in_range
 from envgen.patches.source import PatchedSource, mounted_at
 from envgen.profile.model import Profile, Project
 from envgen.profile.tree import file_text
-from envgen.render.locking import built_version, left_out, lock_of, series_of
-from envgen.text import progress
+from envgen.render.locking import built_version, lock_of
 
 
 def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSource]:
@@ -241,42 +240,3 @@ def compiled_by(project: Project, name: str) -> str:
         if names
         else f"no profile compiles {name} (docs/coming-from.md)"
     )
-
-
-def tell(project: Project, profiles: Sequence[Profile]) -> None:
-    """Print which patches are left out. ProjectError for patches of files that a wheel lacks, where
-    it can be read.
-    """
-    problems = []
-    for profile in profiles:
-        lock = lock_of(profile, project.root)
-        series = series_of(profile, project.root)
-        for line in left_out(profile, lock, series):
-            progress(f"note: {line}")
-        for name, listed in series.items():
-            source = profile.sources[name]
-            version = built_version(profile.sources[name], lock)
-            patches = [
-                p
-                for p in listed.for_version(version).patches
-                if not p.is_python_only(source.package)
-            ]
-            if source.origin.wheel is None or not patches:
-                continue
-            try:
-                pins = lock.pins(source.distribution) if lock else ()
-                target = PatchedSource(
-                    name, profile, source, project.root, locked=version, pins=pins
-                )
-                wheel = target.wheel()
-            except EnvgenError as error:
-                progress(
-                    f"note: {listed.folder}: not compared with the wheel; the build does: {error}"
-                )
-                continue
-            for patch in patches:
-                if lost := wheel.lacking(patch):
-                    message = f"changes {', '.join(lost)}, which the wheel of {name} {version} does not carry"
-                    problems.append(Problem(message, Place(patch.path), compiled_by(project, name)))
-    if problems:
-        raise ProjectError(problems)

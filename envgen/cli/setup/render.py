@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from envgen.app.patch_sources import tell
 from envgen.app.session import Session
 from envgen.cli.common import answer, flag, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
 from envgen.profile.load import FILE_NAME, require_alone
 from envgen.render import outputs
+from envgen.render.locking import left_out, lock_of, series_of
 from envgen.text import counted, progress
 
 _FOREIGN = "not written by `envgen render`"
@@ -43,9 +43,10 @@ def command(session: Session, check: bool) -> int:
     chosen = session.profile(local=False) if session.profile_name else None
     root = project.root
     warn_of_unused(session, local=False)
-    tell(project, [chosen] if chosen else list(project.profiles.values()))
     for profile in [chosen] if chosen else project.profiles.values():
         own_file(profile, root)
+        for line in left_out(profile, lock_of(profile, root), series_of(profile, root)):
+            progress(f"note: {line}")
     require_alone(project)
     files = outputs.render_project(project, only=chosen.name if chosen else None)
     foreign = outputs.foreign(root, files)
