@@ -88,15 +88,14 @@ def _kernel(answer: Any, context: Context) -> Finding:
                 envgen(context, "logs", context.service),
                 case="no-gpu",
             )
-        return info(title, evidence, **answer)
+        return info(title, evidence)
     title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"
     if answer["right"]:
-        return ok(f"{title}, with torch's result", **answer)
+        return ok(f"{title}, with torch's result")
     return error(
         f"{title}, with a wrong result",
         f"off by {answer['worst']}",
         "torch's result",
         envgen(context, "cache", "list"),
         case="wrong-result",
-        **answer,
     )

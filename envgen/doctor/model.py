@@ -87,8 +87,8 @@ class Finding:
         return str(self.evidence.get("case", ""))
 
 
-def ok(title: str, **evidence: Any) -> Finding:
-    return Finding(Severity.OK, title, evidence=evidence)
+def ok(title: str) -> Finding:
+    return Finding(Severity.OK, title)
 
 
 def info(title: str, seen: str = "", **evidence: Any) -> Finding:

@@ -53,7 +53,7 @@ def finding(
         "",
         expected,
         Remedy(fix, is_line) if fix else None,
-        {"case": case, "nodes": list(who)},
+        {"case": case},
         "nodes.fit",
         Section.NODES,
     )

@@ -67,13 +67,11 @@ def clocks(_context: Context, box: Box) -> Findings:
         ):
             cure = Remedy("sudo poweroff   # then pull the power plug for five minutes")
             title = f"GPU {number} is stuck at a low clock under load"
-            yield error(
-                title, state, "its clock rises with the load", cure, case="latched", gpu=number
-            )
+            yield error(title, state, "its clock rises with the load", cure, case="latched")
         elif any(one != "power cap" for one in gpu.limits):
             cure = Remedy(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {number}")
             title = f"GPU {number} is slowed down: {', '.join(gpu.limits)}"
-            yield warning(title, state, "no limit is active", cure, case="throttled", gpu=number)
+            yield warning(title, state, "no limit is active", cure, case="throttled")
     if not box.gpus:
         return None
     return ok("; ".join(_state(gpu) for gpu in box.gpus))

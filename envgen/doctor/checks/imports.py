@@ -293,11 +293,6 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
                 right,
                 cure(wrong, name, source, context, probe),
                 case=wrong.case.name.lower().replace("_", "-"),
-                source=name,
-                target=wrong.target,
-                entry=wrong.entry,
-                finder=wrong.finder,
-                ways=[[cell.how, cell.folder] for cell in wrong.cells],
             )
         )
     if findings or not everything:
@@ -311,9 +306,8 @@ def tried(
     """Whether the right file can be imported, too. OK only if an import has succeeded."""
     package = source.package
     tried = context.tried.get(package, Tried(untried="no container of the service runs"))
-    facts = {"source": name, "origin": file}
     if tried.untried:
-        return info(f"{package} is {file}, and was not imported", tried.untried, **facts)
+        return info(f"{package} is {file}, and was not imported", tried.untried)
     if tried.problem:
         what = f"{package}: `import {package}` fails"
         cause = f"{tried.problem}; {file} is found"
@@ -323,7 +317,6 @@ def tried(
             "an import that succeeds",
             _import_cure(name, source, file, tried, context),
             case="fails",
-            **facts,
         )
     names = NAMES.get(package, ())
     # One name may go with a release: nothing is said as long as the package has another.
@@ -331,19 +324,17 @@ def tried(
         what = f"{package}: the imported file is not what was released"
         evidence = f"{file}, without {' and '.join(names)}"
         repair = restored(name, source, file, context)
-        return error(
-            what, evidence, "the names that every release has", repair, case="incomplete", **facts
-        )
+        return error(what, evidence, "the names that every release has", repair, case="incomplete")
     if file and tried.file != file:
         again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")
         what = f"{package}: `import {package}` gives another file"
         gives = tried.file or "an empty namespace"
-        return error(what, gives, file, again, case="gives-another", **facts)
+        return error(what, gives, file, again, case="gives-another")
     cells = [cell for cell in cells if cell.kind != "no-folder"]
     folders = len({cell.folder for cell in cells})
     ways = len({cell.how for cell in cells})
     each = f"found by {counted(ways, 'way')} of starting Python in {counted(folders, 'folder')}"
-    return ok(f"{package} is {file} (imported in {tried.seconds:.1f} s; {each})", **facts)
+    return ok(f"{package} is {file} (imported in {tried.seconds:.1f} s; {each})")
 
 
 def _import_cure(name: str, source: Source, file: str, tried: Tried, context: Context) -> Remedy:

@@ -31,7 +31,7 @@ def probe_ran(context: Context) -> Findings:
         title = f"a part of the probe failed: {failed.part}"
         yield warning(title, failed.error, "facts", cure, case="part")
     version = probe.python.version.partition(" ")[0]
-    return ok(f"Python {version}, {probe.python.executable}", finders=list(probe.python.meta_path))
+    return ok(f"Python {version}, {probe.python.executable}")
 
 
 # --- mounts and files
@@ -72,9 +72,7 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
                 case="owner",
             )
         else:
-            yield ok(
-                f"{name} is mounted at {folder.path}", owner=folder.uid, read_only=folder.read_only
-            )
+            yield ok(f"{name} is mounted at {folder.path}")
     return None
 
 
@@ -136,16 +134,14 @@ def caches(context: Context, probe: Probe) -> Findings:
             continue
         if not folder.exists or not folder.mounted:
             title = f"the {name} cache isn't mounted and is lost with the container"
-            yield warning(
-                title, folder.path, "a mount", remedies.up(context), case="not-mounted", cache=name
-            )
+            yield warning(title, folder.path, "a mount", remedies.up(context), case="not-mounted")
         elif name == HUGGINGFACE.name and context.profile.only_reads_weights:
             continue
         elif folder.read_only or not folder.writable:
             evidence = _owner(folder) + (", mounted read-only" if folder.read_only else "")
             title = f"the {name} cache is not writable"
             cure = _own(context, folder, str(cache.host or ""))
-            yield error(title, evidence, "a writable folder", cure, case="not-writable", cache=name)
+            yield error(title, evidence, "a writable folder", cure, case="not-writable")
     return (
         ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable")
         if named
@@ -176,14 +172,8 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
                 context, *(("cache list",) if guess else ("cache clear", "--stale"))
             )
         case = "guess" if guess else "stale"
-        yield warning(
-            title,
-            "; ".join(evidence),
-            "the files that are there now",
-            cure,
-            case=case,
-            modules=names,
-        )
+        seen = "; ".join(evidence)
+        yield warning(title, seen, "the files that are there now", cure, case=case)
     return (
         ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None
     )

@@ -61,7 +61,7 @@ def docker(context: Context) -> Finding | None:
         if engine.driver
         else []
     )
-    return ok(", ".join(words), endpoint=engine.endpoint)
+    return ok(", ".join(words))
 
 
 @check("host.gpu", Section.HOST, needs="engine")
@@ -186,11 +186,7 @@ def image(context: Context, stale: Sequence[Problem]) -> Findings:
             Remedy(f"`docker pull {base}`, or {context.profile.lock_command} --upgrade base"),
             case="base",
         )
-    return (
-        ok(f"{name} is up to date", id=image.id, created=str(image.created), size=image.size)
-        if image
-        else None
-    )
+    return ok(f"{name} is up to date") if image else None
 
 
 @check("patches.mounted", Section.HOST)
@@ -258,7 +254,7 @@ def _stands(container: Container, context: Context) -> Iterator[Finding]:
         )
     elif container.state == "running":
         health = f", {container.health}" if container.health else ""
-        yield ok(f"{name} is running{health}", id=container.id, since=str(container.started_at))
+        yield ok(f"{name} is running{health}")
     elif end and end.asked and is_mine:
         wanted = "running, or a temporary container (envgen doctor --run)"
         cure = remedies.up(context)

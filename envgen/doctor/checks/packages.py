@@ -95,21 +95,19 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
     if mounted and first.editable and folder and folder != str(source.mount):
         title = f"{source.distribution} was installed from another folder"
         evidence = f"editable, from {folder}"
-        return error(
-            title, evidence, str(source.mount), cure, case="other-folder", metadata=first.metadata
-        )
+        return error(title, evidence, str(source.mount), cure, case="other-folder")
     if mounted and not (first.editable or below(first.location, str(source.mount))):
         # Without PYTHONPATH its code would be imported, too.
         title = f"{source.distribution} {first.version} is installed as a wheel, beside the mounted checkout"
         evidence = first.metadata
         wanted = f"an editable installation of {source.mount}"
         if context.is_temporary:  # without the service's first step, which installs the checkout
-            return info(title, evidence, version=first.version)
-        return error(title, evidence, wanted, cure, case="second", version=first.version)
+            return info(title, evidence)
+        return error(title, evidence, wanted, cure, case="second")
     if (pin := source.origin.wheel) and not _is(pin, first):
         title = f"{first.name} {first.version} is installed, not {pin}"
         return error(title, first.metadata, str(pin), remedies.anew(context), case="other-version")
-    return ok(f"{source.distribution} {first.version} is installed", version=first.version)
+    return ok(f"{source.distribution} {first.version} is installed")
 
 
 def _is(pin: Pin, distribution: Distribution) -> bool:
@@ -143,26 +141,19 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
             if not link.there
         ]
         cure = remedies.install(context, name, source, force=True)
-        facts = {"root": root.root, "version": root.version}
         if lacks:
             title = "flashinfer: sources for its JIT are missing, so nothing can be compiled"
-            yield error(
-                title,
-                ", ".join(lacks),
-                "csrc, include, cutlass and spdlog",
-                cure,
-                case="missing",
-                **facts,
-            )
+            wanted = "csrc, include, cutlass and spdlog"
+            yield error(title, ", ".join(lacks), wanted, cure, case="missing")
         elif root.version in (None, UNKNOWN):
             evidence = f"{root.root}/_build_meta.py " + (
                 "is missing" if root.version is None else "says so"
             )
             title = f"flashinfer reports {UNKNOWN} as its version"
             wanted = "its version, which names the cache folder"
-            yield warning(title, evidence, wanted, cure, case="unknown-version", **facts)
+            yield warning(title, evidence, wanted, cure, case="unknown-version")
         else:
-            yield ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
+            yield ok(f"flashinfer {root.version} has what its JIT compiles from")
     return None
 
 

@@ -130,9 +130,7 @@ def _foreign(name: str, source: Source, running: Running, context: Context) -> I
             cure(first, name, source, running, context),
             case="other",
             service=running.service,
-            source=name,
             origin=origin,
-            processes=sorted(pids),
         )
 
 
@@ -145,11 +143,10 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
     for process in sorted(running.processes, key=lambda one: one.started):
         file = right(source, running, process)
         libraries = [one for one in process.mapped if one.package == source.package]
-        facts = {"service": running.service, "processes": [process.pid]}
         if gone := next((one for one in libraries if one.gone), None):
             evidence = f"{_who([process])} has {gone.file} loaded, which was replaced since"
             return warning(
-                title, evidence, file or gone.folder, remedies.restart(there), case="older", **facts
+                title, evidence, file or gone.folder, remedies.restart(there), case="older"
             )
         if written := next((one for one in libraries if one.changed > process.started), None):
             evidence = f"{_who([process])} has {written.file} loaded, which was written to since"
@@ -159,7 +156,6 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
                 "the library that is there now",
                 remedies.restart(there),
                 case="older",
-                **facts,
             )
         if not libraries and source.package not in process.named:
             continue  # nothing shows that it has imported the package
@@ -178,7 +174,6 @@ def _older(source: Source, running: Running, context: Context) -> Finding | None
                     "the code that is there now",
                     remedies.restart(there),
                     case="older",
-                    **facts,
                 )
     return None
 
@@ -212,5 +207,5 @@ def import_running(context: Context) -> Findings:
             programs = counted(
                 len(asked), "running Python program has", "running Python programs have"
             )
-            yield ok(f"{name}: {programs} what a new one would import ({sources})", service=name)
+            yield ok(f"{name}: {programs} what a new one would import ({sources})")
     return None

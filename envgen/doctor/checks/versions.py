@@ -96,7 +96,7 @@ def compilers(context: Context, probe: Probe) -> Findings:
         if tool.error:
             evidence = f"{tool.path} {tool.error}"
             title = f"{tool.name} can't be used"
-            yield error(title, evidence, "a working compiler", cure, case="broken", tool=tool.path)
+            yield error(title, evidence, "a working compiler", cure, case="broken")
             continue
         wanted = wanted_of(tool, context, split)
         lacks = sorted(wanted - {*tool.archs})
@@ -104,9 +104,7 @@ def compilers(context: Context, probe: Probe) -> Findings:
             by_age = sorted(tool.archs, key=lambda arch: (len(arch.rstrip("af")), arch))
             title = f"{tool.name} doesn't know {', '.join(lacks)}"
             evidence = f"{tool.path}; its newest: {', '.join(by_age[-3:])}"
-            yield error(
-                title, evidence, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path
-            )
+            yield error(title, evidence, ", ".join(sorted(wanted)), cure, case="arch")
     if not tools or not context.profile.cuda.arch_list.archs:
         return None
     names = ", ".join(tool.name for tool in tools)
@@ -179,7 +177,7 @@ def driver(_context: Context, probe: Probe) -> Finding | None:
     if int(there[1]) >= wanted:
         return ok(f"driver {there[0]} is new enough for CUDA {release}")
     if compat:
-        return ok(f"driver {there[0]} with CUDA {release}'s compatibility library", path=compat[0])
+        return ok(f"driver {there[0]} with CUDA {release}'s compatibility library")
     cure = Remedy("sudo apt-get install --only-upgrade 'nvidia-driver-*'")
     title = f"the driver is older than CUDA {release}"
     return warning(title, f"driver {there[0]}", f"{wanted} or newer", cure, case="old")
