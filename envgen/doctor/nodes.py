@@ -111,10 +111,6 @@ class NodeFacts:
         """Its network interface; empty where there is none."""
         return dict(self.facts["interfaces"].get(self.machine.interface) or {})
 
-    def checkout(self, name: str) -> str:
-        """A digest of its content; "" without one."""
-        return str(self.facts["checkouts"][name])
-
     def rail(self, place: int) -> str:
         """The networks of its RDMA device at this place."""
         port = self.facts["rdma"].get(self.machine.rdma[place]) or {"gids": ()}
@@ -347,16 +343,6 @@ def _compared(nodes: Sequence[NodeFacts], who: tuple[str, ...], service: Service
                     f"the network of RDMA device {place + 1}",
                     partial(NodeFacts.rail, place=place),
                     hint,
-                )
-            )
-    for name in nodes[0].facts["checkouts"]:
-        if all(node.checkout(name) for node in nodes):
-            findings.append(
-                same(
-                    f"the checkout {name}",
-                    partial(NodeFacts.checkout, name=name),
-                    COPY,
-                    shown=False,
                 )
             )
     if all(node.facts.get("model") for node in nodes):

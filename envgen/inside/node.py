@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import resource
 import shutil
 import socket
 import struct
-import subprocess
 from typing import Any, Iterator
 
 from envgen.inside.common import Doc, driver_of, listing, number_in, read_text
@@ -22,16 +20,11 @@ SIOCGIFADDR = 0x8915
 SIOCGIFNETMASK = 0x891B
 MIB = 1 << 20
 MOST_FILES = 2000
-PATIENCE = 300.0  # seconds for git
-# Files that git ignores and the checkout needs: compiled modules, and Python that its build writes.
-BUILT = ("*.so", "*.py")
-LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen"}
 
 
 def answer(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, which of ``ports`` are taken.
-
-    Also the content of the model and of ``checkouts``.
+    """Interfaces, RDMA ports, GPUs, kernel, memory, disk, which of ``ports`` are taken, and the
+    content of the model.
     """
     return {
         "interfaces": {name: interface(name) for name in listing(NET)},
@@ -45,7 +38,6 @@ def answer(request: Doc) -> Doc:
         "taken": [port for port in request["ports"] if is_taken(port)],
         "disk_free": shutil.disk_usage("/").free,
         "model": manifest(request["model"]) if request.get("model") else None,
-        "checkouts": {name: checkout(folder) for name, folder in request["checkouts"].items()},
     }
 
 
@@ -125,58 +117,6 @@ def manifest(model: Doc) -> Doc:
         except OSError as error:
             samples[name] = [-1, error.strerror]
     return {"folder": folder, "files": samples}
-
-
-def checkout(folder: str) -> str:
-    """One digest of a checkout's content, with samples of large files; "" without a checkout."""
-    own = sorted(of_checkout(folder)) if os.path.isdir(folder) else []
-    described = [[path, described_as(f"{folder}/{path}")] for path in own]
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest() if described else ""
-
-
-def of_checkout(folder: str) -> set[str]:
-    """Tracked and untracked files, without ignored ones, except those that a build has written."""
-    try:
-        listed = tracked(folder, "--cached", "--recurse-submodules") | tracked(
-            folder, "--others", "--exclude-standard"
-        )
-        built = tracked(folder, "--others", "--ignored", "--exclude-standard", "--", *BUILT)
-        return listed | {path for path in built if not LEFT_OUT & set(path.split("/"))}
-    except (OSError, subprocess.SubprocessError):  # no git, or not a checkout
-        return {
-            path for path, _ in files_of(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))
-        }
-
-
-def tracked(folder: str, *words: str) -> set[str]:
-    trust = {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "safe.directory",
-        "GIT_CONFIG_VALUE_0": "*",
-    }
-    done = subprocess.run(
-        ["git", "-C", folder, "ls-files", "-z", *words],
-        env=dict(os.environ, **trust),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=PATIENCE,
-    )
-    return {
-        os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")
-    }
-
-
-def described_as(path: str) -> list[Any]:
-    """A link with its target; or size, hash and mode; [] for a missing file."""
-    try:
-        return (
-            ["link", os.readlink(path)]
-            if os.path.islink(path)
-            else [*sample(path), os.stat(path).st_mode & 0o111]
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def snapshot(home: str, repo: str, revision: str) -> str:

@@ -1,8 +1,7 @@
-"""What the program for one machine of a cluster sees: RDMA devices, and a checkout."""
+"""What the program for one machine of a cluster sees of RDMA devices."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,17 +32,3 @@ def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.Mon
     assert node.rdma_port("rocep1s0f1") == found
     (port / "gid_attrs/ndevs/3").write_text("gone\n")
     assert node.rdma_port("rocep1s0f1")["gids"] == [[3, "127.0.1.2", "127.0.1.2"]]
-
-
-def test_a_checkout_is_compared_by_what_git_does_not_ignore(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    for folder in (one, two):
-        subprocess.run(["git", "init", "-q", str(folder)], check=True)
-        (folder / ".gitignore").write_text("*.log\n")
-        (folder / "a.py").write_text("1\n")
-        subprocess.run(["git", "-C", str(folder), "add", "."], check=True)
-    (two / "b.log").write_text("noise")
-    assert node.checkout(str(one)) == node.checkout(str(two)) != ""
-    (two / "c.py").write_text("2\n")  # not known to git yet
-    assert node.checkout(str(one)) != node.checkout(str(two))
-    assert node.checkout(str(tmp_path / "none")) == ""

@@ -95,9 +95,6 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
         request = {
             "ports": wanted if node.rank == 0 and not node.runs else [],
             "model": model_of(profile, service),
-            "checkouts": {
-                source: one.mount.path for source, one in profile.mounted_sources.items()
-            },
         }
         ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)
         try:

@@ -22,7 +22,7 @@ CARD = {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "200000"}
 IMAGE = Image("sha256:id", {}, "", 0, "arm64", (), {"PATH": "/bin"}, layers=("sha256:a",))
 FACTS: dict[str, Any] = {
     "interfaces": {"eth1": CARD}, "rdma": {}, "memory_free": 1 << 36, "memlock": -1, "disk_free": 1 << 40,
-    "driver": "580.95.05", "kernel": "6.17.0-1032-nvidia", "handover": 0, "gpus": 1, "taken": [], "checkouts": {},
+    "driver": "580.95.05", "kernel": "6.17.0-1032-nvidia", "handover": 0, "gpus": 1, "taken": [],
     "model": {"folder": "/m", "files": {"a": [1, "x"]}},
 }  # fmt: skip
 
@@ -128,9 +128,6 @@ BETWEEN: list[tuple[NodeFacts, NodeFacts, list[tuple[Severity, str]]]] = [
     (node(), node("two", 1, **card(mtu=1500)), [(ERROR, "the interface's MTU differs: one: 9000; two: 1500")]),
     (node(), node("two", 1, model={"files": {"a": [1, "y"]}}), [(ERROR, "the model differs in a")]),
     (node(), node("two", 1, model={"files": {"a": [1, "x"], "b": [0, ""]}}), [(ERROR, "the model differs in b")]),
-    # Only where both have one.
-    (node(checkouts={"vllm": "a", "mine": "b"}), node("two", 1, checkouts={"vllm": "x", "mine": ""}),
-     [(ERROR, "the checkout vllm differs")]),
     (node(), replace(node("two", 1), image=replace(IMAGE, layers=("sha256:b",))),
      [(ERROR, "the image differs")]),
     (node("one", 0, "a", "b", rdma=RAILS), node("two", 1, "a", "b", rdma=RAILS), []),
