@@ -39,7 +39,6 @@ GROUPS: Groups = {
         "build",
         {
             "build": "Build the image of a profile.",
-            "diff": "List the inputs of an image, or compare two.",
         },
     ),
     "Run": (

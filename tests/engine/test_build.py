@@ -71,7 +71,6 @@ def test_status_and_build_name_what_made_the_image_older(make_project: Callable[
     built = project.envgen("build")
     assert "envgentestolder:prod differs: cuda.arch_list: 12.1a → 12.1f; note.txt changed" in built.err
     assert project.envgen("build", "--json").json["up_to_date"] is True
-    assert "cuda.arch_list  12.1f\n" in project.envgen("diff", "envgentestolder:prod").out
 
 
 def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: Engine) -> None:

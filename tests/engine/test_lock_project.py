@@ -131,19 +131,11 @@ def test_two_builds_have_the_same_content(project: Project, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("built")
-def test_the_image_tells_its_inputs(project: Project) -> None:
-    document = project.envgen("diff", f"{NAME}:prod", "--json").json
-    assert document["inputs"]["linux/amd64 pip deps sniffio"] == "1.3.1"
-    assert project.envgen("diff", f"{NAME}:prod", "envgen.lock").err.strip() == "all inputs are the same"
-    lock = project.root / "envgen.lock"
-    (project.root / "old.lock").write_text(lock.read_text().replace("sniffio==1.3.1", "sniffio==1.3.0"))
-    assert (
-        docker("run", "--rm", "--network", "none", f"{NAME}:prod", "python3", "-c", "import six; print(six.MARK)")
-        == "1"
-    )
-    assert "was not built by envgen" in project.envgen("diff", BASE, code=1).err
-    done = project.envgen("diff", "old.lock", f"{NAME}:prod", code=1)
-    assert "linux/amd64 pip deps sniffio: 1.3.0 → 1.3.1" in done.out
+def test_the_image_tells_its_inputs() -> None:
+    inside = ("run", "--rm", "--network", "none", f"{NAME}:prod")
+    manifest = json.loads(docker(*inside, "cat", "/opt/envgen/manifest.json"))
+    assert manifest["inputs"]["linux/amd64 pip deps sniffio"] == "1.3.1"
+    assert docker(*inside, "python3", "-c", "import six; print(six.MARK)") == "1"
 
 
 @pytest.mark.usefixtures("locked")

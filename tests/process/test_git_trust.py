@@ -209,7 +209,7 @@ def test_verbs(trap: Trap) -> None:
         *(("cache", verb) for verb in ("list", "why", "warm")),
         *(("lock", *more) for more in ((), ("--check",))),
         ("doctor", "--bundle", "b.tgz"),
-        ("predict", "web"), ("diff", "envgen.lock"), ("ps",), ("status",), ("prune", "--dry-run"),
+        ("predict", "web"), ("ps",), ("status",), ("prune", "--dry-run"),
     ):  # fmt: skip
         found = made.envgen(*words, code=None, env=nowhere)
         tried[" ".join(words[:2])] = f"{found.code} {found.err}"

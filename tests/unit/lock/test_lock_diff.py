@@ -1,31 +1,8 @@
-"""`envgen diff` of one lock, and of an image and a lock: the side that it takes of a lock."""
+"""The facts of a lock, by which two are compared."""
 
 from __future__ import annotations
 
-from envgen.cli.build.diff import _comparable
-from envgen.lock.image import Manifest
 from envgen.lock.model import GitLock, ProfileLock, _sum, facts_of
-
-IMAGE = Manifest("prod", "", {"image base:1": "a", "linux/arm64 pip deps six": "1"}, ())
-LOCK = Manifest(
-    "",
-    "",
-    {
-        "image base:1": "b",
-        "image other:1": "c",
-        "prod linux/arm64 pip deps six": "2",
-        "prod linux/amd64 pip deps six": "3",
-        "dev linux/arm64 pip deps six": "4",
-    },
-    (),
-)
-SHARED = {"image base:1": "b", "linux/arm64 pip deps six": "2"}
-
-
-def test_a_lock_is_reduced_to_the_profile_and_platform_of_the_image_beside_it() -> None:
-    assert _comparable(IMAGE, LOCK) == (IMAGE.inputs, SHARED)
-    assert _comparable(LOCK, IMAGE) == (SHARED, IMAGE.inputs)
-    assert _comparable(LOCK, LOCK) == (LOCK.inputs, LOCK.inputs)
 
 
 def test_a_profile_without_a_base_has_the_rest_of_its_facts() -> None:
