@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,8 +12,7 @@ from pathlib import Path
 from envgen import files
 from envgen.app.session import Session
 from envgen.errors import ProjectError, RefusedError, UsageError
-from envgen.profile.load import load_project, profile_name_of
-from envgen.profile.model import Profile
+from envgen.profile.load import load_project, profile_name_of, select
 from envgen.profile.shape import NAME, as_profile_name, matches
 from envgen.profile.tree import file_text, suggestion
 from envgen.recipes.command import read_command
@@ -87,7 +86,7 @@ def add(
         raise UsageError(f"the recipe {recipe.name} names no image", hint="remove --image")
     loaded = session.loaded(local=False)
     project = loaded.project
-    parent = _parent(project.profiles, profile_name_of(extends) or session.profile_name or "")
+    parent = select(project, profile_name_of(extends) or session.profile_name or "prod")
     service = next((one for one, found in parent.services.items() if found.ready is not None), "")
     if not service:
         raise RefusedError(
@@ -112,16 +111,6 @@ def add(
     after = added(before, profile_text(recipe, name, parent, body, left, indent_of(before)))
     _validate(path, after)
     return Added(path, before, after, name, left)
-
-
-def _parent(profiles: Mapping[str, Profile], wanted: str) -> Profile:
-    chosen = wanted or "prod"
-    if chosen not in profiles:
-        raise UsageError(
-            f"no profile {chosen!r} to extend",
-            hint=f"choose one: --extends {' or '.join(profiles)}",
-        )
-    return profiles[chosen]
 
 
 def _validate(file: Path, text: str) -> None:

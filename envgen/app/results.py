@@ -15,7 +15,8 @@ from envgen.app.stage import PLAIN
 from envgen.bench import matrix, page
 from envgen.bench.matrix import MatrixRow
 from envgen.bench.record import RunRecord, runs
-from envgen.errors import ResultsError, UsageError
+from envgen.deployment import known_service
+from envgen.errors import ResultsError
 from envgen.profile.model import Profile
 from envgen.text import progress, reason_of
 
@@ -23,16 +24,11 @@ STARTS = 12  # newest starts that are drawn
 
 
 def service_named(profile: Profile, service: str | None) -> str:
-    """``service``, else the one that loads a model. UsageError without one."""
-    if service in profile.services:
-        return str(service)
+    """``service``, else the first server. UsageError without one."""
     serving = [name for name, described in profile.services.items() if described.serves]
-    if service is None and serving:
-        return serving[0]
-    known = ", ".join(profile.services) or "none"
-    raise UsageError(
-        f"profile {profile.name} has no service {service!r}", hint=f"its services: {known}"
-    )
+    name = service or "".join(serving[:1])
+    known_service(profile, name)
+    return name
 
 
 def table(session: Session, service: str) -> tuple[list[MatrixRow], list[RunRecord]]:
@@ -97,7 +93,6 @@ def write_page(
 
 
 def _json(rows: Sequence[MatrixRow]) -> str:
-
     return json.dumps([row.plain() for row in rows], indent=1, ensure_ascii=False) + "\n"
 
 

@@ -15,9 +15,9 @@ from envgen.app.images import adopt
 from envgen.app.stay import Stay
 from envgen.app.upgrade import journal
 from envgen.deployment.service import LiveService
-from envgen.engine.endpoint import require_plugin, with_plugin
+from envgen.engine.endpoint import require_plugin
 from envgen.engine.values import COMPOSE_PROJECT, Container
-from envgen.errors import EngineError, EnvgenError
+from envgen.errors import EnvgenError
 from envgen.jitcache.service import JitCache
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
@@ -175,12 +175,9 @@ def check(service: LiveService) -> Checked:
     """Check everything that a start on this engine needs. PreflightError with every problem."""
     deployment = service.deployment
     project = service.profile.compose_name
-    try:
-        engine = deployment.engine
-        rows = engine.listed(all=True)
-        there = engine.inspected(row for row in rows if row.labels.get(COMPOSE_PROJECT) == project)
-    except EngineError as error:
-        raise with_plugin(error, "compose") from None
+    engine = deployment.engine
+    rows = engine.listed(all=True)
+    there = engine.inspected(row for row in rows if row.labels.get(COMPOSE_PROJECT) == project)
     active = [
         one for one in there if one.service == service.name and one.active and not one.one_off
     ]

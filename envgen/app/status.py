@@ -13,7 +13,6 @@ from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
 from envgen.app.upgrade.trial import upgrade_state
 from envgen.deployment import Deployment
-from envgen.engine.endpoint import with_plugin
 from envgen.errors import EngineError, EnvgenError
 from envgen.render.outputs import diff, render_project
 from envgen.serve.notices import of_all
@@ -49,7 +48,7 @@ def look(session: Session) -> dict[str, Any]:
         reached, lost = connect_all(deployment, nodes_of(profile), PATIENCE)
         state["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
-            raise with_plugin(next(iter(lost.values())), "compose")
+            raise next(iter(lost.values()))
         first = next(iter(reached.values()))  # the head, if there are several
         if not first.node:
             with suppress(EnvgenError):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from envgen.engine.client import Engine, connect
@@ -20,10 +20,6 @@ from envgen.errors import (
     named,
 )
 from envgen.profile.model import GpuMode, Machine, Profile
-
-if TYPE_CHECKING:
-    pass
-
 
 H = TypeVar("H", bound="Host")
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen import files
+from envgen.deployment.host import on_machine
+from envgen.deployment.image import BuiltImage
 from envgen.engine.compose import Compose
 from envgen.engine.owner import FOLDER, elsewhere, host_user, is_gone, ours, same
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_VOLUME, Container
@@ -30,12 +32,6 @@ from envgen.profile.tree import label_of
 from envgen.render import environment as names
 from envgen.render.compose import cluster_file, gpu_devices, written_mode
 from envgen.text import did_you_mean
-
-if TYPE_CHECKING:
-    pass
-
-from envgen.deployment.host import on_machine
-from envgen.deployment.image import BuiltImage
 
 ENGINE_FILE = "compose/this-engine-{}.yaml"  # by its content: several engines may be in use at once
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.deployment.project import Deployment, known_service
 from envgen.engine.client import Engine
@@ -23,9 +23,6 @@ from envgen.profile.service import Service
 from envgen.profile.values import PortMapping
 from envgen.render import environment as names
 from envgen.render.compose import gpu_devices
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

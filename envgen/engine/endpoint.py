@@ -184,18 +184,6 @@ def require_plugin(name: str) -> None:
         )
 
 
-def with_plugin(error: EngineError, name: str) -> EngineError:
-    """``error`` of an engine, and that a plugin is missing, too: both can be fixed at once."""
-    try:
-        plugin_argv(name)
-    except EngineError as missing:
-        error.problems = (
-            *error.problems,
-            *(one for one in missing.problems if one not in error.problems),
-        )
-    return error
-
-
 def docker_program() -> str:
     """The program `docker`, for `exec` on a terminal and `pull` with the user's logins. EngineError
     without it.

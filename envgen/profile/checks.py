@@ -15,7 +15,7 @@ from envgen.profile.bind import LOCAL_HINT, Binding, Path_
 from envgen.profile.bound import BoundProfile
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.names import NAMES
-from envgen.profile.tree import DEFAULT, LIST, LOCAL, MAP, TEXT, YamlNode, suggestion
+from envgen.profile.tree import LIST, LOCAL, MAP, TEXT, YamlNode, suggestion
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
@@ -49,13 +49,7 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, YamlNode]
             profile.dockerfile.lower(), name
         )  # the same file where case does not count
         if first != name:
-            node = trees[name].items.get("dockerfile")  # a null takes away the default, too
-            written = node is not None and node.source.layer != DEFAULT
-            place = (
-                node.place("dockerfile")
-                if node and written
-                else trees[name].key_place(f"profiles.{name}")
-            )
+            place = trees[name].key_place(f"profiles.{name}")
             message = f"profiles {first} and {name} both write {profile.dockerfile}"
             problems.append(
                 Problem(message, place, f"give one of them another name, such as Dockerfile.{name}")

@@ -96,20 +96,6 @@ def _ports(described: Iterable[Mapping[str, Any]]) -> Iterator[PortMapping]:
 
 
 def changes(rendered: Mapping[str, Any], merged: Mapping[str, Any]) -> list[str]:
-    """The keys of a service that the own file changes; of values, which may be secret, only ports
-    and mounts.
-    """
-    changed = [
-        key
-        for key in sorted(rendered.keys() | merged.keys())
-        if rendered.get(key) != merged.get(key)
-    ]
-    where = {
-        "ports": ", ".join(map(str, _ports(merged.get("ports") or ()))),
-        "volumes": ", ".join(
-            str(one.get("target"))
-            for one in merged.get("volumes") or ()
-            if one not in (rendered.get("volumes") or ())
-        ),
-    }
-    return [f"{key} ({where[key]})" if where.get(key) else key for key in changed]
+    """The keys of a service that the own file changes; values may be secret."""
+    keys = sorted(rendered.keys() | merged.keys())
+    return [key for key in keys if rendered.get(key) != merged.get(key)]

@@ -224,67 +224,34 @@ def _drop_alternatives(items: dict[str, YamlNode], over: YamlNode, path: tuple[s
 def layered(
     files: Sequence[tuple[YamlNode, dict[str, YamlNode]]], orders: Mapping[str, list[str]]
 ) -> dict[str, YamlNode]:
-    """The merged tree of each profile: for each file its defaults, then the profiles that it
-    extends, then itself.
+    """The merged tree of each profile: that of the profile which it extends, else the defaults of
+    the first file; over it what the first file says of it, then the defaults of the others, and
+    what they say of it.
 
-    What a later file says of an extended profile gives way to what the profile itself says in the
-    first one. A profile that names no Dockerfile has one of its own, not that of the profile that
-    it extends.
+    A profile that names no Dockerfile has one of its own, not that of the profile that it extends.
     """
     defaults, profiles = files[0]
-    # In the first file, the shared one, a profile starts from its parent's tree, so that long
-    # chains stay linear.
-    shared: dict[str, YamlNode] = {}
+    trees: dict[str, YamlNode] = {}
     for name in sorted(orders, key=lambda name: len(orders[name])):
-        parent = shared.get(orders[name][-2]) if len(orders[name]) > 1 else None
-        base = (
-            _without(parent, "dockerfile")
-            if parent
-            else merge(YamlNode(nodes.MAP, defaults.source), defaults)
-        )
-        shared[name] = merge(base, _without(profiles[name], "extends"))
-    merged: dict[str, YamlNode] = {}
-    for number, (name, order) in enumerate(orders.items()):
-        tree = profiles[name].with_items(shared[name].items)
+        tree = merge(YamlNode(nodes.MAP, defaults.source), defaults)
+        if len(orders[name]) > 1:
+            tree = _without(trees[orders[name][-2]], "dockerfile")
+        tree = merge(tree, _without(profiles[name], "extends"))
         for file_defaults, file_profiles in files[1:]:
             tree = merge(tree, file_defaults)
-            for position, step in enumerate(order):
-                if step in file_profiles:
-                    tree = merge(
-                        tree,
-                        _without(file_profiles[step], "extends", "dockerfile" * (step != name)),
-                    )
-                    for later in order[position + 1 :]:
-                        tree = merge(
-                            tree,
-                            _without(_of_its_own(profiles[later], file_profiles[step]), "extends"),
-                        )
-        if "dockerfile" not in tree.items and matches(NAME, name):
+            if name in file_profiles:
+                tree = merge(tree, _without(file_profiles[name], "extends"))
+        trees[name] = profiles[name].with_items(tree.items)
+    for number, name in enumerate(orders):
+        if "dockerfile" not in trees[name].items and matches(NAME, name):
             file = f"Dockerfile.{name}" if number else "Dockerfile"
             node = scalar(file, ValueText("default", nodes.DEFAULT), quoted=True)
-            tree = tree.with_items({**tree.items, "dockerfile": node})
-        merged[name] = tree
-    return merged
+            trees[name] = trees[name].with_items({**trees[name].items, "dockerfile": node})
+    return {name: trees[name] for name in orders}
 
 
-def _without(node: YamlNode, *keys: str) -> YamlNode:
-    return node.with_items({key: child for key, child in node.items.items() if key not in keys})
-
-
-def _of_its_own(node: YamlNode, over: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
-    """What a profile says itself of the places that ``over``, a change of the profile that it
-    extends, sets.
-    """
-    items = {}
-    for name in node.items.keys() & over.items.keys():
-        own = node.items[name]
-        above = over.items[name]
-        at = (*path, name)
-        is_origin = len(at) == 3 and at[::2] == ("sources", "origin")
-        if own.kind == above.kind == nodes.MAP and not is_origin:
-            own = _of_its_own(own, above, at)
-        items[name] = own
-    return node.with_items(items)
+def _without(node: YamlNode, key: str) -> YamlNode:
+    return node.with_items({name: child for name, child in node.items.items() if name != key})
 
 
 def _copy(node: YamlNode, text: str) -> YamlNode:

@@ -187,7 +187,8 @@ def profile_text(
     head += [f"Not placed: {one}" for one in left]
     pad = " " * indent
     lines = [f"{pad}# {_plain(one)}" for one in head]
-    lines += [f"{pad}{line}" for line in yaml_lines({name: body})]
+    text = yaml.dump({name: body}, Dumper=_AsWritten, sort_keys=False, width=100)
+    lines += [f"{pad}{line}" for line in text.removesuffix("\n").split("\n")]
     return "\n".join(lines) + "\n"
 
 
@@ -208,43 +209,19 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\x20-\x7e]+", " ", text)[:300]
 
 
-def yaml_lines(value: Mapping[str, Any], depth: int = 0) -> list[str]:
-    """Block style down to the args; flow style below."""
-    lines = []
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item and depth < 5 and not _is_small(item):
-            lines += [f"{'  ' * depth}{_scalar(key)}:", *yaml_lines(item, depth + 1)]
-        else:
-            lines.append(f"{'  ' * depth}{_scalar(key)}: {_flow(item)}")
-    return lines
+class _AsWritten(yaml.SafeDumper):
+    """Text keeps the spelling of the recipe: 0.70 stays 0.70, and true is no text."""
 
 
-def _is_small(value: Mapping[str, Any]) -> bool:
-    return len(_flow(value)) <= 60 and "args" not in value
+def _written(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = re.fullmatch(r"(-?[0-9]+)|-?[0-9]+\.[0-9]+|true|false", text)
+    kind = "str"
+    if plain:
+        kind = "int" if plain[1] else "float" if "." in text else "bool"
+    return dumper.represent_scalar(f"tag:yaml.org,2002:{kind}", text)
 
 
-def _flow(value: Any) -> str:
-    """A value in flow style. Text keeps the spelling of the recipe."""
-    if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{_scalar(str(key))}: {_flow(one)}" for key, one in value.items())
-            + "}"
-        )
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if value is None:
-        return "null"
-    return _scalar(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _scalar(text: str) -> str:
-    if text != "null" and re.fullmatch(
-        r"-?[0-9]+(\.[0-9]+)?|true|false|[A-Za-z0-9_][A-Za-z0-9_./+-]*|~?/[A-Za-z0-9_./+-]+", text
-    ):
-        return text
-    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 30)
-    return quoted.strip()
+_AsWritten.add_representer(str, _written)
 
 
 def added(text: str, lines: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from envgen.errors import Problem, RefusedError
+from envgen.errors import RefusedError
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.service import Service
@@ -51,8 +51,7 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> str
     folders, devices and checkouts of this machine.
     """
     service = profile.services[name]
-    if unmapped := list(_unmapped(profile, service)):
-        raise RefusedError(problems=(Problem(f"{name} cannot be exported"), *unmapped))
+    _require_portable(profile, name)
     size = len(service.cluster.nodes) if service.cluster is not None else 1
     roles = {"leaderTemplate": "leader", "workerTemplate": "worker"}
     if size == 1:
@@ -91,26 +90,20 @@ def resource_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST_RESOURCE].rstrip("-")
 
 
-def _unmapped(profile: Profile, service: Service) -> Iterator[Problem]:
-    """Settings that a pod cannot have."""
-    for source in profile.mounted_sources:
-        yield Problem(
-            f"{source} is a mounted checkout of this machine", hint="export a production profile"
-        )
-    for mount in service.mounts:
-        yield Problem(
-            f"the mount {mount} is a file or folder of this machine", hint="build it into the image"
-        )
-    if service.gpu:
-        yield Problem(
-            "`gpu` names GPUs of this machine", hint="leave it out: a pod asks for a number of GPUs"
-        )
-    if profile.network.ca_certificates is not None:
-        yield Problem(
-            "network.ca_certificates is a file of this machine", hint="build it into the image"
-        )
-    if service.user == "host":
-        yield Problem("the user 'host' is not a number", hint="write services.NAME.user: 1000:1000")
+def _require_portable(profile: Profile, name: str) -> None:
+    """RefusedError for settings that a pod cannot have."""
+    service = profile.services[name]
+    of_this_machine = {
+        "mounted checkouts": profile.mounted_sources,
+        "mounts": service.mounts,
+        "gpu (leave it out: a pod asks for a number of GPUs)": service.gpu,
+        "network.ca_certificates": profile.network.ca_certificates,
+        "user: host (write numbers: 1000:1000)": service.user == "host",
+    }
+    if used := [key for key, value in of_this_machine.items() if value]:
+        message = f"{name} cannot be exported, it needs of this machine: {', '.join(used)}"
+        hint = "export a production profile, with its files in the image"
+        raise RefusedError(message, hint=hint)
 
 
 def _gpus(profile: Profile, service: Service, machines: int) -> dict[str, int]:

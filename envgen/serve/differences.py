@@ -135,22 +135,21 @@ def _words(key: str, wanted: Any, running: Sequence[str] | None) -> Iterator[str
 
 def _privileges(wanted: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     """What lets a container do more on its machine."""
-    on_host = wanted.get("network_mode") == "host", host.get("NetworkMode") == "host"
     pairs = {
-        "privileged": (bool(wanted.get("privileged")), bool(host.get("Privileged"))),
+        "privileged": (
+            "yes" * bool(wanted.get("privileged")),
+            "yes" * bool(host.get("Privileged")),
+        ),
         "cap_add": (_capabilities(wanted.get("cap_add")), _capabilities(host.get("CapAdd"))),
         "pid": (wanted.get("pid") or "", host.get("PidMode") or ""),
-        "network_mode host": on_host,
+        "network_mode host": (
+            "yes" * (wanted.get("network_mode") == "host"),
+            "yes" * (host.get("NetworkMode") == "host"),
+        ),
     }
     for key, (new, old) in pairs.items():
         if new != old:
-            yield f"{key}: {_shown(old)} is now {_shown(new)}"
-
-
-def _shown(value: object) -> str:
-    if value and isinstance(value, str):
-        return value
-    return "yes" if value else "no"
+            yield f"{key}: {old or 'no'} is now {new or 'no'}"
 
 
 def _capabilities(names: Sequence[str] | None) -> str:
@@ -188,18 +187,12 @@ def _environment(
 def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
     old = {mount.target: mount.source for mount in running.mounts}
     new = {str(one["target"]): str(one.get("source", "")) for one in wanted}
-    moved: list[str] = []
     for target in sorted(old.keys() | new.keys()):
         if target not in new:
             yield f"mount: {target} is no longer mounted"
         elif target not in old:
             yield f"mount: {target} is new"
         elif new[target].startswith("/") and old[target] != new[target]:
-            if any(
-                target.startswith(f"{other}/") for other in moved
-            ):  # mounts inside it moved with it
-                continue
-            moved.append(target)
             yield f"mount: {target} is {old[target]}, and is now {new[target]}"
 
 

@@ -39,15 +39,7 @@ def command(session: Session, with_origin: bool) -> None:
     profile = session.profile()
     listing = values(profile, loaded.trees[profile.name])
     if wants_json():
-        origins = [
-            {
-                "key": v.key,
-                "value": v.value,
-                "layer": v.layer,
-                "place": str(v.place) if v.place else None,
-            }
-            for v in listing
-        ]
+        origins = [vars(one) | {"place": one.place and str(one.place)} for one in listing]
         print_json(
             {
                 "project": loaded.project.name,

@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.app import history, provision, start, up, weights
+from envgen.app import history, provision, start, weights
 from envgen.deployment.service import LiveService
-from envgen.engine import endpoint
-from envgen.errors import BuildError, EngineError, LockError, RefusedError
+from envgen.errors import BuildError, LockError, RefusedError
 from envgen.inside.jit.shapes import ImportedPackage, Module
 from envgen.profile.model import GpuMode
 from envgen.profile.service import ModelRef
@@ -61,23 +60,6 @@ def test_an_error_of_the_network_is_its_reason_without_the_wrapping() -> None:
     assert network_reason("something else") == "something else" and len(network_reason("x" * 999)) <= 200
     error = weights._refused(MODEL, weights.DownloadResult(kind="network", problem=URLLIB3), token=False)
     assert str(error).startswith("acme/tiny could not be downloaded: the hub was not reached: Failed to resolve")
-
-
-def test_compose_and_the_engine_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deployment:
-        profile = SimpleNamespace(compose_name="x", services={"serve": SimpleNamespace(cluster=None)})
-
-        @property
-        def engine(self) -> Any:
-            raise EngineError("the Docker Engine is not running")
-
-    monkeypatch.setattr(endpoint, "SYSTEM_PLUGINS", ())
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    deployment: Any = Deployment()
-    with pytest.raises(EngineError) as caught:
-        up.check(LiveService(deployment, "serve"))
-    engine, plugin = (one.message for one in caught.value.problems)
-    assert engine == "the Docker Engine is not running" and "plugin compose is not installed" in plugin
 
 
 @pytest.mark.parametrize("fails", ["", "image"])

@@ -1,4 +1,4 @@
-"""What a registry's answer means: digests by platform, a time, or why there is none; and what an image says of itself."""
+"""What a registry's answer means: digests by platform, a time, or why there is none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from envgen.engine import process
 from envgen.engine.process import ProcessTimeout
-from envgen.errors import LockError, NotFoundError, ProcessError
-from envgen.lock import image, servers
+from envgen.errors import LockError, ProcessError
+from envgen.lock import servers
 from envgen.lock.servers import registry_error, resolve_image
 from envgen.profile.values import ImageRef
 
@@ -116,28 +116,3 @@ def test_an_image_without_a_registry_is_of_docker_io() -> None:
 )
 def test_gits_own_reason(stderr: str, reason: str) -> None:
     assert servers._sentence(stderr) == reason
-
-
-@pytest.mark.parametrize(
-    ("labels", "printed", "result"),
-    [
-        (None, "", "the engine has no image a"),
-        ({}, "", "the image a was not built by envgen"),
-        ({"render": "1", "lock": "", "profile": "p"}, "never read", {}),
-        ({"render": "1", "lock": "d", "profile": "p"}, '{"inputs": {"a": "1"}, "open": ["b"]}', {"a": "1"}),
-        ({"render": "1", "lock": "d", "profile": "p"}, "no JSON", "no readable manifest"),
-        ({"render": "1", "lock": "d", "profile": "p"}, '{"inputs": 3, "open": []}', "no readable manifest"),
-    ],
-)
-def test_what_an_image_says_of_its_inputs(labels: Any, printed: str, result: Any) -> None:
-    labels = labels and {f"dev.envgen.{name}": value for name, value in labels.items()}
-    answer = SimpleNamespace(document=lambda: json.loads(printed))
-    engine: Any = SimpleNamespace(
-        image=lambda _: None if labels is None else SimpleNamespace(id="i", labels=labels),
-        run_once=lambda *_, **__: answer,
-    )
-    if isinstance(result, str):
-        with pytest.raises(NotFoundError, match=result):
-            image.read(engine, "a")
-    else:
-        assert image.read(engine, "a").inputs == result

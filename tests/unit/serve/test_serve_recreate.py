@@ -19,7 +19,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
-from envgen.engine.values import Container, ContainerMount, ExecResult
+from envgen.engine.values import Container, ExecResult
 from envgen.errors import EnvgenError, ServiceError
 from envgen.profile.service import Service
 from envgen.serve.differences import NotReplaced, differences, recreate_refused
@@ -96,21 +96,6 @@ def test_only_services_that_were_to_start_count_as_not_started() -> None:
         list(start_all([chosen[0], chosen[-1]], lambda _question: False, StartOptions()))
     with pytest.raises(EnvgenError, match="1 of 3 services did not start: bad\n"):
         list(start_all(chosen, lambda _question: False, StartOptions(recreate=True)))
-
-
-def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
-    old = (
-        ContainerMount("/src/lib", "/code/lib"),
-        ContainerMount("/src/lib/.git", "/code/lib/.git"),
-        ContainerMount("/src/x", "/code/library"),
-    )
-    wanted = [
-        {"target": "/code/lib", "source": "/wt/lib"},
-        {"target": "/code/lib/.git", "source": "/wt/lib/.git"},
-        {"target": "/code/library", "source": "/wt/x"},
-    ]
-    found = differences(deployment({"volumes": wanted}), replace(RUNS, mounts=old))
-    assert [line.partition(" is ")[0] for line in found] == ["mount: /code/lib", "mount: /code/library"]
 
 
 @pytest.mark.parametrize("colour", [False, True])
