@@ -29,7 +29,6 @@ from envgen.predict.judge import (
     Verdict,
     backends,
     judge,
-    unused_family,
 )
 from envgen.predict.memory import Estimate, estimate
 from envgen.profile.model import GpuMode, Profile
@@ -226,7 +225,6 @@ def ask_release(
     if without_gpu:
         return []
     notes = [prediction.chosen] if prediction.chosen else []
-    notes += notes_on_unused_kernels(prediction)
     notes += _memory_notes(service, prediction)
     notes += _compile_notes(service, large_module(prediction.known))
     notes += [f"not asked: {one}" for one in judged.unasked]
@@ -283,13 +281,6 @@ def _refused(refusal: Refusal, service: LiveService) -> Problem:
     without = shell_line(["--set", f"services.{service.name}.{key}=null"])
     cure = f"write args.{flag.split()[0]}" if similar else f"`{up} {without}` leaves it out"
     return Problem(message, hint=f"{cure}; {anyway}")
-
-
-def notes_on_unused_kernels(prediction: Prediction) -> list[str]:
-    """A line where kernels that are made for this GPU fit and are not used."""
-    names = unused_family(prediction.known)
-    flags = f"`envgen predict {prediction.service}` has their flags" if names else ""
-    return [f"kernels made for this GPU fit and are not used: {names}; {flags}"] if names else []
 
 
 def contradicted(judged: Judgement) -> list[str]:

@@ -31,13 +31,9 @@ class Gpu:
 
 
 GPUS = {
-    "a100": Gpu("NVIDIA A100-SXM4-80GB", 8, 0, 80 * GIB),
-    "l40s": Gpu("NVIDIA L40S", 8, 9, 45 * GIB),
-    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", 8, 9, 24 * GIB),
     "h100": Gpu("NVIDIA H100 80GB HBM3", 9, 0, 80 * GIB),
     "h200": Gpu("NVIDIA H200", 9, 0, 140 * GIB),
     "b200": Gpu("NVIDIA B200", 10, 0, 179 * GIB),
-    "b300": Gpu("NVIDIA B300", 10, 3, 268 * GIB),
     "rtx5090": Gpu("NVIDIA GeForce RTX 5090", 12, 0, 32 * GIB),
     "rtxpro6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, 96 * GIB),
     # Unified memory: CUDA reports 120 GiB of the machine's 121.7 GiB.

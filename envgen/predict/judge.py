@@ -79,7 +79,6 @@ SUBJECTS = {
     "moe": ("moe", "marlin", "mxfp4", "experts"),
     "quantization": ("quantization=",),
 }
-MADE_FOR = {12: "b12x"}  # major capability -> the family of kernels that is made for it
 STEPS = (
     "configuration",
     "attention",
@@ -144,20 +143,6 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
         for step, one in answer.get("asked", {}).items()
         if isinstance(one, dict)
     }
-
-
-def unused_family(answer: Mapping[str, Any]) -> str:
-    """Backends of a family that is made for this GPU, which the release accepts and does not use;
-    "" without one.
-    """
-    family = MADE_FOR.get((answer.get("platform") or {}).get("capability", [0])[0], "-")
-    fitting = [
-        f"{one['step']} {one['backend']}"
-        for one in answer.get("backends", ())
-        if one["verdict"] == "accepted" and family in one["backend"].lower()
-    ]
-    used = any(family in one.lower() for one in backends(answer).values())
-    return "" if used or not fitting else ", ".join(fitting)
 
 
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -236,13 +221,11 @@ def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
     """How the answer may differ from a server's."""
     notes = [str(one) for one in answer.get("notes", ())]
     compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
-    absent = [str(one["name"]) for one in compiled if "No module named" in one["how"]]
-    unloaded = len(compiled) - len(absent)
-    if absent:
-        notes.append(f"no compiled {', '.join(absent)} here: backends that need it count as absent")
-    if unloaded:
+    if compiled:
+        names = ", ".join(str(one["name"]) for one in compiled[:3])
         notes.append(
-            f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): assumed to work"
+            f"{len(compiled)} compiled modules of vLLM can't be used here ({names}): "
+            "whether a backend needs one is not known"
         )
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [str(line["text"]) for line in answer.get("lines", ())]

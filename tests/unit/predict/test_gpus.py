@@ -20,5 +20,5 @@ def test_a_capability_that_no_known_gpu_has_is_taken_as_it_is() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"(?s)not a known GPU.*a100, .*, gb10, or a compute"):
+    with pytest.raises(UsageError, match=r"(?s)not a known GPU.*h100, .*, gb10, or a compute"):
         gpus.find("gb11")
