@@ -81,9 +81,7 @@ def dry_run(tree: Tree, series: Series, *, mounted: bool = False) -> DryRun:
     for patch in series.patches:
         state, messages = states.get(patch.name, (State.OUT_OF_RANGE, ()))
         has = mounted and state is State.ALREADY
-        verdict = PatchVerdict(
-            patch.name, patch.path, patch.header.applies_to, state, messages, has
-        )
+        verdict = PatchVerdict(patch.name, patch.path, patch.applies_to, state, messages, has)
         verdicts.append(verdict)
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 

@@ -17,30 +17,9 @@ from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.text import masked, whole_number
 
-_FIELD = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
+_APPLIES_TO = re.compile(r"^Applies-To:[ \t]*(.*(?:\n[ \t].*)*)", re.M | re.I)
 _DIFF = ("diff --git ", "--- ", "Index: ")
 _LONGEST = 64 << 10
-
-
-@dataclass(frozen=True)
-class Header:
-    """The fields in order; a value's lines are joined by newlines."""
-
-    fields: tuple[tuple[str, str], ...] = ()
-
-    def get(self, name: str) -> str:
-        """The first field of that name; "" without one."""
-        return next((value for key, value in self.fields if key.lower() == name.lower()), "")
-
-    @property
-    def title(self) -> str:
-        """The first line of the description."""
-        return self.get("Description").split("\n", 1)[0] or self.get("Subject")
-
-    @property
-    def applies_to(self) -> str:
-        """The version range, such as ``>=0.13.0, <0.17``; empty: every version."""
-        return " ".join(self.get("Applies-To").split())
 
 
 def head_of(content: bytes) -> bytes:
@@ -53,29 +32,23 @@ def head_of(content: bytes) -> bytes:
     return content[:end]
 
 
-def without_head(content: bytes) -> bytes:
-    """The diff alone."""
-    return content[len(head_of(content)) :]
-
-
-def read_header(content: bytes, file: str) -> Header:
-    """Read a patch's fields. Raises ``ProjectError`` when ``Applies-To`` is not a version range."""
-    fields: list[tuple[str, str]] = []
-    for number, line in enumerate(head_of(content).decode("utf-8", "replace").splitlines(), 1):
-        match = _FIELD.fullmatch(line)
-        if match:
-            fields.append((match[1], match[2].strip()))
-            if match[1].lower() == "applies-to":
-                try:
-                    SpecifierSet(match[2])
-                except InvalidSpecifier:
-                    message = f"{match[2].strip()!r} is not a range of versions"
-                    place = Place(file, number, 1, text=line)
-                    raise _refusal(message, place, "as in: Applies-To: >=0.13.0, <0.17") from None
-        elif fields and line.startswith((" ", "\t")):
-            name, value = fields[-1]
-            fields[-1] = (name, f"{value}\n{'' if line.strip() == '.' else line.strip()}")
-    return Header(tuple(fields))
+def applies_to_of(content: bytes, file: str) -> str:
+    """The version range of a patch, such as ``>=0.13.0, <0.17``; empty: every version. Raises
+    ``ProjectError`` when it is none.
+    """
+    head = head_of(content).decode("utf-8", "replace")
+    match = _APPLIES_TO.search(head)
+    if match is None:
+        return ""
+    versions = " ".join(match[1].split())
+    try:
+        SpecifierSet(versions)
+    except InvalidSpecifier:
+        number = head[: match.start()].count("\n") + 1
+        place = Place(file, number, 1, text=match[0].partition("\n")[0])
+        message = f"{versions!r} is not a range of versions"
+        raise _refusal(message, place, "as in: Applies-To: >=0.13.0, <0.17") from None
+    return versions
 
 
 def in_range(applies_to: str, version: str) -> bool:
@@ -186,7 +159,7 @@ class Patch:
     path: str
     content: bytes
     touches: tuple[str, ...]
-    header: Header = Header()
+    applies_to: str = ""
     diffs: tuple[FileDiff, ...] = field(default=(), compare=False)
 
     def is_python_only(self, package: str) -> bool:
@@ -206,13 +179,13 @@ class Series:
     def for_version(self, version: str) -> Series:
         """Without the patches that are not for ``version``. An unknown version ("") keeps them all."""
         return Series(
-            self.folder, tuple(p for p in self.patches if in_range(p.header.applies_to, version))
+            self.folder, tuple(p for p in self.patches if in_range(p.applies_to, version))
         )
 
     def left_out(self, version: str) -> str:
         """A sentence about the patches that are not for ``version``; "" where all are."""
-        others = [patch for patch in self.patches if not in_range(patch.header.applies_to, version)]
-        names = ", ".join(f"{patch.name} (for {patch.header.applies_to})" for patch in others)
+        others = [patch for patch in self.patches if not in_range(patch.applies_to, version)]
+        names = ", ".join(f"{patch.name} (for {patch.applies_to})" for patch in others)
         return (
             f"{self.folder}: left out, because they are not for {version}: {names}"
             if others
@@ -260,7 +233,7 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
         strip(name) for file in diffs for name in (file.source, file.target) if name != "/dev/null"
     }
     return Patch(
-        name, path, content, tuple(sorted(names)), read_header(content, path), tuple(diffs)
+        name, path, content, tuple(sorted(names)), applies_to_of(content, path), tuple(diffs)
     )
 
 
@@ -284,18 +257,11 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
     patches: list[Patch] = []
-    lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         entry = line.split("#", 1)[0].strip()
         if not entry:
             continue
         place = Place(series_path, number, 1, text=line.rstrip("\r"))
-        if entry in lines:
-            problems.append(
-                Problem(f"{entry} is listed twice (first on line {lines[entry]})", place)
-            )
-            continue
-        lines[entry] = number
         try:
             if not _NAME.fullmatch(entry):
                 leaves = entry.startswith("/") or ".." in entry.split("/")
@@ -344,13 +310,6 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     text = files.read(file).decode() if file.exists() else ""
     names = {entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())}
     names |= {path.name for path in file.parent.glob("*.patch")}
-    for other in sorted(names):
-        if (file.parent / other).is_file() and without_head(
-            files.read(file.parent / other)
-        ) == diff:
-            raise RefusedError(
-                f"{folder}/{other} already has this change", hint="edit the checkout first"
-            )
     name = (
         f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
     )

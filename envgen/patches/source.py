@@ -141,11 +141,6 @@ class PatchedSource:
             or self.commit
             or (origin.ref or "" if origin.git else f"v{version}" if version else "")
         )
-        if not wanted and self.checkouts:
-            checkout = self.checkouts[0]
-            commit = WorkTree(checkout).commit("HEAD")
-            where = f"HEAD of {checkout}, for no version of {self.name} is pinned or locked"
-            return GitTree(WorkTree(checkout), commit, where, nearest_release(checkout))
         if not wanted:
             hint = f"pin it, or lock it: {self.profile.lock_command}"
             raise UsageError(

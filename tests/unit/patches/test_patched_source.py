@@ -89,15 +89,6 @@ def patched(folder: Path, origin: str, distribution: str = "lib", **values: Any)
         ("tag", "", {}, f"v2.0 of {URL}", FETCHED, "2.0", [(URL, "v2.0", False)]),
         ("exact", "", {}, f"{COMMIT[:12]} of {URL}", FETCHED, "", [(URL, COMMIT, False)]),
         ("wheel", "v1.5", {"checkouts": True}, "v1.5 in LIB", "b" * 40, "1.5", []),
-        (
-            "open",
-            "",
-            {"checkouts": True},
-            "HEAD of LIB, for no version of lib is pinned or locked",
-            "a" * 40,
-            "1.4",
-            [],
-        ),
     ],
 )
 def test_the_commit_and_its_name(

@@ -105,10 +105,8 @@ def test_entries_that_are_refused(folder: Path, entry: str, reason: str) -> None
 
 def test_all_problems_at_once(folder: Path) -> None:
     write(folder, a=patch("vllm/a.py"))
-    (folder / "series").write_text("a.patch\n../b\na.patch\nc.patch\n")
-    text = refusal(folder)
-    assert "listed twice (first on line 1)" in text
-    assert "3 problems" in text
+    (folder / "series").write_text("a.patch\n../b\nc.patch\n")
+    assert "2 problems" in refusal(folder)
 
 
 def test_patches_without_a_series_are_an_error(folder: Path) -> None:
