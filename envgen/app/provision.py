@@ -24,7 +24,7 @@ from envgen.engine import buildx
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError
-from envgen.jitcache.place import CACHE, make_query
+from envgen.jitcache.place import CACHE, Query
 from envgen.jitcache.service import JitCache
 from envgen.live import doing, moving, now_doing
 from envgen.lock.servers import size_of
@@ -147,7 +147,7 @@ def record_compiled(deployment: Deployment, since: float) -> None:
         cache = JitCache(deployment)
         modules = [one for one in cache.inventory().modules if one.guess and one.modified > since]
         if names := tuple(one.name for one in modules):
-            cache.baseline(make_query(names), since=int(since * 1e9))
+            cache.baseline(Query(names), since=int(since * 1e9))
 
 
 def record_sources(deployment: Deployment, seconds: float) -> None:
@@ -173,7 +173,7 @@ def record_sources(deployment: Deployment, seconds: float) -> None:
         fresh = [one.name for one in modules if one.state == "fresh" and one.guess]
         fresh += [one.name for one in modules if one.kind == "cute_dsl" and one.baseline == "none"]
         if fresh:
-            cache.baseline(make_query(tuple(fresh)))
+            cache.baseline(Query(tuple(fresh)))
 
 
 # --- making it

@@ -161,11 +161,10 @@ def _names(kind: str, context: click.Context) -> Iterable[str]:
     if kind == "modules":
         from envgen.app.cluster.machines import head_of
         from envgen.app.session import Session
-        from envgen.jitcache.place import make_query
         from envgen.jitcache.service import JitCache
 
         cache = JitCache(head_of(Session(file, chosen).deployment()))
-        inventory = cache.inventory(make_query(()))
+        inventory = cache.inventory()
         return [module.name for module in inventory.modules]
     loaded = load_project(file=file, profile=chosen)
     if kind == "profiles":

@@ -112,53 +112,24 @@ def in_image(
     image: str,
     *,
     mounts: Sequence[ContainerMount] = (),
-    env: Mapping[str, str] | None = None,
-    network: str = "none",
-    user: str = "",
-    hold: bool = False,
     memory: int = MEMORY,
-    ulimits: Mapping[str, tuple[int, int]] | None = None,
-    on_line: Callable[[str], None] | None = None,
     absent: list[ContainerMount] | None = None,
-    gpus: Sequence[Mapping[str, Any]] = (),
-    devices: Sequence[str] = (),
+    **container: Any,
 ) -> Execute:
-    """Run in a temporary container of an image.
+    """Run in a temporary container of an image. ``container``: more for ``Engine.run_once``.
 
     ``absent``: gets the mounts whose folders the engine's machine lacks; they are left out.
-    ``gpus``: as Compose writes them, in `deploy.resources.reservations.devices`. ``devices``: paths
-    of the engine's machine.
     """
-    more: dict[str, Any] = {
-        **({"gpus": gpus} if gpus else {}),
-        **({"devices": devices} if devices else {}),
-    }
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        options = {**container, "stdin": stdin, "timeout": timeout, "memory": memory}
         present = list(mounts)
         while True:
             try:
-                return engine.run_once(
-                    image,
-                    argv,
-                    stdin=stdin,
-                    mounts=present,
-                    env=env,
-                    network=network,
-                    user=user,
-                    timeout=timeout,
-                    memory=memory,
-                    ulimits=ulimits,
-                    hold=hold,
-                    on_line=on_line,
-                    **more,
-                )
+                return engine.run_once(image, argv, mounts=present, **options)
             except EngineError as error:
-                missing = [
-                    mount
-                    for mount in present
-                    if f"{ABSENT}{mount.source}" in str(error).splitlines()[0]
-                ]
+                said = str(error).splitlines()[0]
+                missing = [one for one in present if f"{ABSENT}{one.source}" in said]
                 if absent is None or not missing:
                     raise
                 absent.extend(missing)

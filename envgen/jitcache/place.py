@@ -12,9 +12,7 @@ from pathlib import Path
 
 from envgen.deployment import Deployment
 from envgen.engine.values import Container, ContainerMount
-from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
-from envgen.inside.jit.layout import check_request
-from envgen.inside.jit.tree import Fault
+from envgen.errors import EngineError, NotFoundError
 from envgen.profile.caches import FLASHINFER, KNOWN
 from envgen.profile.model import Profile
 from envgen.profile.values import CudaArch, CudaArchList
@@ -141,22 +139,6 @@ class Query:
     version: str = ""
     archs: tuple[str, ...] | None = None
     files: tuple[str, ...] = ()
-
-
-def make_query(patterns: tuple[str, ...] = (), version: str | None = None) -> Query:
-    """A query from a command line. RefusedError for names that could lead out of the cache."""
-    query = Query(patterns, version or "")
-    try:
-        check_request(list(patterns), query.version, None)
-    except Fault as fault:
-        raise RefusedError(
-            fault.message, hint="name a module as `envgen cache list` shows it"
-        ) from None
-    if version == "":
-        raise UsageError(
-            "--version is empty", hint="write it as `envgen cache list` shows it: --version 0.5.3"
-        )
-    return query
 
 
 def arch_folders(archs: CudaArchList) -> tuple[str, ...]:

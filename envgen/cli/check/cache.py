@@ -13,7 +13,7 @@ from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, flag, option, reporting
 from envgen.errors import NotFoundError, UsageError
-from envgen.jitcache.place import make_query, unlisted
+from envgen.jitcache.place import Query, unlisted
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
@@ -23,6 +23,14 @@ dry_run_option = flag("-n, --dry-run", "Show what would be removed; change nothi
 
 
 version_option = option("--version, version", "V", "Only this version, as `cache list` shows it.")
+
+
+def asked(patterns: tuple[str, ...], version: str | None) -> Query:
+    """What a command line selects."""
+    if version == "":  # such as of a variable that is not set: it would mean every version
+        hint = "write it as `envgen cache list` shows it: --version 0.5.3"
+        raise UsageError("--version is empty", hint=hint)
+    return Query(patterns, version or "")
 
 
 def open_cache(session: Session) -> JitCache:
@@ -56,7 +64,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None) -> i
       envgen cache list 'fused_moe_*'
     """
     cache = open_cache(session)
-    inventory = cache.inventory(make_query(patterns, version))
+    inventory = cache.inventory(asked(patterns, version))
     others = [] if patterns else unlisted(cache.deployment.profile)
     if others:
         progress(
@@ -83,7 +91,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None) -> int
     """
     cache = open_cache(session)
     files = [word for word in patterns if "/" in word or Path(word).is_file()]
-    query = make_query(tuple(word for word in patterns if word not in files), version)
+    query = asked(tuple(word for word in patterns if word not in files), version)
     # A checkout is at another place in a container: a file's name and its folder's are enough.
     ends = tuple("/".join(Path(file).resolve().parts[-2:]) for file in files)
     inventory = cache.inventory(replace(query, files=ends), thorough=True)
@@ -135,7 +143,7 @@ def clear(
             f"cache clear: {what}",
             hint="name modules as `envgen cache list` shows them, or add --all",
         )
-    query = make_query(patterns, version)
+    query = asked(patterns, version)
     cache = open_cache(session)
     cache.deployment.require_name()
     if everything:
@@ -164,7 +172,6 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     Example:
       envgen cache warm fused_moe_120 page --jobs 4
     """
-    make_query(names)  # refuses paths
     cache = open_cache(session)
     wanted = jobs if jobs is not None else cache.deployment.profile.build.max_jobs.count
     built, recorded = compile_modules(cache, names, wanted, progress)

@@ -178,7 +178,7 @@ def test_modules_are_those_of_the_cache(project: Path, monkeypatch: pytest.Monke
     from envgen.jitcache import service
 
     modules = [SimpleNamespace(name=name) for name in ("fused_moe_120", "page", "fused_moe_120")]
-    monkeypatch.setattr(service.JitCache, "inventory", lambda _self, _query: SimpleNamespace(modules=modules))
+    monkeypatch.setattr(service.JitCache, "inventory", lambda _self: SimpleNamespace(modules=modules))
     monkeypatch.setattr(machines, "head_of", lambda deployment: deployment)
     for words in (["cache", "clear"], ["cache", "why"], ["cache", "list"], ["cache", "warm"]):
         command = command_of(words)

@@ -19,7 +19,7 @@ from envgen.cli.check import cache_lines as shown
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import BASE, arch_folders, make_query
+from envgen.jitcache.place import BASE, Query, arch_folders
 from envgen.jitcache.warm import Warm
 from envgen.profile.values import CudaArchList
 
@@ -27,7 +27,7 @@ from envgen.profile.values import CudaArchList
 def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[VOLUME])])
-    found = cache(tmp_path, engine).inventory(make_query())
+    found = cache(tmp_path, engine).inventory(Query())
     assert engine.asked == [("c1", "0:0")]
     assert found.place == "service dev"
     assert len(found.modules) == 7
@@ -36,11 +36,11 @@ def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> Non
 def test_without_one_the_image_on_the_same_mount(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", state="exited", mounts=[VOLUME])])
-    cache(tmp_path, engine).clear(make_query(("page",)))
+    cache(tmp_path, engine).clear(Query(("page",)))
     assert engine.asked == [("demo:dev", "0:0")]
     assert engine.mounts == (VOLUME,)
     engine = LocalEngine(tmp_path / "cache", images=["base:1"])
-    cache(tmp_path, engine).clear(make_query(("rope",)))
+    cache(tmp_path, engine).clear(Query(("rope",)))
     assert engine.asked[0][0] == "base:1"
     assert engine.mounts == (VOLUME,)
 
@@ -49,7 +49,7 @@ def test_a_host_folder_is_mounted_as_it_is(tmp_path: Path) -> None:
     release(tmp_path / "project" / "cache", "0.5.3")
     engine = LocalEngine(tmp_path / "project" / "cache")
     jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, namespace: false, host: cache}}")
-    assert jit.inventory(make_query()).modules
+    assert jit.inventory(Query()).modules
     assert engine.mounts == (ContainerMount(str(tmp_path / "project" / "cache"), ROOT, "bind"),)
 
 
@@ -59,38 +59,38 @@ def test_the_containers_own_variable_decides_the_root(tmp_path: Path) -> None:
     mount = ContainerMount("v", "/data", "volume")
     engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[mount], env=env)])
     with pytest.raises(NotFoundError):
-        cache(tmp_path, engine).inventory(make_query(("page",)))
+        cache(tmp_path, engine).inventory(Query(("page",)))
     assert engine.requests[0]["root"] == "/data/.cache/flashinfer"
 
 
 def test_neither_container_nor_image(tmp_path: Path) -> None:
     jit = cache(tmp_path, LocalEngine(tmp_path, images=[]))
     with pytest.raises(EngineError, match="envgen build --profile dev"):
-        jit.inventory(make_query())
+        jit.inventory(Query())
 
 
 def test_no_volume_yet_is_an_empty_cache(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
     engine.volumes_.clear()
-    assert not cache(tmp_path, engine).inventory(make_query()).exists
+    assert not cache(tmp_path, engine).inventory(Query()).exists
     with pytest.raises(NotFoundError):
-        cache(tmp_path, engine).clear(make_query(("page",)))
+        cache(tmp_path, engine).clear(Query(("page",)))
     assert not engine.asked
 
 
 def test_a_profile_without_a_cache(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="has no FlashInfer cache"):
-        cache(tmp_path, LocalEngine(tmp_path), "").inventory(make_query())
+        cache(tmp_path, LocalEngine(tmp_path), "").inventory(Query())
 
 
 def test_unknown_names_come_with_near_matches(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     jit = cache(tmp_path, LocalEngine(tmp_path / "cache"))
     with pytest.raises(NotFoundError, match="did you mean `fused_moe_120`") as error:
-        jit.clear(make_query(("fused_moe_121",)))
+        jit.clear(Query(("fused_moe_121",)))
     assert error.value.exit_code == 1
     with pytest.raises(NotFoundError, match="did you mean `fused_moe_90`, `fused_moe_120`"):
-        jit.clear(make_query(("fused_moe",)))
+        jit.clear(Query(("fused_moe",)))
 
 
 def test_a_held_lock_names_its_module(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_held_lock_names_its_module(tmp_path: Path) -> None:
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         with pytest.raises(RefusedError) as error:
-            cache(tmp_path, engine).clear(make_query(("page",)))
+            cache(tmp_path, engine).clear(Query(("page",)))
         assert str(error.value).splitlines()[0] == "nothing was changed: page (0.5.3/121a) is being built"
     finally:
         os.close(fd)
@@ -111,7 +111,7 @@ def test_a_batch_build_is_named_as_such(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
     engine.answers = {"demo:dev": {"ok": False, "kind": "refused", "message": "", "data": {"held": [held]}}}
     with pytest.raises(RefusedError, match=r"a batch build runs in 0\.5\.3/121a"):
-        cache(tmp_path, engine).clear(make_query(("page",)))
+        cache(tmp_path, engine).clear(Query(("page",)))
 
 
 def test_services_with_the_cache_must_be_restarted(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_services_with_the_cache_must_be_restarted(tmp_path: Path) -> None:
     services = [container(name, service=name, mounts=[VOLUME]) for name in ("dev", "serve")]
     others = [container("stranger", mounts=[VOLUME]), container("elsewhere")]
     engine = LocalEngine(tmp_path / "cache", [*services, *others])
-    cleared = cache(tmp_path, engine).clear(make_query(("page",)))
+    cleared = cache(tmp_path, engine).clear(Query(("page",)))
     assert cleared.restart == ("dev", "serve", "stranger")
-    assert cache(tmp_path, engine).clear(make_query(()), stale=True).restart == ()
+    assert cache(tmp_path, engine).clear(Query(()), stale=True).restart == ()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_an_answer_of_another_shape_is_an_error_for_people(tmp_path: Path, docum
     engine.answers = {"demo:dev": document}
     for ask in (cache(tmp_path, engine).inventory, cache(tmp_path, engine).clear):
         with pytest.raises(EngineError):
-            ask(make_query(("page",)))
+            ask(Query(("page",)))
 
 
 @pytest.mark.parametrize(
@@ -291,5 +291,5 @@ def test_a_container_that_ends_while_it_is_asked(tmp_path: Path, ends: bool, hin
 
     engine = Ending(tmp_path, [container("c1", service="dev", mounts=[VOLUME])])
     with pytest.raises(EngineError, match="gave no answer") as caught:
-        cache(tmp_path, engine).inventory(make_query())
+        cache(tmp_path, engine).inventory(Query())
     assert hint in caught.value.problems[0].hint

@@ -13,7 +13,7 @@ from jitcache_layouts import release
 from envgen.__main__ import main
 from envgen.engine.values import ContainerMount
 from envgen.jitcache import space
-from envgen.jitcache.place import cache_mount, make_query
+from envgen.jitcache.place import Query, cache_mount
 from envgen.jitcache.service import JitCache
 from envgen.render.environment import service_env
 from envgen.render.locking import ALIKE
@@ -37,7 +37,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     assert f"name: {mount.source}".encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
     release(tmp_path / "cache", "0.5.3")
-    assert jit.inventory(make_query()).exists
+    assert jit.inventory(Query()).exists
     assert engine.mounts == (mount,)
     jit = cache(tmp_path, engine, HOST)
     mount = deployment(jit)
@@ -55,10 +55,10 @@ def test_a_stopped_container_of_another_namespace_is_not_followed(tmp_path: Path
     engine.volumes_ = {current.source, old.source}
     release(tmp_path / "cache", "0.5.3")
     engine._containers = [container("c1", service="dev", state="exited", mounts=[old])]
-    jit.inventory(make_query())
+    jit.inventory(Query())
     assert engine.mounts == (current,)
     engine._containers = [container("c1", service="dev", state="exited", mounts=[current])]
-    jit.inventory(make_query())
+    jit.inventory(Query())
     assert engine.mounts == (current,)
 
 
