@@ -15,7 +15,6 @@ from envgen.deployment.service import LiveService
 from envgen.doctor import report
 from envgen.doctor.checks import BOX
 from envgen.doctor.collect import gather, or_none
-from envgen.doctor.deep import examine
 from envgen.doctor.model import Context, Finding, Section, Severity, Subject
 from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
@@ -27,7 +26,6 @@ from envgen.profile.values import ImageRef
 from envgen.serve import preflight
 from envgen.serve.ended import last_ends
 from envgen.serve.notices import of_all
-from envgen.text import progress
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,14 @@ class Diagnosis:
         return self.subject.deployment
 
 
-def diagnose(subject: Subject, *, deep: bool) -> list[Diagnosis]:
+def diagnose(subject: Subject) -> list[Diagnosis]:
     """A diagnosis of each machine of the service, the head's first, which also has the comparison
     of the machines.
     """
     diagnoses = list[Diagnosis]()
     for deployment in all_machines(subject.deployment, subject.service):
         one = replace(subject, deployment=deployment)
-        diagnoses.append(Diagnosis(one, _diagnose(one, deep)))
+        diagnoses.append(Diagnosis(one, _diagnose(one)))
     first = diagnoses[0]
     whole = report.with_more(first.report, Section.NODES, _machines(subject))
     return [replace(first, report=whole), *diagnoses[1:]]
@@ -72,8 +70,8 @@ def joined(diagnoses: Sequence[Diagnosis]) -> Report:
     return report.joined({one.deployment.node: one.report for one in diagnoses})
 
 
-def _diagnose(subject: Subject, deep: bool) -> Report:
-    """Collect and judge; with ``deep``, ask the packages as well."""
+def _diagnose(subject: Subject) -> Report:
+    """Collect and judge."""
     context = gather(subject)
     if context.engine is None:
         return report.examine(context)
@@ -93,11 +91,7 @@ def _diagnose(subject: Subject, deep: bool) -> Report:
     logged = () if context.is_temporary else there
     admitted = or_none(lambda: of_all(deployment.engine, logged))
     context = replace(context, ended=ended or {}, notices=admitted or {})
-    judged = report.examine(context)
-    if deep:
-        progress(f"  {deployment.named('a kernel is compiled and run, which may take minutes')}")
-        judged = report.with_more(judged, Section.INSIDE, examine(context, subject))
-    return judged
+    return report.examine(context)
 
 
 def _refused(service: LiveService, running: bool) -> tuple[Problem, ...]:

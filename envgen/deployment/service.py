@@ -159,9 +159,7 @@ class LiveService:
             if mount.kind != "volume" or engine.volume(mount.source) is not None
         ]
 
-    def temporary_container(
-        self, memory: int = run.MEMORY, *, gpu: bool = False
-    ) -> tuple[run.Execute, list[ContainerMount]]:
+    def temporary_container(self, *, gpu: bool = False) -> tuple[run.Execute, list[ContainerMount]]:
         """A temporary container with the mounts and variables of the service. Returns its runner
         and the mounts.
 
@@ -176,7 +174,6 @@ class LiveService:
             mounts=mounts,
             env=names.compose_env(self.profile, self.name),
             user=run_as(self.engine, self.profile, self.name),
-            memory=memory,
             absent=[],
             gpus=self.gpus if gpu else (),
         )

@@ -17,7 +17,7 @@ from envgen.profile.model import Profile
 from envgen.render import environment as promised
 
 PROGRAMS = run.Program("probe/running")
-IMPORT = run.Program("deep", flags=("-X", "faulthandler"))
+IMPORT = run.Program("importing", flags=("-X", "faulthandler"))
 IMPORT_TIME = 60  # seconds; importing vLLM takes 2 to 20
 IMPORTING = 4 << 30  # bytes that it may take
 # Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were

@@ -63,8 +63,8 @@ def test_health_is_a_token_of_the_idle_engine(engine: Engine, cpu_server: CpuSer
     )  # alive, for it answers
 
 
-def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
-    done = cpu_server.project.envgen("doctor", "serve", "-p", "cpu", "--deep", "--json", code=None)
+def test_doctor_asks_the_real_vllm(cpu_server: CpuServer) -> None:
+    done = cpu_server.project.envgen("doctor", "serve", "-p", "cpu", "--json", code=None)
     found = {one["check"]: one for one in done.json["findings"]}
     truth, running = found["import.truth"], found["import.running"]
     assert (truth["severity"], running["severity"]) == ("ok", "ok"), running

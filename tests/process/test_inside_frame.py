@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.doctor.deep import PROGRAM
+from envgen.doctor.programs import IMPORT
 from envgen.engine.values import ExecResult
 from envgen.inside import resolve
 from envgen.inside.run import STARTER, NoAnswer, ask, on_host
@@ -81,7 +81,7 @@ def test_a_package_that_misbehaves_is_an_answer(
 ) -> None:
     (tmp_path / "odd.py").write_text(code + "\n")
     execute = on_host({"PYTHONPATH": str(tmp_path)})
-    answer = ask(execute, sys.executable, PROGRAM, {"package": "odd"}, timeout=2)
+    answer = ask(execute, sys.executable, IMPORT, {"package": "odd"}, timeout=2)
     if isinstance(answer, NoAnswer):
         assert (answer.error, answer.code, answer.is_late) == (error, status, "time" in error)
         assert status != -11 or any("Segmentation fault" in line for line in answer.stack)

@@ -24,7 +24,6 @@ from envgen.text import wants_colour
 @service_argument
 @reporting
 @flag("--run, may_start", "If no service is running, check in a temporary container.")
-@flag("--deep", "Also compile and run a kernel of FlashInfer (takes minutes).")
 @option(
     "--bundle",
     "FILE",
@@ -36,7 +35,6 @@ def command(
     session: Session,
     service: str | None,
     may_start: bool,
-    deep: bool,
     bundle: Path | None,
     only_host: bool,
 ) -> int:
@@ -53,7 +51,7 @@ def command(
       envgen doctor --bundle diagnosis.tar.gz
     """
     if only_host:
-        if service is not None or may_start or deep or bundle is not None:
+        if service is not None or may_start or bundle is not None:
             raise UsageError("--host looks at this machine alone", hint="envgen doctor --host")
         return _print(this_machine(session))
     if service is not None:
@@ -62,7 +60,7 @@ def command(
     session = with_running_variant(session, service, lambda: head.engine)
     deployment = session.deployment().sharing(head)
     subject = Subject(deployment, service, may_start, session.loaded().project.file.name)
-    diagnoses = diagnose(subject, deep=deep)
+    diagnoses = diagnose(subject)
     if bundle is not None:
         write_report(bundle, diagnoses)
     return _print(joined(diagnoses))

@@ -1,4 +1,4 @@
-"""What `up` and `doctor --deep` ask before anything is started: the answers are recordings of real releases."""
+"""What `up` asks before anything is started: the answers are recordings of real releases."""
 
 from __future__ import annotations
 
