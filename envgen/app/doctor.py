@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from envgen.app import weights
 from envgen.app.cluster import nodes
 from envgen.app.cluster.machines import all_machines
 from envgen.app.history import since_it_worked
@@ -20,10 +19,9 @@ from envgen.doctor.nodes import completed, finding
 from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.values import Container
-from envgen.errors import EnvgenError, Problem, UsageError
+from envgen.errors import EnvgenError, UsageError
 from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.values import ImageRef
-from envgen.serve import preflight
 from envgen.serve.ended import last_ends
 from envgen.serve.notices import of_all
 
@@ -76,31 +74,16 @@ def _diagnose(subject: Subject) -> Report:
     if context.engine is None:
         return report.examine(context)
     deployment = subject.deployment
-    container = context.container
     if context.service in deployment.profile.services:
         service = LiveService(deployment, context.service)
-        running = container is not None and container.running and not context.is_temporary
-        refused = or_none(lambda: _refused(service, running))
-        lacking = or_none(lambda: weights.report(deployment))
         changes = or_none(lambda: since_it_worked(service, asks=True))
-        context = replace(
-            context, refused=refused or (), weights=lacking or {}, changes=changes or ""
-        )
+        context = replace(context, changes=changes or "")
     there = _described(context)
     ended = or_none(lambda: last_ends(deployment.engine, there))
     logged = () if context.is_temporary else there
     admitted = or_none(lambda: of_all(deployment.engine, logged))
     context = replace(context, ended=ended or {}, notices=admitted or {})
     return report.examine(context)
-
-
-def _refused(service: LiveService, running: bool) -> tuple[Problem, ...]:
-    """Why `envgen up` would refuse the service."""
-    refused = preflight.refusals(service, running=running)
-    if running or not service.deployment.is_local:
-        return refused
-    holder = preflight.holders(service, service.engine.listed())
-    return (*refused, *preflight.ports(service, (), holder))
 
 
 def _machines(subject: Subject) -> list[Finding]:

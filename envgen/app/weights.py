@@ -19,7 +19,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
-from envgen.errors import EnvgenError, ExitCode, LockError, Problem, RefusedError, UsageError
+from envgen.errors import ExitCode, LockError, Problem, RefusedError, UsageError
 from envgen.inside import run
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Profile
@@ -201,21 +201,6 @@ def preflight(service: LiveService) -> Iterator[Problem]:
         if not held.whole:
             message = f"the weights of {held.repo} are {state}"
             yield Problem(message, hint=service.hint("model pull"))
-
-
-def report(deployment: Deployment) -> dict[str, tuple[Problem, ...]]:
-    """Service -> problems of its weights, for doctor; empty without an image, which has the program
-    that checks.
-    """
-    problems = dict[str, tuple[Problem, ...]]()
-    if deployment.image is None:
-        return problems
-    for name in services_with_model(deployment.profile):
-        try:
-            problems[name] = tuple(preflight(LiveService(deployment, name)))
-        except EnvgenError as problem:
-            problems[name] = (Problem(str(problem).splitlines()[0]),)
-    return problems
 
 
 def _refused(model: ModelRef, fetched: DownloadResult, *, token: bool) -> LockError:

@@ -145,10 +145,6 @@ class Context:
     unpatched: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # source -> patches that its checkout lacks
-    refused: tuple[Problem, ...] = ()  # why `envgen up` would refuse, besides an old image
-    weights: Mapping[str, tuple[Problem, ...]] = field(
-        default_factory=dict
-    )  # service with a model -> its problems
     effective: Profile | None = (
         None  # as Compose understands it with the profile's own file; None: it can't
     )

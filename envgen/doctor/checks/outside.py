@@ -66,9 +66,7 @@ def docker(context: Context) -> Finding | None:
 
 @check("host.gpu", Section.HOST, needs="engine")
 def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
-    """The engine can give containers a GPU; up.refused says if the profile must have one and it
-    can't.
-    """
+    """The engine can give containers a GPU; `up` refuses a profile that must have one if it can't."""
     mode, problem = gpu_offered(engine, context.profile.gpu)
     if problem is not None or context.profile.gpu is GpuMode.NONE:
         return None
@@ -119,41 +117,6 @@ def own_compose(context: Context, _engine: EngineInfo) -> Findings:
         elif changes:
             yield info(f"{own} changes {name}", f"it sets {', '.join(changes)}")
     return ok(f"{own} changes no service of the profile") if own else None
-
-
-@check("up.refused", Section.HOST, needs="engine")
-def refused(context: Context, _engine: EngineInfo) -> Findings:
-    """`envgen up` of the service finds its checkouts, files, ports, memory and GPU."""
-    if context.container is not None and context.container.state == "running":
-        return None
-    for problem in context.refused:
-        cure = Remedy(problem.hint or context.profile.hint("up", context.service))
-        yield error(
-            problem.message,
-            f"service {context.service}",
-            "what `envgen up` needs",
-            cure,
-            case="refused",
-        )
-    return ok(f"{context.service} has its checkouts, files, ports and memory on this machine")
-
-
-@check("weights.whole", Section.HOST, needs="engine")
-def weights(context: Context, _engine: EngineInfo) -> Findings:
-    """The weights of services are complete, and at the locked commit."""
-    for service, problems in context.weights.items():
-        for problem in problems:
-            cure = Remedy(problem.hint or context.profile.hint("model check", service))
-            yield error(
-                problem.message,
-                f"service {service}",
-                "all files of the model",
-                cure,
-                case="not-whole",
-            )
-        if not problems:
-            yield ok(f"the weights of {service} are complete")
-    return None
 
 
 # --- the image

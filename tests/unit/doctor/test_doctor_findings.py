@@ -132,8 +132,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.memory", "driver"): box(memory={**SPARK.memory, "MemFree": 80 * GIB}),
     ("compose.own", "broken"): given(own_trouble="Compose refuses it", sets=OWN),
     ("compose.own", "far"): given(own_changes={"dev": ("labels", "privileged")}, sets=OWN),
-    ("up.refused", "refused"): given(container=None, refused=(Problem("its checkout is empty", None, "git clone x"),)),
-    ("weights.whole", "not-whole"): given(weights={"dev": (Problem("a shard is short", None, "envgen model pull"),)}),
     ("image.current", "outdated"): given(stale=STALE),
     ("image.current", "base"): given(stale=(), other_base="sha256:" + "a" * 64),
     ("patches.mounted", "lacks"): given(unpatched={"flashinfer": ("0001-a.patch",)}, checkouts={"flashinfer": "/me"}),
@@ -183,13 +181,13 @@ def right(make: Make) -> Context:
     }  # fmt: skip
     sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
-        document, sets=sets, weights={"dev": ()}, differing=(), stale=(), box=SPARK, running=programs(),
+        document, sets=sets, differing=(), stale=(), box=SPARK, running=programs(),
         own_changes={"dev": ()}, modules=(compiled(),),
     )  # fmt: skip
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.changed", "host.gpu", "up.refused", "patches.mounted", "container.log"}
+MUTE = {"container.changed", "host.gpu", "patches.mounted", "container.log"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
