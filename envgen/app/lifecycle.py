@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 from envgen.app.cluster.machines import machine_of
 from envgen.app.failed import failed
 from envgen.app.session import Session, with_running_variant
-from envgen.app.start import Agree, StartOptions, prepare_caches
+from envgen.app.start import StartOptions, prepare_caches
 from envgen.app.up import start_one
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
@@ -100,16 +99,12 @@ class Removed:
     kept: Mapping[str, Path]
 
 
-_ASKING = threading.Lock()  # several machines are cleaned up at once, and the terminal is one
-
-
 def remove(
-    deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool, agree: Agree
+    deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool
 ) -> Removed:
     """Stop and remove the containers of ``names`` (default: everything of the profile).
 
-    ``volumes``: its volumes, too. ``agree`` is asked about those that another project folder
-    created.
+    ``volumes``: its volumes, too, without those that another project folder created.
     """
     engine = deployment.engine
     compose = deployment.by_name
@@ -120,13 +115,6 @@ def remove(
     there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
     doomed = sorted(name for name in there if engine.volume(name) is not None)
     kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
-    if kept and not dry_run:
-        owners = [
-            f"  volume {deployment.named(name)} was created by {folder}"
-            for name, folder in kept.items()
-        ]
-        with _ASKING:
-            kept = {} if agree("\n".join([*owners, "Delete these, too?"])) else kept
     removed = Removed(names_there, tuple(name for name in doomed if name not in kept), kept)
     if dry_run:
         return removed

@@ -69,7 +69,6 @@ class VariantSwitch:
             names=[self.service],
             volumes=False,
             dry_run=False,
-            agree=lambda _question: False,
         )
         _, left = on_all(machines_of(self.now.deployment(), [self.service]), remove)
         if left:

@@ -57,7 +57,6 @@ class BoundProfile:
         message: str,
         hint: str = "",
         *,
-        at_key: bool = False,
         whole: bool = False,
         hidden: bool = False,
     ) -> None:
@@ -78,7 +77,7 @@ class BoundProfile:
             if missing:
                 break
             node = node.items[part]
-        place = node.key_place(key) if missing or at_key else node.place(key)
+        place = node.key_place(key) if missing or node.kind == nodes.MAP else node.place(key)
         self._binding.problems.append(
             Problem(message, replace(place, text="") if hidden else place, hint)
         )

@@ -37,7 +37,7 @@ def check(report: BoundProfile) -> None:
     for name, service in report.profile.services.items():
         section = report.at("services", name)
         if name == "all":
-            section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
+            section.problem("", f"{name!r} is a reserved name", "choose another")
         if not service.command:
             section.problem(
                 "command", "is empty", "write the program and its arguments: [vllm, serve, MODEL]"
@@ -64,11 +64,9 @@ def _container(section: BoundProfile, service: Service) -> None:
     """Check for settings that exclude each other."""
     if service.network is not None and service.ports:
         hint = "remove one of them: the server's port is the machine's"
-        section.problem(
-            "ports", f"has no effect with network: {service.network}", hint, at_key=True
-        )
+        section.problem("ports", f"has no effect with network: {service.network}", hint)
     if service.gpu and section.profile.gpu is GpuMode.NONE:
-        section.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
+        section.problem("gpu", "the profile has gpu: none", "remove one of them")
     if service.restart in ENDLESS and section.profile.unguarded:
         message = "a server that fills the memory that GPU and machine share would freeze the machine again and again"
         section.problem(
@@ -84,15 +82,11 @@ def _flags(section: BoundProfile, service: Service) -> None:
     for flag, value in service.args.items():
         first = written.setdefault(plain_name(flag).removeprefix("no-"), flag)
         if first != flag:
-            section.problem(
-                ("args", flag), f"is the same flag as {first}", "keep one of them", at_key=True
-            )
+            section.problem(("args", flag), f"is the same flag as {first}", "keep one of them")
         level = re.fullmatch(r"O([0-3])", flag)
         if service.is_vllm_server and (flag in SHORT or level):
             long = f"{SHORT['O']}: {level[1]}" if level else SHORT[flag]
-            section.problem(
-                ("args", flag), "is a short flag of vLLM's", f"write {long}", at_key=True
-            )
+            section.problem(("args", flag), "is a short flag of vLLM's", f"write {long}")
         if flag.startswith("no-") and value is False:
             section.problem(
                 ("args", flag), "is a flag that turns off, with false", f"write {flag[3:]}: true"
@@ -119,9 +113,7 @@ def _model(section: BoundProfile, service: Service) -> None:
         return
     if HUGGINGFACE.name not in section.profile.caches:
         hint = f"add `{HUGGINGFACE.line('~/.cache/huggingface')}`"
-        section.problem(
-            "model", "the profile has no cache `huggingface` for it", hint, at_key=True, whole=True
-        )
+        section.problem("model", "the profile has no cache `huggingface` for it", hint, whole=True)
     if not service.is_vllm:
         return
     loaded = service.command[2] if len(service.command) > 2 else service.args.get("model")
@@ -179,18 +171,14 @@ def _log_patterns(section: BoundProfile, service: Service) -> None:
             "ready.model", f"the server answers to {', '.join(names)}, not to {ready.model}", hint
         )
     if ready.model is not None and ready.port is None:
-        section.problem(
-            "ready", "model without port", "add the container's HTTP port", at_key=True, whole=True
-        )
+        section.problem("ready", "model without port", "add the container's HTTP port", whole=True)
     if (
         ready.expect_text is not None
         and service.http_port is None
         and not section.is_broken("ready.port")
     ):
         hint = "add ready.port, the port of the container that answers HTTP"
-        section.problem(
-            "ready.expect_text", "no prompt is completed without ready.port", hint, at_key=True
-        )
+        section.problem("ready.expect_text", "no prompt is completed without ready.port", hint)
     for key, patterns in (("expect", ready.expect), ("forbid", ready.forbid)):
         for name, pattern in patterns.items():
             try:
@@ -217,7 +205,7 @@ def _machines(report: BoundProfile) -> None:
         section.once(contexts, node.context, name, "context", "the context of {}", hint)
         for cache, path in node.caches.items():
             if cache not in report.profile.caches:
-                section.problem(("caches", cache), f"cache {cache} does not exist", at_key=True)
+                section.problem(("caches", cache), f"cache {cache} does not exist")
             elif not path.is_machine_specific:
                 hint = "write the whole path on that machine, such as /raid/hf"
                 section.problem(("caches", cache), f"{path} is a path on this machine", hint)
@@ -243,12 +231,10 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
         section.problem("command", "only `vllm serve` runs on several machines", hint)
     for flag in service.args:
         if flag.replace("_", "-") in OWN_FLAGS:
-            section.problem(("args", flag), "is set by `cluster`", "leave it out", at_key=True)
+            section.problem(("args", flag), "is set by `cluster`", "leave it out")
         elif flag.replace("_", "-").startswith("data-parallel"):
             hint = "use tensor-parallel-size or pipeline-parallel-size"
-            section.problem(
-                ("args", flag), "data parallel is not supported with `cluster`", hint, at_key=True
-            )
+            section.problem(("args", flag), "data parallel is not supported with `cluster`", hint)
     ranks = service.ranks
     if count > 1 and (0 < ranks < count or ranks % count):  # vLLM requires the same number on each
         where: Path_ = next(
@@ -272,7 +258,7 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
     for variable in PER_NODE:
         if variable in service.env:
             hint = "leave it out: envgen sets it on each machine from `nodes`"
-            section.problem(("env", variable), "is set by `cluster`", hint, at_key=True)
+            section.problem(("env", variable), "is set by `cluster`", hint)
     _cluster_paths(section, service, cluster)
 
 

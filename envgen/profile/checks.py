@@ -61,7 +61,7 @@ def _image(report: BoundProfile) -> None:
     profile = report.profile
     if not profile.cuda.arch_list.archs and profile.gpu is not GpuMode.NONE and not report.partial:
         hint = "write `cuda: {arch_list: 12.1a}`; without a GPU: gpu: none"
-        report.problem("cuda.arch_list", "is required", hint, at_key=True)
+        report.problem("cuda.arch_list", "is required", hint)
     bare = [str(arch) for arch in profile.cuda.arch_list.archs if arch.needs_suffix_for_fp4]
     if bare:
         better = " ".join(
@@ -93,9 +93,7 @@ def _variants(report: BoundProfile) -> None:
         for service in section.names("services"):
             if service not in services and not section.is_broken(""):
                 message = f"this profile has no service {service!r} to change"
-                section.problem(
-                    ("services", service), message, suggestion(service, services), at_key=True
-                )
+                section.problem(("services", service), message, suggestion(service, services))
 
 
 # --- sources and packages
@@ -106,13 +104,11 @@ def _sources(report: BoundProfile) -> None:
     for name, source in report.profile.sources.items():
         section = report.at("sources", name)
         if name in RESERVED_SOURCES:
-            section.problem("", f"{name!r} is a reserved name", "choose another", at_key=True)
+            section.problem("", f"{name!r} is a reserved name", "choose another")
         _origin(section, source.origin)
         if source.submodule_origins and source.origin.kind == "wheel":
             hint = "give it a git origin"
-            section.problem(
-                "submodule_origins", "there are no submodules to replace", hint, at_key=True
-            )
+            section.problem("submodule_origins", "there are no submodules to replace", hint)
         _binaries(section, source)
     # Two sources that claim the same thing.
     sources = report.sources("mount", "package", "distribution")
@@ -130,9 +126,7 @@ def _binaries(section: BoundProfile, source: Source) -> None:
         return
     if source.origin.kind != "checkout":
         message = "binaries are only for a mounted checkout"
-        section.problem(
-            "binaries", message, "remove it, or write `origin: {checkout: FOLDER}`", at_key=True
-        )
+        section.problem("binaries", message, "remove it, or write `origin: {checkout: FOLDER}`")
     if canonicalize_name(source.binaries.name) != canonicalize_name(source.distribution):
         hint = f"write {replace(source.binaries, name=source.distribution)}"
         section.problem(
@@ -154,26 +148,24 @@ def _origin(source: BoundProfile, origin: Origin) -> None:
         )
     elif not kinds:
         hint = "write one of git (with ref), wheel, checkout"
-        section.problem("", "names no origin", hint, at_key=True, whole=True)
+        section.problem("", "names no origin", hint, whole=True)
     if origin.git is not None:
         if origin.ref is None:
             hint = "add ref: a branch, tag or commit"
-            section.problem("", "git without ref", hint, at_key=True, whole=True)
+            section.problem("", "git without ref", hint, whole=True)
         if origin.git.startswith("file://") and section.is_shared("git"):
             section.problem(
                 "git", "is an address on one machine", LOCAL_HINT.format("a file:// address")
             )
     if origin.ref is not None and origin.git is None and not section.is_broken("git"):
-        section.problem("ref", "ref without git", "add the address: git: https://...", at_key=True)
+        section.problem("ref", "ref without git", "add the address: git: https://...")
     if origin.checkout is not None:
         if section.profile.mode is Mode.PRODUCTION and not section.top.is_broken("mode"):
             hint = "give it a git ref or a wheel version; or set mode: development"
             node = section.node("checkout")
             if node is not None and node.source.layer == LOCAL:
                 hint = "write it below `profiles:`, for those that mount it"
-            section.problem(
-                "checkout", "a production profile cannot mount checkouts", hint, at_key=True
-            )
+            section.problem("checkout", "a production profile cannot mount checkouts", hint)
         section.host_path("checkout", origin.checkout, checkout=True)
 
 
@@ -245,7 +237,7 @@ def _env(report: BoundProfile) -> None:
         if cache in profile.caches:
             hint = f"use the key caches.{cache}.path"
         if hint:
-            report.problem((*path, name), f"envgen sets {name} itself", hint, at_key=True)
+            report.problem((*path, name), f"envgen sets {name} itself", hint)
         elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
             message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
             report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")
@@ -256,12 +248,12 @@ def _env(report: BoundProfile) -> None:
                 report.problem((*path, name), message, f"write {switch['meaning']}")
         elif name.startswith("ENVGEN_"):
             message = f"{name}: names that begin with ENVGEN_ are reserved"
-            report.problem((*path, name), message, "choose another", at_key=True)
+            report.problem((*path, name), message, "choose another")
         if name in secrets:
             hint = (
                 "leave it in `secrets` alone: its value comes from your shell when a service starts"
             )
-            report.problem((*path, name), f"{name} is also in `secrets`", hint, at_key=True)
+            report.problem((*path, name), f"{name} is also in `secrets`", hint)
     for number, name in enumerate(secrets):
         if name in OWN_VARIABLES:
             report.problem(("secrets", number), f"envgen sets {name} itself", OWN_VARIABLES[name])
@@ -280,7 +272,7 @@ def _secrets(report: BoundProfile) -> None:
     for path in _names(report.tree, ()):
         if kind := secret_in(path[-1]):
             message = f"this name looks like a secret ({kind}); rendered files are not secret"
-            report.problem(path, message, "choose another name", at_key=True, hidden=True)
+            report.problem(path, message, "choose another name", hidden=True)
     for path, node in _texts(report.tree, ()):
         if path[-1:] and path[-1] in report.profile.secrets and "env" in path:
             continue  # a problem of _env

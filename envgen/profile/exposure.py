@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from envgen.profile.model import Profile
@@ -54,8 +54,3 @@ def on_loopback(service: Service) -> str:
             next(port for port in service.ports if not is_local(port.address)), address="127.0.0.1"
         )
     )
-
-
-def renumbered(service: Service, numbers: Mapping[int, int]) -> str:
-    """The ports of ``service`` as a YAML list, with other ``numbers`` on the host."""
-    return f"[{', '.join(repr(str(replace(p, host=numbers.get(p.host, p.host)))) for p in service.ports)}]"

@@ -293,39 +293,6 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     ]
 
 
-def ownerless(root: Path, files: Container[str]) -> list[str]:
-    """Rendered files below ``root`` of profiles that no longer exist. ``files``: the paths of all
-    profiles.
-
-    In envgen's own repository the programs in docker/ are sources, whether a profile uses them or
-    not.
-    """
-    sources = scripts().keys() if (root / OWN_SOURCES).exists() else ()
-    leftovers = []
-    mark = WRITTEN.encode()
-    for pattern in ("Dockerfile*", "compose/*.yaml", f"{FOLDER}/**/*"):
-        for path in sorted(root.glob(pattern)):
-            name = path.relative_to(root).as_posix()
-            if name in files or name in sources or path.is_symlink() or not path.is_file():
-                continue
-            if not path.resolve().is_relative_to(root.resolve()):
-                continue
-            with path.open("rb") as file:
-                if mark in file.read(1000):
-                    leftovers.append(name)
-    return leftovers
-
-
-def remove(root: Path, paths: Iterable[str]) -> None:
-    """Remove these files, and folders that become empty."""
-    for path in paths:
-        (root / path).unlink()
-        for folder in PurePosixPath(path).parents:
-            if folder.as_posix() == "." or any((root / folder).iterdir()):
-                break
-            (root / folder).rmdir()
-
-
 def _content(root: Path, path: str) -> bytes | None:
     target = _target(root, path)
     return file_io.read(target) if target.exists() else None

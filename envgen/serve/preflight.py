@@ -17,7 +17,7 @@ from envgen.engine.owner import folder_of, is_gone, same
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, ContainerRow
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
-from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback, renumbered
+from envgen.profile.exposure import API_KEY, asks_for_key, exposed, on_loopback
 from envgen.profile.model import REPOSITORIES, GpuMode, Mode, Profile, Source
 from envgen.profile.values import PortMapping
 from envgen.serve import memory
@@ -266,37 +266,25 @@ def ports(
 ) -> Iterator[Problem]:
     """Ports of the service that ``holder`` says are taken. ``containers``: its own that run."""
     effective = service.effective
-    profile = service.profile
     if effective.network is not None and containers:  # then the listener is the service itself
         return
     taken = {port: who for port in effective.host_ports if (who := holder(port))}
     if not taken:
         return
-    hint = _free_ports(service, holder, *(port.host for port in taken))
-    if effective.ports != service.described.ports:
-        hint = f"stop it, or take another one in {profile.compose}"
+    hint = _other_port(service)
     for port, who in taken.items():
         yield Problem(f"port {port.host} is taken by {who}", hint=hint)
 
 
-def _free_ports(service: LiveService, holder: Holder, *taken: int) -> str:
-    """The hint for taken ports: all ports of the service, the taken ones with the next free number."""
+def _other_port(service: LiveService) -> str:
+    """The hint for taken ports."""
     effective = service.effective
     if effective.network is not None:
         return "stop it, or let the server listen on another port"
-    services = service.deployment.effective.services.values()
-    used = {port.host for one in services for port in one.ports}
-    numbers = dict[int, int]()
-    for port in effective.ports:
-        if port.host not in taken:
-            continue
-        number = port.host + 1
-        while number < 65536 and (number in used or holder(replace(port, host=number))):
-            number += 1
-        numbers[port.host] = number if number < 65536 else port.host
-        used.add(numbers[port.host])
-    free = renumbered(effective, numbers)
-    return f'stop it, or take a free one: --set "services.{service.name}.ports={free}"'
+    if effective.ports != service.described.ports:
+        return f"stop it, or take another one in {service.profile.compose}"
+    others = [str(replace(port, host=port.host + 1)) for port in effective.ports]
+    return f'stop it, or take others: --set "services.{service.name}.ports={others}"'
 
 
 def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedError | None:
@@ -315,7 +303,7 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
                 holder = holders(service, service.engine.listed())
                 who = holder(port) or "another program"  # another machine's is not known
                 message = f"{head}: port {number} was taken by {who} in the meantime"
-                return RefusedError(message, hint=_free_ports(service, holder, number))
+                return RefusedError(message, hint=_other_port(service))
     return None
 
 

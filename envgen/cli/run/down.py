@@ -26,8 +26,7 @@ def command(
     """Stop and remove the containers of each SERVICE (default: all of the profile).
 
     Without SERVICE, those that `envgen run` has started end, too. Volumes stay, unless --volumes is
-    given. A volume that another folder with this project's name created is removed only after you
-    confirm (otherwise exit code 6).
+    given. A volume that another folder with this project's name created stays (exit code 6).
 
     \b
     Examples:
@@ -43,7 +42,7 @@ def command(
     volumes |= also
     profile = session.profile()
     machines = machines_of(session.deployment(), names)
-    work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run, agree=ask)
+    work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run)
     done, left = on_all(machines, work)
     containers = [
         deployment.named(name) for deployment, removed in done for name in removed.containers
@@ -60,7 +59,8 @@ def command(
     lines = [f"container {name} {verb}" for name in containers] + [
         f"volume {name} {verb}" for name in removed_volumes
     ]
-    lines += [f"volume {name} {stays}: {folder} created it" for name, folder in kept.items()]
+    for name, folder in kept.items():
+        lines.append(f"volume {name} {stays}: {folder} created it (docker volume rm)")
     document = {
         "containers": containers,
         "dry_run": dry_run,

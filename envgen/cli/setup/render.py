@@ -11,7 +11,7 @@ from envgen.app.session import Session
 from envgen.cli.common import answer, flag, print_json, reporting, wants_json, warn_of_unused
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
-from envgen.profile.load import FILE_NAME, require_alone
+from envgen.profile.load import require_alone
 from envgen.render import outputs
 from envgen.render.locking import left_out, lock_of, series_of
 from envgen.text import counted, progress
@@ -29,7 +29,7 @@ def command(session: Session, check: bool) -> int:
     Without --profile, for all profiles. envgen.local.yaml and ENVGEN_ variables are ignored, so
     that the files are the same on every machine; what `up` uses with them is in
     .envgen/render/PROFILE. Rendered files are overwritten, with edits in them; a file that envgen
-    did not write never is. Files of a profile that no longer exists are removed.
+    did not write never is. Files of a profile that no longer exists stay: `git rm` removes them.
 
     \b
     Example:
@@ -50,42 +50,34 @@ def command(session: Session, check: bool) -> int:
     require_alone(project)
     files = outputs.render_project(project, only=chosen.name if chosen else None)
     foreign = outputs.foreign(root, files)
-    ownerless = [] if chosen or project.file.name != FILE_NAME else outputs.ownerless(root, files)
     if check:
-        return _check(root, files, foreign, ownerless)
+        return _check(root, files, foreign)
     if foreign:
         raise RefusedError(f"{_FOREIGN}, so not overwritten: {', '.join(foreign)}", hint=_AWAY)
     written = outputs.write(root, files)
-    outputs.remove(root, ownerless)
     if wants_json():
         unchanged = sorted(set(files) - set(written))
-        print_json({"written": written, "unchanged": unchanged, "removed": ownerless})
+        print_json({"written": written, "unchanged": unchanged})
     for path in written:
         progress(f"wrote {path}")
-    for path in ownerless:
-        progress(f"removed {path}: it belongs to no profile")
-    if not written and not ownerless:
+    if not written:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
 
 
-def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], ownerless: list[str]) -> int:
+def _check(root: Path, files: Mapping[str, bytes], foreign: list[str]) -> int:
     drifted = {
         path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))
     }
     text = "".join(drifted.values())
     answer(
-        {"drift": text, "files": sorted(files), "foreign": foreign, "ownerless": ownerless},
+        {"drift": text, "files": sorted(files), "foreign": foreign},
         [text.removesuffix("\n")] if text else (),
     )
     if foreign:
         progress(f"{_FOREIGN}: {', '.join(foreign)}; {_AWAY}")
-    elif ownerless and not drifted:
-        progress(
-            f"no profile renders {', '.join(ownerless)}: `envgen render` removes files that it wrote"
-        )
     elif drifted:
         progress("the committed files have drifted from the project file: run `envgen render`")
     else:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
-    return ExitCode.FINDINGS if foreign or drifted or ownerless else ExitCode.OK
+    return ExitCode.FINDINGS if foreign or drifted else ExitCode.OK

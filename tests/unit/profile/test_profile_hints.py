@@ -10,7 +10,7 @@ from bad_project_files import HEAD
 
 from envgen.errors import Problem, ProjectError
 from envgen.profile import hints
-from envgen.profile.exposure import open_ports, renumbered
+from envgen.profile.exposure import open_ports
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.profile.service import Service
@@ -61,13 +61,6 @@ def test_a_command_of_two_lines(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, body.format('"echo a\\necho b"'))
     assert "Dockerfile" not in problem.message and "separate the commands by `; `" in problem.hint
     accepted(tmp_path, body.format('"echo a; echo b"'))
-
-
-def test_another_port_keeps_the_address_and_the_others(tmp_path: Path) -> None:
-    ports = (PortMapping(18001, 8000, "127.0.0.1"), PortMapping(18002, 9000))
-    written = renumbered(Service(command=("x",), ports=ports), {18001: 18003})
-    found = accepted(tmp_path, SERVICE.format(f"ports: {written}"))
-    assert found.ports == (PortMapping(18003, 8000, "127.0.0.1"), PortMapping(18002, 9000))
 
 
 def test_each_further_profile_has_a_dockerfile_of_its_own(tmp_path: Path) -> None:

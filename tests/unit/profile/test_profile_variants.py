@@ -94,7 +94,7 @@ def test_a_variant_that_breaks_a_profile_is_an_error_when_used(file: Path) -> No
     assert load(file, "").variant == ""
     with pytest.raises(ProjectError) as caught:
         load(file, "slow")
-    assert "envgen.yaml:19:15: env.MAX_JOBS: envgen sets MAX_JOBS itself" in str(caught.value)
+    assert "envgen.yaml:19:25: env.MAX_JOBS: envgen sets MAX_JOBS itself" in str(caught.value)
 
 
 def test_explain_says_which_values_a_variant_brings(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,6 @@ from envgen.profile.model import Cache, DockerfileExtra, GpuMode, Mode, Network,
 from envgen.profile.service import Service
 from envgen.profile.values import ContainerPath, DockerLine, HostPath
 from envgen.render import outputs
-from envgen.render.environment import WRITTEN
 from envgen.render.outputs import (
     diff,
     docker_files,
@@ -166,14 +165,3 @@ def test_no_command_changes_the_files_that_another_one_uses(tmp_path: Path) -> N
     assert first == again != second
     text, other = ((folder / one.compose_file).read_text() for folder in (first, second))
     assert ("ipc: host" in text, "ipc: host" in other) == (False, True)
-
-
-def test_a_link_is_never_a_file_without_an_owner(tmp_path: Path) -> None:
-    """It may lead to a file that the user keeps elsewhere."""
-    (tmp_path / "compose").mkdir()
-    for name in ("Dockerfile.gone", "compose/gone.yaml"):
-        (tmp_path / name).write_text(f"# {WRITTEN}\n")
-    (tmp_path / "Dockerfile.linked").symlink_to("Dockerfile.gone")
-    (tmp_path / "Dockerfile.mine").write_text("FROM x\n")
-    assert outputs.ownerless(tmp_path, ()) == ["Dockerfile.gone", "compose/gone.yaml"]
-    assert outputs.ownerless(tmp_path, ("Dockerfile.gone",)) == ["compose/gone.yaml"]

@@ -55,10 +55,10 @@ def on(found: Any) -> LiveService:
 
 
 OTHER = "another program (`sudo ss -ltnp sport = :18001` shows it)"
-HINT = "stop it, or take a free one: --set \"services.web.ports=['9000:9', '127.0.0.1:18004:8000', '18003:1']\""
+HINT = "stop it, or take others: --set \"services.web.ports=['9001:9', '127.0.0.1:18002:8000', '18004:1']\""
 
 
-def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
+def test_the_check_offers_another_port_on_the_same_address(found: Any) -> None:
     (problem,) = preflight.ports(on(found), (), preflight.holders(on(found), ()))
     assert (problem.message, problem.hint) == (f"port 18001 is taken by {OTHER}", HINT)
 
