@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from envgen.app.cluster import nodes
 from envgen.app.cluster.machines import all_machines
 from envgen.app.history import since_it_worked
 from envgen.app.session import Session
@@ -14,12 +13,11 @@ from envgen.deployment.service import LiveService
 from envgen.doctor import report
 from envgen.doctor.checks import BOX
 from envgen.doctor.collect import gather, or_none
-from envgen.doctor.model import Context, Finding, Section, Severity, Subject
-from envgen.doctor.nodes import completed, finding
+from envgen.doctor.model import Context, Subject
 from envgen.doctor.report import Report
 from envgen.engine import box
 from envgen.engine.values import Container
-from envgen.errors import EnvgenError, UsageError
+from envgen.errors import UsageError
 from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.values import ImageRef
 from envgen.serve.ended import last_ends
@@ -39,16 +37,12 @@ class Diagnosis:
 
 
 def diagnose(subject: Subject) -> list[Diagnosis]:
-    """A diagnosis of each machine of the service, the head's first, which also has the comparison
-    of the machines.
-    """
+    """A diagnosis of each machine of the service, the head's first."""
     diagnoses = list[Diagnosis]()
     for deployment in all_machines(subject.deployment, subject.service):
         one = replace(subject, deployment=deployment)
         diagnoses.append(Diagnosis(one, _diagnose(one)))
-    first = diagnoses[0]
-    whole = report.with_more(first.report, Section.NODES, _machines(subject))
-    return [replace(first, report=whole), *diagnoses[1:]]
+    return diagnoses
 
 
 def this_machine(session: Session) -> Report:
@@ -84,22 +78,6 @@ def _diagnose(subject: Subject) -> Report:
     admitted = or_none(lambda: of_all(deployment.engine, logged))
     context = replace(context, ended=ended or {}, notices=admitted or {})
     return report.examine(context)
-
-
-def _machines(subject: Subject) -> list[Finding]:
-    """The findings of `envgen nodes check` for the wanted service, or for all with `cluster`."""
-    findings = []
-    for name, service in subject.deployment.profile.services.items():
-        if service.cluster is None or subject.service not in (None, name):
-            continue
-        try:
-            answers = nodes.check(LiveService(subject.deployment, name))
-        except EnvgenError as problem:
-            first = problem.problems[0]
-            failed = finding(Severity.ERROR, (), first.message, first.hint)
-            answers = [completed(failed, subject.deployment.profile, name)]
-        findings += answers
-    return findings
 
 
 def _described(context: Context) -> list[Container]:

@@ -42,32 +42,23 @@ def run_one(check: Check, context: Context) -> list[Finding]:
     return [replace(finding, check=check.id, where=check.where) for finding in findings]
 
 
-def with_more(report: Report, where: Section, findings: Iterable[Finding]) -> Report:
-    """``report`` with ``findings`` added at ``where``."""
-    every = [*report.findings, *(replace(finding, where=where) for finding in findings)]
-    return replace(report, findings=tuple(sorted(every, key=lambda finding: finding.where)))
-
-
 def joined(reports: Mapping[str, Report]) -> Report:
-    """The reports of several machines in one, by the machines' names; findings between machines
-    come last.
-    """
+    """The reports of several machines in one, by the machines' names."""
     first = next(iter(reports.values()))
-    several = len(reports) > 1
+    if len(reports) == 1:
+        return first
     every = [
-        replace(finding, node=node if several and finding.where is not Section.NODES else "")
+        replace(finding, node=node)
         for node, report in reports.items()
         for finding in report.findings
     ]
-    return replace(
-        first, findings=tuple(sorted(every, key=lambda finding: finding.where is Section.NODES))
-    )
+    return replace(first, findings=tuple(every))
 
 
 def examine(context: Context, checks: Iterable[Check] = CHECKS) -> Report:
     """Run the checks."""
     findings = [finding for check in checks for finding in run_one(check, context)]
-    return with_more(Report(context, tuple(findings)), Section.HOST, ())
+    return Report(context, tuple(sorted(findings, key=lambda finding: finding.where)))
 
 
 HEADINGS = {
@@ -75,7 +66,6 @@ HEADINGS = {
     Section.IMAGE: "Image",
     Section.CONTAINER: "Container",
     Section.INSIDE: "Inside the container",
-    Section.NODES: "The machines of the cluster",
 }
 MARKS = {  # mark, colour
     Severity.OK: ("ok", "32"),

@@ -10,19 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.app import doctor
 from envgen.app.cluster import group as cluster
 from envgen.app.cluster import watch
 from envgen.app.cluster.group import Group
 from envgen.app.cluster.watch import Watch, WatchedRank
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
-from envgen.doctor.model import Remedy, Severity, Subject
+from envgen.doctor.model import Remedy, Severity
 from envgen.doctor.nodes import completed, finding
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Machine
-from envgen.profile.service import Cluster, Ready, Service
+from envgen.profile.service import Ready, Service
 from envgen.serve.ended import StartFailure, ending
 from envgen.serve.follow import Event, Follower, Kind
 
@@ -244,24 +243,16 @@ def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkey
     assert seen == ([] if off == "spark-2" else ["spark-2"])
 
 
-def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = {
-        "serve": Service(command=("vllm",), cluster=Cluster(nodes=("one", "two"))),
-        "dev": Service(command=("bash",)),
-    }
-    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod", services=services)
+def test_a_finding_about_machines_has_a_command() -> None:
+    profile: Any = SimpleNamespace(name="prod", chosen="--profile prod")
     answers = [
         finding(Severity.OK, ("one",), "Docker 29"),
         finding(Severity.WARNING, ("one", "two"), "slow", "is it the right interface?"),
         finding(Severity.ERROR, ("two",), "the image x is not there", fix="docker save x | docker --context two load"),
     ]
-    monkeypatch.setattr(
-        "envgen.app.cluster.nodes.check", lambda *_: [completed(one, profile, "serve") for one in answers]
-    )
-    ok, warning, error = doctor._machines(Subject(Deployment(profile, Path())))
+    ok, warning, error = [completed(one, profile, "serve") for one in answers]
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("one+two: slow", "service serve")
     assert warning.remedy == Remedy("envgen nodes check serve --profile prod")
     assert error.severity is Severity.ERROR and error.title == "two: the image x is not there"
     assert error.remedy == Remedy("docker save x | docker --context two load")
-    assert doctor._machines(Subject(Deployment(profile, Path()), "dev")) == []

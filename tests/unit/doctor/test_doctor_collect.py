@@ -212,12 +212,11 @@ def test_which_container() -> None:
     assert choose_container([], "serve") is None
 
 
-def test_a_report_of_several_machines_names_them_and_ends_with_what_is_between_them(make: Make) -> None:
-    one = report.with_more(Report(make(), (ok("a"),)), Section.NODES, [ok("the same")])
-    two = Report(make(), (ok("b"),))
+def test_a_report_of_several_machines_names_them(make: Make) -> None:
+    one, two = Report(make(), (ok("a"),)), Report(make(), (ok("b"),))
     several, alone = report.joined({"spark-1": one, "spark-2": two}), report.joined({"": two})
     rows = [(row["node"], row["title"]) for row in report.as_data(several)["findings"]]
-    assert rows == [("spark-1", "a"), ("spark-2", "b"), (None, "the same")]
+    assert rows == [("spark-1", "a"), ("spark-2", "b")]
     headings = [line for line in report.as_text(several).splitlines() if line and not line.startswith(" ")]
-    assert headings[:3] == ["Host on spark-1", "Host on spark-2", "The machines of the cluster"]
+    assert headings[:2] == ["Host on spark-1", "Host on spark-2"]
     assert report.as_text(alone).startswith("Host\n")
