@@ -279,22 +279,7 @@ def _outside(
         stale=asked(lambda: deployment.image_problems),
         other_base=asked(lambda: deployment.other_base) or "",
         is_unlocked=bool(or_none(lambda: deployment.needs_lock)),
-        **_own_compose(deployment),
     )
-
-
-def _own_compose(deployment: Deployment) -> dict[str, Any]:
-    """What the profile's own Compose file makes of its services."""
-    if deployment.profile.compose is None:
-        return {}
-    try:
-        changes = {
-            name: tuple(LiveService(deployment, name).own_changes())
-            for name in deployment.profile.services
-        }
-        return {"effective": deployment.effective, "own_changes": changes}
-    except (EnvgenError, OSError) as error:
-        return {"own_trouble": str(error).splitlines()[0]}
 
 
 def build_needs(profile: Profile, root: Path) -> frozenset[str]:

@@ -145,13 +145,6 @@ class Context:
     unpatched: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # source -> patches that its checkout lacks
-    effective: Profile | None = (
-        None  # as Compose understands it with the profile's own file; None: it can't
-    )
-    own_changes: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # service -> what that file changes
-    own_trouble: str = ""  # what Compose has against that file
     changes: str = ""  # what changed since the service last started well; "": no such start
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_temporary: bool = False  # started by `--run`

@@ -11,8 +11,6 @@ CHECKS: tuple[Check, ...] = (
     *BOX,
     outside.docker,
     outside.gpu_runtime,
-    outside.exposure,
-    outside.own_compose,
     # Image
     outside.image,
     outside.unpatched,

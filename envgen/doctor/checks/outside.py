@@ -20,22 +20,9 @@ from envgen.doctor.model import (
 from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo
 from envgen.errors import Problem
-from envgen.profile.exposure import asks_for_key, exposed, on_loopback
 from envgen.profile.model import GpuMode
 from envgen.text import counted, first_of
 
-# Keys of a service that replace its program, or let it do more on its machine.
-_FAR = (
-    "command",
-    "entrypoint",
-    "privileged",
-    "cap_add",
-    "devices",
-    "network_mode",
-    "pid",
-    "ipc",
-    "security_opt",
-)
 LOOPING = 3  # restarts that make a restart loop
 
 
@@ -73,50 +60,6 @@ def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     if mode is GpuMode.NONE:
         return info("the engine offers no GPU, so services start without one (gpu: auto)")
     return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
-
-
-@check("host.exposure", Section.HOST)
-def exposure(context: Context) -> Findings:
-    """Services are published on this machine only, or require an API key."""
-    profile = context.effective or context.profile
-    for name, service in profile.services.items():
-        reachable = exposed(profile, name)
-        if reachable and asks_for_key(profile, service):
-            yield ok(f"{reachable}; it requires an API key")
-        elif reachable:
-            evidence = ", ".join(str(port) for port in service.host_ports)
-            near = (
-                f"ports: ['{on_loopback(service)}']"
-                if service.network is None
-                else "args: {host: 127.0.0.1}"
-            )
-            cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
-            if service.ports != context.profile.services[name].ports:
-                cure = Remedy(f"publish 127.0.0.1 alone in {profile.compose}")
-            yield warning(reachable, evidence, "127.0.0.1, or an API key", cure, case="open")
-    published = any(service.host_ports for service in profile.services.values())
-    return ok("services are published on this machine only") if published else None
-
-
-@check("compose.own", Section.HOST, needs="engine")
-def own_compose(context: Context, _engine: EngineInfo) -> Findings:
-    """What the profile's own Compose file changes of its services."""
-    own = context.profile.compose
-    cure = remedies.line("compose: null")
-    if context.own_trouble:
-        wanted = "a file that Compose reads"
-        yield error(
-            f"{own} can't be used: nothing starts", context.own_trouble, wanted, cure, case="broken"
-        )
-    for name, changes in context.own_changes.items():
-        far = [one for one in changes if one in _FAR]
-        if far:
-            title = f"{own} decides what {name} starts, or may do on this machine"
-            evidence = f"it sets {', '.join(changes)}"
-            yield warning(title, evidence, "the rendered settings", cure, case="far")
-        elif changes:
-            yield info(f"{own} changes {name}", f"it sets {', '.join(changes)}")
-    return ok(f"{own} changes no service of the profile") if own else None
 
 
 # --- the image

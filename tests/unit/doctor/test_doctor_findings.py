@@ -112,7 +112,6 @@ SPARK = Box(
 )
 KHO = replace(SPARK, kernel="7.0.0-1019-nvidia", memory={**SPARK.memory, "CmaFree": 10171187200})
 UNIFIED = ("gpu=required", "cuda.arch_list=12.1a", "services.dev.args.gpu-memory-utilization=0.90")
-OWN = ("compose=over.yaml",)
 OLD = {"package": "flashinfer", "folder": "/opt/old/flashinfer", "file": "/opt/old/flashinfer/a.so"}
 STALE = (Problem("the image x is not built", hint="envgen build -p dev"),)
 EDITED = {"package": "flashinfer", "folder": f"{PP}/flashinfer", "file": "page.py", "changed": 1034.0}
@@ -130,8 +129,6 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.clocks", "latched"): box(BoxGpu("NVIDIA GB10", 16.2, 806, 3003, 45, 96)),
     ("host.clocks", "throttled"): box(BoxGpu("NVIDIA GB10", 80.0, 1800, 3003, 84, 97, ("heat",))),
     ("host.memory", "driver"): box(memory={**SPARK.memory, "MemFree": 80 * GIB}),
-    ("compose.own", "broken"): given(own_trouble="Compose refuses it", sets=OWN),
-    ("compose.own", "far"): given(own_changes={"dev": ("labels", "privileged")}, sets=OWN),
     ("image.current", "outdated"): given(stale=STALE),
     ("image.current", "base"): given(stale=(), other_base="sha256:" + "a" * 64),
     ("patches.mounted", "lacks"): given(unpatched={"flashinfer": ("0001-a.patch",)}, checkouts={"flashinfer": "/me"}),
@@ -179,10 +176,10 @@ def right(make: Make) -> Context:
         "locked": {"count": 2}, "protected": {"count": 1},
         "cuda": {**with_tool()["cuda"], "toolkit": {"version": "13.0.2"}},
     }  # fmt: skip
-    sets = ("gpu=auto", "cuda.arch_list=12.1a", *OWN, "services.dev.ports=['127.0.0.1:8000:8000']")
+    sets = ("gpu=auto", "cuda.arch_list=12.1a", "services.dev.ports=['127.0.0.1:8000:8000']")
     return make(
         document, sets=sets, differing=(), stale=(), box=SPARK, running=programs(),
-        own_changes={"dev": ()}, modules=(compiled(),),
+        modules=(compiled(),),
     )  # fmt: skip
 
 
@@ -243,7 +240,6 @@ END = {DIED.id: replace(ENDED, cause="a port is taken")}
 OTHER = container(id="2", name="lab-dev-2", state="exited", server=True)
 AGAIN = replace(ENDED, runs=True, restarts=2, since="2026-11-25T23:45:00Z")
 UNKNOWN = "Unknown vLLM environment variable detected: VLLM_USE_V1"
-LOOPBACK = "services.serve.ports=['127.0.0.1:8000:8000']"
 SHARED = ("gpu=required", "cuda.arch_list=12.1a")
 EXEC, SITE = "envgen exec -p dev dev ", "/venv/wheel/lib/python3.11/site-packages"
 
@@ -274,10 +270,6 @@ OUTSIDE: list[Row] = [
      "lab-dev-1: a variable is set that this vLLM does not know", UNKNOWN, ""),
     ("container.settings", given(differing=("image: a is now b",)), "differ", "1 setting differs from the profile's",
      "image: a is now b", "envgen up -p dev dev --recreate"),
-    ("host.exposure", given(profile="prod"), "open", "no API key", "8000:8000",
-     "services: {serve: {ports: ['127.0.0.1:8000:8000']}}"),
-    ("host.exposure", given(profile="prod", sets=("secrets=[VLLM_API_KEY]",)), "ok", "from the network", "", ""),
-    ("host.exposure", given(profile="prod", sets=(LOOPBACK,)), "ok", "this machine only", "", ""),
     ("image.current", given(image=None, stale=STALE), "missing", "is not built", "", "envgen build -p dev"),
 ]  # fmt: skip
 
