@@ -435,10 +435,6 @@ def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
 def _hint(text: str, profile: Profile) -> str:
     if "certificate" in text.lower():
         return "write your company's certificate authority in network.ca_certificates"
-    if re.search(
-        r"dns error|failed to lookup address|Name or service not known|Could not resolve host", text
-    ):
-        return "a host's name was not found: check pip.index, and the network"
     unanswered = re.search(r"\b40[13]\b|[Uu]nauthorized|No matching distribution found", text)
     if profile.pip.index_variables and profile.pip.netrc is None and unanswered:
         return "does the index ask for a login? write it in a netrc file, and that file's path in pip.netrc"

@@ -12,14 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
-from envgen.engine.git import GitOutput, Mirror, ask_server
+from envgen.engine.git import GitOutput, ask_server
 from envgen.engine.values import read_json
 from envgen.engine.web import get
 from envgen.errors import EngineError, LockError, ProcessError
@@ -47,17 +45,15 @@ def _about(what: str) -> Iterator[None]:
 # ------------------------------------------------------
 
 _PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
-_UNKNOWN = re.compile(
-    r"not our ref|unadvertised object|couldn't find remote ref", re.I
-)  # the server lacks a commit
 
 
 def resolve_git(url: str, ref: str, *, timeout: float = 120) -> GitLock:
-    """The commit of a branch, tag, pull request or commit. Raises LockError."""
+    """The commit of a branch, tag or pull request; of a commit, itself: the build says whether the
+    server has it. Raises LockError.
+    """
+    if COMMIT.fullmatch(ref):
+        return GitLock(url, ref, ref, "commit")
     with _about(f"{ref} of {without_login(url)}"):
-        if COMMIT.fullmatch(ref):
-            _require(url, ref, timeout)
-            return GitLock(url, ref, ref, "commit")
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         names = [ref] if ref.startswith("refs/") else names
         listed = _git(
@@ -73,20 +69,6 @@ def resolve_git(url: str, ref: str, *, timeout: float = 120) -> GitLock:
         if re.fullmatch(r"[0-9a-f]{7,39}", ref):
             hint = "write all 40 digits of a commit"
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
-
-
-def _require(url: str, commit: str, timeout: float) -> None:
-    """LockError if the server does not have a commit."""
-    try:
-        with files.Scratch("git") as folder:
-            mirror = Mirror.at(Path(folder), url)
-            words = ["fetch", "-q", "--no-tags", "--filter=tree:0", "--depth=1", "origin", commit]
-            _git(partial(mirror.git, words, check=False, timeout=timeout), timeout)
-    except LockError as error:
-        if not _UNKNOWN.search(error.problems[0].message):
-            raise
-        message = f"the server does not have the commit {commit} (any more)"
-        raise LockError(message, hint="was its branch force-pushed?") from None
 
 
 def _git(ask: Callable[[], GitOutput], timeout: float) -> bytes:

@@ -30,16 +30,6 @@ class Refusal:
     step: str
     message: str
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The reasons that the release lists."""
-        listed = re.search(r"Reasons?: \[(.*?)\](?=\s*$|\.)", self.message, re.DOTALL)
-        return (
-            tuple(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed[1]))
-            if listed
-            else ()
-        )
-
 
 @dataclass(frozen=True)
 class Contradiction:

@@ -111,13 +111,6 @@ def test_a_submodule_from_elsewhere_is_left_out_of_a_build(repositories: Reposit
     assert done.returncode == 1 and "has no submodule 3rdparty/none" in done.stderr
 
 
-def test_a_commit_that_was_force_pushed_away(repositories: Repositories) -> None:
-    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "one"))
-    with pytest.raises(LockError, match=r"does not have the commit 1{40} \(any more\)") as caught:
-        resolve_git(repositories.url("vllm"), "1" * 40)
-    assert "force-pushed" in str(caught.value)
-
-
 def test_a_vanished_ref_and_repository(repositories: Repositories) -> None:
     with pytest.raises(LockError, match="no such branch, tag or pull request"):
         resolve_git(repositories.url("vllm"), "gone")

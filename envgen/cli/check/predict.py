@@ -87,7 +87,6 @@ def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
         "place": prediction.place,
         "profile": profile.name,
-        "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
         "service": prediction.service,
         "stubs": list(answer.get("stubs", ())),

@@ -137,7 +137,6 @@ PIN = {"name": "numpy", "version": "2.0", "hashes": ["b" * 64]}
         ({"ok": {"sets": {}, "open": {}, "clash": "a<2"}}, "", "", "no versions suit pip.tools"),
         ({"ok": {"sets": {"deps": FAMILY}, "open": {}, "clash": ""}}, "cubin 0.5.2, flashinfer-python 0.5.3", "", ""),
         ({"failed": "invalid peer Certificate"}, "invalid peer", "network.ca_certificates", ""),
-        ({"failed": "Could not resolve host: h"}, "resolve host", "check pip.index", ""),
         ({"failed": "403 Forbidden"}, "403 Forbidden", "", ""),
         (NoAnswer("exit", "", (), 101), "h:5000/base:1 has no python3", "base.apt: [python3,", ""),
         (NoAnswer("exit", "", ("a", "boom"), 1), "cannot resolve them there", "Python 3.8 or newer", ""),
