@@ -16,7 +16,7 @@ from envgen.bench.checks import Outcome
 from envgen.bench.compare import differing
 from envgen.bench.questions import BATCH, Asker, questions, scorer
 from envgen.bench.record import Run, RunRecord
-from envgen.errors import UsageError
+from envgen.errors import RefusedError
 from envgen.live import doing, now_doing
 from envgen.serve.chat import chat_flags
 from envgen.text import progress
@@ -86,7 +86,7 @@ def reference_of(
     if not agree(
         f"{service} is stopped, {name} answers in its place, and {service} starts again. Do it?"
     ):
-        raise UsageError(f"--against {name} stops {service} for a while", hint="add --yes")
+        raise RefusedError(f"--against {name} stops {service} for a while", hint="add --yes")
     with stage:
         stage.show(other)
         path = answered(replace(asked, session=other, service=service), quick=quick)[2]

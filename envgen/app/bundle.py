@@ -81,12 +81,17 @@ def save(
     first. ``changes``: since it last worked. If the bundle can't be written, that is printed and
     the path is "": the failure itself matters more.
     """
-    root = machines[0].deployment.root
-    profile = machines[0].profile.name
-    name = machines[0].name
+    head = machines[0]
+    root = head.deployment.root
+    name = head.name
     facts = {key: value for key, value in vars(failure).items() if key != "container"}
-    facts |= {"profile": profile, "service": name, "cause": cause, "culprit": culprit}
-    facts["changes"] = "\n".join(changes)
+    facts |= {
+        "profile": head.profile.name,
+        "service": name,
+        "cause": cause,
+        "culprit": culprit,
+        "changes": "\n".join(changes),
+    }
 
     def doctor(service: LiveService) -> Any:
         if service.deployment.node != culprit:
@@ -178,9 +183,7 @@ def collect(
     }
     try:
         engine = deployment.engine
-        there = list[Container]()
-        if service.name:
-            there = list(service.containers(all=True))
+        there = service.containers(all=True) if service.name else ()
         container = there[0] if there else None
         # A machine that is off costs its time limit once.
         info = or_none(engine.info)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from envgen.app.cluster.machines import all_machines
 from envgen.app.history import since_it_worked
 from envgen.app.session import Session
+from envgen.bench.trace import proof
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.doctor import report
@@ -71,7 +72,9 @@ def _diagnose(subject: Subject) -> Report:
     if context.service in deployment.profile.services:
         service = LiveService(deployment, context.service)
         changes = or_none(lambda: since_it_worked(service, asks=True))
-        context = replace(context, changes=changes or "")
+        container = context.container
+        ran = tuple(proof(service, container)) if container else ()
+        context = replace(context, changes=changes or "", ran=ran)
     there = _described(context)
     ended = or_none(lambda: last_ends(deployment.engine, there))
     logged = () if context.is_temporary else there

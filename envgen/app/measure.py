@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 from envgen import __version__
 from envgen.app.cluster.machines import head_of
+from envgen.app.containers import changed
 from envgen.app.failed import failed
-from envgen.app.session import Session, the_service
+from envgen.app.session import Session, the_service, with_running_variant
 from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.client import BenchTarget, ServerGone, find
@@ -21,13 +22,14 @@ from envgen.bench.record import Run
 from envgen.bench.targets import at_least, gaps
 from envgen.bench.tools import BenchTool, CellResult, Matrix, find_tool, measure_all
 from envgen.deployment.service import LiveService
+from envgen.engine.client import connect
 from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
 from envgen.live import moving
 from envgen.profile.flags import takes_no_prompt
 from envgen.profile.load import find as find_project
-from envgen.profile.model import Target
+from envgen.profile.model import Profile, Target
 from envgen.redact import without_login
 from envgen.serve.ended import StartFailure, ending
 from envgen.text import progress
@@ -97,7 +99,10 @@ def service_of(asked: MeasureOptions) -> RunningService | None:
         if asked.service:
             raise UsageError("a service and --url exclude each other")
         return None
-    deployment = asked.session.deployment()
+    session = asked.session
+    if not session.variant:
+        session = with_running_variant(session, asked.service, connect)
+    deployment = session.deployment()
     profile = deployment.profile
     publishing = [name for name, service in profile.services.items() if service.host_ports]
     hint = "add one to its `ports`, or name a server: --url URL"
@@ -126,16 +131,20 @@ def measure(
     target = find(
         url, model=asked.model, key=_key(asked, service), silence=asked.timeout, expected=expected
     )
+    session = asked.session
     environment = {
         "envgen": __version__,
         "url": without_login(target.url),
         "model": target.model,
         **(service.environment() if service else {}),
+        "sets": session.sets,
+        "file": session.file and session.file.name,
+        "differs": service and any(changed(service.deployment, [service.container]).values()),
     }
     given = {**parameters, "max_len": target.max_len}
     with (
         terminable(),
-        record.start(results_folder(asked.session.file), kind, environment, given) as run,
+        record.start(results_folder(session.file), kind, environment, given) as run,
     ):
         try:
             with moving(kind):
@@ -194,7 +203,8 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
     """What `measure` does for `envgen bench`. ``least``: as --at-least has it."""
 
     def work(trial: Measurement, run: Run) -> Outcome:
-        targets = targets_of(trial.service) if trial.service else {}
+        service = trial.service
+        targets = targets_of(service.profile, service.name) if service else {}
         limit = at_least(least, targets) if least else None
         tool, cells = run_tool(trial, run, plan, tokenizer)
         summary = cells_document(tool, cells)
@@ -211,12 +221,11 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
     return work
 
 
-def targets_of(running: RunningService) -> dict[str, Target]:
-    """The profile's targets for the model of the service."""
-    model = running.described.model
-    targets = running.deployment.profile.targets
-    repo = model.repo if model else running.described.served_name
-    return {name: target for name, target in targets.items() if target.model == repo}
+def targets_of(profile: Profile, service: str) -> dict[str, Target]:
+    """The targets for the model of a service."""
+    described = profile.services[service]
+    repo = described.model.repo if described.model else described.served_name
+    return {name: target for name, target in profile.targets.items() if target.model == repo}
 
 
 def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
@@ -252,8 +261,8 @@ def _stop_error(reason: str, service: RunningService | None, kept: str) -> Envge
     try:
         now = service.engine.container(service.container.id)
         how = "its process still runs" if now and now.running else ending(now).reason
-        parts = [part for part in (reason, how, kept) if part]
+        text = "; ".join(filter(None, (reason, how, kept)))
         again = f"{service.hint('up')} starts it again"
-        return failed(service, StartFailure("; ".join(parts), now), verdict="failed", hint=again)
+        return failed(service, StartFailure(text, now), verdict="failed", hint=again)
     except EngineError as error:
         return ServiceError(f"{reason}; {kept}; {error}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from envgen import __version__, files
 from envgen.app.history import starts
-from envgen.app.measure import results_folder
+from envgen.app.measure import results_folder, targets_of
 from envgen.app.session import Session
 from envgen.app.stage import PLAIN
 from envgen.bench import matrix, page
@@ -43,12 +42,10 @@ def table(session: Session, service: str) -> tuple[list[MatrixRow], list[RunReco
 
 def targets(profile: Profile, service: str) -> list[page.TargetLine]:
     """The decode targets for the model of a service that are drawn: one request, no context."""
-    model = profile.services[service].model
     lines = []
-    for name, target in profile.targets.items():
+    for name, target in targets_of(profile, service).items():
         decode = target.figures.get("decode") or target.figures.get("tg32")
-        is_same = model is not None and model.repo == target.model
-        if decode and is_same and not target.depth and target.concurrency == 1:
+        if decode and not target.depth and target.concurrency == 1:
             lines.append(page.TargetLine(name, float(decode), target.source))
     return lines
 
@@ -68,7 +65,9 @@ def write_matrix(session: Session, service: str) -> Path:
     folder = results_folder(session.file)
     text = matrix.markdown(f"{profile.name}: {service}", rows, drawn)
     _write(folder / "matrix.md", text, folder)
-    _write(folder / "matrix.json", _json(rows), folder)
+    plain = [row.plain() for row in rows]
+    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    _write(folder / "matrix.json", text, folder)
     return folder / "matrix.md"
 
 
@@ -90,10 +89,6 @@ def write_page(
     path = output or folder / "index.html"
     _write(path, text, folder if output is None else None)
     return path, rows
-
-
-def _json(rows: Sequence[MatrixRow]) -> str:
-    return json.dumps([row.plain() for row in rows], indent=1, ensure_ascii=False) + "\n"
 
 
 def _write(path: Path, text: str, folder: Path | None) -> None:

@@ -31,17 +31,13 @@ def look(session: Session) -> dict[str, Any]:
         "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value,
         "file": str(project.file),
-        "image": None,
+        **dict.fromkeys(("image", "other_folder", "trial", "back", "leftovers")),
         "containers": [],
         "lost": {},
         "also": [],
         "caches": [],
         "left_out": [],
-        "other_folder": None,
         "notices": {},
-        "trial": None,
-        "back": None,
-        "leftovers": None,
     }
     first = deployment = session.deployment()
     try:

@@ -98,7 +98,7 @@ def sweep(
     An interrupted sweep of the same is continued, unless ``fresh``.
     """
     session = asked.session
-    deployment = asked.session.deployment()
+    deployment = session.deployment()
     folder = results_folder(session.file)
     image = deployment.image.id if deployment.image else ""
     parameters: dict[str, Any] = plain(
@@ -113,11 +113,11 @@ def sweep(
         }
     )
     earlier = None if fresh else unfinished(folder, parameters)
-    rows = {row["variant"]: row for row in earlier.samples} if earlier else {}
-    if rows:
-        progress(f"continuing {earlier.id if earlier else ''}: {', '.join(rows)} done")
+    rows: dict[str, Mapping[str, Any]] = {}
     stage = VariantSwitch(session, service)
     if earlier:  # what runs now, if anything, is what the interrupted one left
+        rows |= {row["variant"]: row for row in earlier.samples}
+        progress(f"continuing {earlier.id}: {', '.join(rows) or 'nothing'} done")
         stage.before = sessions_of(session, str(earlier.environment["before"]))
     before = (stage.before.variant or PLAIN) if stage.before else ""
     environment = {"profile": deployment.profile.name, "service": service, "before": before}
@@ -140,9 +140,9 @@ def sweep(
             progress("interrupted: the same command continues with the next variant")
             raise
         good = all(not row["cause"] and row["verdict"] in GOOD for row in rows.values())
-        summary = {"rows": list(rows.values())}
-        run.end(PASSED if good else FAILED, summary)
-    return (PASSED if good else FAILED, summary), run.path
+        outcome = PASSED if good else FAILED, {"rows": list(rows.values())}
+        run.end(*outcome)
+    return outcome, run.path
 
 
 def reference_among(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app.measure import Measurement, MeasureOptions, measure, results_folder, service_of
+from envgen.app.measure import Measurement, MeasureOptions, measure, service_of
 from envgen.app.stage import VariantSwitch
-from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome, fault_of
 from envgen.bench.client import ServerGone
 from envgen.bench.record import Run
-from envgen.bench.trace import FOLDER
-from envgen.errors import ServiceError, UsageError
+from envgen.errors import RefusedError, ServiceError, UsageError
 from envgen.inside import run as inside
 from envgen.live import doing
-from envgen.profile.flags import plain_name
 from envgen.serve.events import answered
 
 PROGRAM = inside.Program("kernels", bytes=8 << 20)
+FOLDER = "/tmp/envgen-trace"
 READING = 600.0  # seconds to sum a trace
 LARGEST = 512 << 20  # bytes of a trace that is kept
-CONFIG = {
-    "profiler": "torch",
-    "torch_profiler_dir": FOLDER,
-    "torch_profiler_with_stack": False,
-    "torch_profiler_dump_cuda_time_total": False,  # a table of its own, which takes long
-    "ignore_frontend": True,
-}
+# With a table of its own, which takes long, left out.
+CONFIG = f"""{{"profiler": "torch", "torch_profiler_dir": "{FOLDER}",
+"torch_profiler_with_stack": false, "torch_profiler_dump_cuda_time_total": false,
+"ignore_frontend": true}}"""
 
 
 def trace(
     asked: MeasureOptions,
     prompt: int,
     output: int,
-    against: str | None,
     agree: Callable[[str], bool],
-) -> tuple[Outcome, Path, record.RunRecord | None]:
+) -> tuple[Outcome, Path]:
     """Trace a prompt of ``prompt`` tokens, and ``output`` tokens of a reply.
 
     The service is started again with the profiler after ``agree``, and without it at the end.
-    Returns the outcome, the record's path, and the record ``against``.
+    Returns the outcome and the record's path.
     """
     running = service_of(asked)
     if running is None or not running.described.is_vllm_server:
@@ -52,27 +44,27 @@ def trace(
             "only a vLLM service of the profile can be traced",
             hint="envgen trace SERVICE; another server's own profiler is its own affair",
         )
-    folder = results_folder(asked.session.file)
-    earlier = record.resolve(folder, against, "trace") if against else None
     service = running.name
-    if any(plain_name(name) == "profiler-config" for name in running.described.args):
+    if running.described.flag("profiler-config"):
         raise UsageError(
             f"services.{service}.args names a profiler-config already",
             hint=f"remove it: `envgen trace {service}` adds its own for as long as it measures",
         )
     question = f"{service} is started again with the profiler, and without it afterwards. Do it?"
     if not agree(question):
-        raise UsageError(f"a trace starts {service} again, twice", hint="add --yes")
-    setting = f"services.{service}.args.profiler-config={json.dumps(CONFIG)}"
-    form = asked.session.with_(sets=(*asked.session.sets, setting))
+        raise RefusedError(f"a trace starts {service} again, twice", hint="add --yes")
+    setting = f"services.{service}.args.profiler-config={CONFIG}"
     parameters = {"prompt": prompt, "output": output}
-    shown = replace(asked, session=form, service=service)
     with VariantSwitch(asked.session, service) as stage:
+        session = asked.session if asked.session.variant else stage.before or asked.session
+        form = session.with_(sets=(*session.sets, setting))
         stage.show(form)
-        outcome, path = measure(
-            shown, "trace", parameters, lambda trial, run: _work(trial, run, prompt, output)
+        return measure(
+            replace(asked, session=form, service=service),
+            "trace",
+            parameters,
+            lambda trial, run: _work(trial, run, prompt, output),
         )
-    return outcome, path, earlier
 
 
 def _work(trial: Measurement, run: Run, prompt: int, output: int) -> Outcome:
@@ -90,7 +82,9 @@ def _work(trial: Measurement, run: Run, prompt: int, output: int) -> Outcome:
         run.sample({"unit": "trace", "phase": phase, **summary[phase]})
     is_whole = all(phase.get("kernels") for phase in summary.values())
     log = trial.environment.get("kernels", [])
-    return PASSED if is_whole else FAILED, {"phases": summary, "log": log}
+    settings = trial.service.settings() if trial.service else ""
+    found = {"phases": summary, "log": log, "settings": settings}
+    return PASSED if is_whole else FAILED, found
 
 
 def _complete(trial: Measurement, prompt: int, output: int) -> None:
@@ -120,20 +114,18 @@ def _summed(trial: Measurement, run: Run, phase: str) -> Mapping[str, Any]:
     service = trial.service
     assert service is not None  # a trace is of a service
     execute = inside.in_container(service.engine, service.container.id)
-
-    def ask(request: Mapping[str, Any]) -> dict[str, Any]:
-        answer = inside.ask(execute, "python3", PROGRAM, request, timeout=READING)
-        if isinstance(answer, inside.NoAnswer):
-            raise ServiceError(f"the trace could not be read: {answer}")
-        return answer
-
-    summary = ask({"folder": FOLDER, "decode": phase == "decode"})
+    request = {"folder": FOLDER, "decode": phase == "decode"}
+    summary = inside.ask(execute, "python3", PROGRAM, request, timeout=READING)
+    if isinstance(summary, inside.NoAnswer):
+        raise ServiceError(f"the trace could not be read: {summary}")
     if file := summary.pop("file", ""):
         content = b""
         part = b"more"
         while part and len(content) < LARGEST:
-            answer = ask({"file": file, "offset": len(content)})
-            part = base64.b64decode(answer["part"])
+            at = f"skip={len(content) >> 20}"
+            words = ["dd", f"if={file}", "bs=1M", "count=8", at]
+            part = execute(words, b"", READING).stdout
             content += part
+        execute(["rm", file], b"", READING)  # the next phase has its own
         run.raw(f"{phase}.json{'.gz' * file.endswith('.gz')}", content)
     return summary

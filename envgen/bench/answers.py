@@ -224,12 +224,9 @@ class Row:
     figures: Agreement = field(default_factory=Agreement)
 
     def plain(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "seen": self.seen,
-            **asdict(self.figures),
-        }
+        plain: dict[str, Any] = asdict(self)
+        plain |= plain.pop("figures")
+        return plain
 
 
 def shared(a: Sequence[int], b: Sequence[int]) -> int:

@@ -23,7 +23,6 @@ FAILED = "failed"
 UNKNOWN = "not checked"
 SHORT, LONG = 12, 4096  # tokens
 LOAD_GROWTH = 5_000_000_000  # bytes
-GRAPHS = r"Graph capturing finished in"
 Outcome = tuple[str, dict[str, Any]]  # passed or failed, and the summary for JSON and the record
 
 
@@ -98,14 +97,11 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
     """The criteria for a load that a tool sent: no request failed, and what it left behind."""
     note = "without GPU memory, which nvidia-smi doesn't show" if after.gpu_memory is None else ""
     why = f": {cell.fault}" if cell.failed else ""
-    gpu = (
-        0
-        if after.gpu_memory is None or before.gpu_memory is None
-        else after.gpu_memory - before.gpu_memory
-    )
-    growth = after.memory - before.memory + gpu
+    growth = after.memory - before.memory
+    if after.gpu_memory is not None and before.gpu_memory is not None:
+        growth += after.gpu_memory - before.gpu_memory
     restarted = (after.restarts, after.started_at) != (before.restarts, before.started_at)
-    seen = "the server was restarted meanwhile" if restarted else gigabytes(growth)
+    seen = "the server was restarted meanwhile" if restarted else f"{growth / 1e9:.2f} GB"
     zombies = f"{len(after.zombies)} {', '.join(after.zombies)}".strip()
     return [
         criterion(
@@ -115,7 +111,7 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
             "memory growth, without a restart",
             not restarted and growth < LOAD_GROWTH,
             seen,
-            f"less than {gigabytes(LOAD_GROWTH)}",
+            "less than 5.00 GB",
             note,
         ),
         criterion("zombie processes", not after.zombies, zombies, "0"),
@@ -133,11 +129,8 @@ def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -
         ("time per token", max_per_token, token),
     ):
         if limit is not None:
-            good, seen = (
-                (None, "not measured")
-                if value is None
-                else (value <= limit, f"{value:.1f} ms, the median")
-            )
+            good = None if value is None else value <= limit
+            seen = "not measured" if value is None else f"{value:.1f} ms, the median"
             rows.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit} ms"))
     return rows
 
@@ -155,7 +148,7 @@ def log_shows(ready: Ready | None, log: str, flags: Sequence[str], *, gpu: bool)
     """
     expect, forbid = (ready.expect, ready.forbid) if ready else ({}, {})
     if gpu and "--enforce-eager" not in flags:
-        expect = {**expect, "captured CUDA graphs": GRAPHS}
+        expect = {**expect, "captured CUDA graphs": "Graph capturing finished in"}
     evidence = Evidence(expect, forbid)
     none = "no such line"
     for line in log.splitlines():
@@ -180,8 +173,3 @@ def log_shows(ready: Ready | None, log: str, flags: Sequence[str], *, gpu: bool)
     return rows or [
         criterion("backends in the log", None, "the profile expects nothing", "as it expects", hint)
     ]
-
-
-def gigabytes(size: int) -> str:
-    """Bytes as gigabytes (10^9)."""
-    return f"{size / 1e9:.2f} GB"

@@ -122,23 +122,20 @@ def find(
         hint = "`envgen up serve` starts a service and waits for it"
         raise ServiceError(f"{target.url} is not ready: {error}", hint=hint) from None
     listed = listed_models(target.url, *answer)
-    names = ", ".join(list(listed)[:8])
-    if model is not None and model not in listed:
-        hint = f"choose one: --model {next(iter(listed), 'NAME')}"
-        raise UsageError(
-            f"{target.url} has no model {model!r}; it has: {names or '(none)'}", hint=hint
-        )
-    if model is None and expected is not None and expected not in listed:
-        hint = f"`envgen up` names what differs; to measure it as it is: --model {next(iter(listed), 'NAME')}"
-        raise ServiceError(
-            f"{target.url} serves {names or 'no model'}, not {expected}, as the profile says",
-            hint=hint,
-        )
-    model = model or expected
-    if model is None and len(listed) != 1:
-        what = f"has {len(listed)} models: {names}" if listed else "lists no model"
-        raise UsageError(f"{target.url} {what}", hint="choose one with --model NAME")
-    name = model or next(iter(listed))
+    names = ", ".join(list(listed)[:8]) or "no model"
+    choice = f"--model {next(iter(listed), 'NAME')}"
+    name = model or expected
+    if name is None and len(listed) == 1:
+        (name,) = listed
+    if name is None:
+        raise UsageError(f"{target.url} has {names}", hint=f"choose one: {choice}")
+    if name not in listed and model:
+        what = f"{target.url} has no model {model!r}; it has: {names}"
+        raise UsageError(what, hint=f"choose one: {choice}")
+    if name not in listed:
+        hint = f"`envgen up` names what differs; to measure it as it is: {choice}"
+        what = f"{target.url} serves {names}, not {expected}, as the profile says"
+        raise ServiceError(what, hint=hint)
     root = str(listed[name].get("root") or "")
     length = context_length(listed[name])
     return BenchTarget(target.url, name, root, length, key, silence, names_of(listed, name))

@@ -90,6 +90,12 @@ def number(value: Any) -> float | None:
     return float(value) if abs(value) < 1e300 else None  # False for NaN too
 
 
+def median_of(cell: Mapping[str, Any], name: str) -> float | None:
+    """The median of a figure in a cell of a summary."""
+    figure = cell.get(name)
+    return number(figure.get("median")) if isinstance(figure, Mapping) else None
+
+
 def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
     """The cell of a sample's value of ``metric``."""
 

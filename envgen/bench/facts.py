@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envgen.binding import digest_of
 from envgen.deployment.service import LiveService
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
+from envgen.profile.flags import parsed
 from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.serve.follow import POLL
@@ -83,14 +85,30 @@ class RunningService(LiveService):
             sum(process.memory for process in running), gpu, zombies, now.restarts, now.started_at
         )
 
+    def made_of(self) -> dict[str, Any]:
+        """Its command and variables, without secrets."""
+        secrets = self.deployment.profile.secrets
+        variables = self.container.env.items()
+        return {
+            "flags": (self.engine.inspect(self.container.id) or {}).get("Args") or [],
+            "env": {key: without_login(text) for key, text in variables if key not in secrets},
+        }
+
+    def settings(self) -> str:
+        """A digest of its image, command and variables, without the profiler of a trace."""
+        made_of = self.made_of()
+        flags = [vars(one) for one in parsed(made_of["flags"]) if one.name != "profiler-config"]
+        return digest_of(1, {**made_of, "flags": flags, "image": self.container.image_id})
+
     def environment(self) -> dict[str, Any]:
         """Image, lock, sources, versions, GPU, variables and flags, without secrets and unknowns."""
         profile = self.deployment.profile
         container = self.container
+        root = self.deployment.root
         pins = {
-            name: str(pin)
+            name: str(source.origin.wheel)
             for name, source in profile.sources.items()
-            if (pin := source.origin.wheel)
+            if source.origin.wheel
         }
         info = self.engine.info()
         image = self.engine.image(container.image_id)
@@ -99,16 +117,10 @@ class RunningService(LiveService):
             "service": self.name,
             "project": profile.project,
             "profile": profile.name,
-            "sources": {**pins, **checkouts(profile, self.deployment.root)},
+            "sources": {**pins, **checkouts(profile, root), "project": commit_of(root)},
             "container": container.name,
             "variant": container.labels.get("dev.envgen.variant", ""),
-            "host": {
-                "arch": info.arch,
-                "cpus": info.cpus,
-                "memory": info.memory,
-                "engine": info.version,
-                "kernel": info.kernel,
-            },
+            "host": vars(info),
             "image": image
             and {
                 "name": next(iter(image.repo_tags), ""),
@@ -116,12 +128,7 @@ class RunningService(LiveService):
                 "digest": next(iter(image.repo_digests), ""),
             },
             **{key: labels.get(f"dev.envgen.{key}", "") for key in ("lock", "render")},
-            "flags": (self.engine.inspect(container.id) or {}).get("Args") or [],
-            "env": {
-                key: without_login(text)
-                for key, text in container.env.items()
-                if key not in profile.secrets
-            },
+            **self.made_of(),
         }
         with contextlib.suppress(EnvgenError):
             seen["kernels"] = kernels(self.log())
@@ -140,16 +147,20 @@ def kernels(log: str) -> list[str]:
 
 
 def checkouts(profile: Profile, root: Path) -> dict[str, str]:
-    """The commit of each mounted source, with ``-dirty`` if files differ from it."""
-    commits = {}
-    for name, source in profile.mounted_sources.items():
-        with contextlib.suppress(
-            EnvgenError, OSError
-        ):  # not a git checkout, or one that cannot be read
-            tree = WorkTree((root / Path(str(source.origin.checkout)).expanduser()).resolve())
-            if head := tree.head:
-                commits[name] = head + ("-dirty" if tree.edited(head) else "")
-    return commits
+    """The commit of each mounted source."""
+    return {
+        name: commit_of(root / Path(str(source.origin.checkout)).expanduser())
+        for name, source in profile.mounted_sources.items()
+    }
+
+
+def commit_of(folder: Path) -> str:
+    """The commit of a checkout, with ``-dirty`` if files differ from it; "" where it can't be read."""
+    with contextlib.suppress(EnvgenError, OSError):
+        tree = WorkTree(folder.resolve())
+        if head := tree.head:
+            return head + "-dirty" * bool(tree.edited(head))
+    return ""
 
 
 def parse_gpu_memory(text: str) -> int | None:

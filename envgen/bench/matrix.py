@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from envgen.bench.compare import MatrixCell
-from envgen.bench.compare import table as figures_of
+from envgen.bench.compare import MatrixCell, median_of
 from envgen.bench.record import RunRecord
-from envgen.text import visible
+from envgen.text import shell_line, visible
 
 TODO = "TODO"
 DEFAULT = MatrixCell(32, 2048)  # what `bench` measures unless told otherwise
-NAMES = ("prefill_tps", "decode_tps", "ttft_ms")
-HEAD = (
-    "variant",
-    "release",
-    "day",
-    "test",
-    "prefill t/s",
-    "decode t/s",
-    "first token ms",
-    "answers",
-    "is",
-    "run",
-)
+_TITLES = "variant, release, day, test, prefill t/s, decode t/s, first token ms, answers, is, run"
+HEAD = _TITLES.split(", ")
 
 
 @dataclass(frozen=True)
@@ -77,12 +64,11 @@ def rows_of(
         environment = run.environment
         if environment.get("profile") != profile or environment.get("service") != service:
             continue
-        variant = str(environment.get("variant") or "plain")
         if run.kind == "answers":
-            verdicts[variant, _inner(run, "image", "id")] = run.outcome
+            verdicts[_name(run), _inner(run, "image", "id")] = run.outcome
         if run.kind == "bench":
-            for row in _rows(run, variant):
-                groups.setdefault((variant, row.test), []).append(row)
+            for row in _rows(run):
+                groups.setdefault((row.variant, row.test), []).append(row)
     rows = []
     for measured in groups.values():
         rows += _kept(measured, verdicts)
@@ -92,8 +78,7 @@ def rows_of(
 
     def place(row: MatrixRow) -> tuple[Any, ...]:
         """A longer name of a test has larger numbers in it."""
-        number = order.get(row.variant, len(order))
-        return number, row.variant, len(row.test), row.test, row.day
+        return order.get(row.variant, 99), row.variant, len(row.test), row.test, row.day
 
     return sorted(rows, key=place)
 
@@ -117,23 +102,29 @@ def _kept(measured: list[MatrixRow], verdicts: Mapping[tuple[str, str], str]) ->
     return kept
 
 
-def _rows(run: RunRecord, variant: str) -> list[MatrixRow]:
+def _name(run: RunRecord) -> str:
+    """The variant of a run, with what else was set for it."""
+    environment = run.environment
+    variant = str(environment.get("variant") or "plain")
+    name = " --set ".join([variant, *map(str, environment.get("sets", ()))])
+    return f"{name} (other settings)" if environment.get("differs") else name
+
+
+def _start(run: RunRecord) -> str:
+    """The command that starts what was measured, typed in the project's folder."""
+    environment = run.environment
+    words = ["envgen", "up", environment["service"], "-p", environment["profile"]]
+    for option, values in (
+        ("--variant", [environment.get("variant")]),
+        ("--file", [environment.get("file")]),
+        ("--set", environment.get("sets", ())),
+    ):
+        words += [word for value in values if value for word in (option, value)]
+    return shell_line(map(str, words))
+
+
+def _rows(run: RunRecord) -> Iterator[MatrixRow]:
     """A run's cells, each with the medians of its figures."""
-    tests: dict[MatrixCell, dict[str, float]] = {}
-    of_prompt: dict[MatrixCell, dict[str, float]] = {}
-    for (name, cell), values in figures_of(run.samples).items():
-        if name in NAMES:
-            # A figure of the prompt belongs to each reply's length.
-            kind = of_prompt if cell.output < 0 else tests
-            kind.setdefault(cell, {})[name] = values.median
-    rows = []
-    for cell, medians in tests.items():
-        prompt = of_prompt.get(replace(cell, output=-1), {})
-        rows.append(_row(run, variant, str(cell), medians | prompt))
-    return rows
-
-
-def _row(run: RunRecord, variant: str, test: str, medians: Mapping[str, float | None]) -> MatrixRow:
     environment = run.environment
     made_of = {
         "image": _inner(run, "image", "id"),
@@ -142,25 +133,23 @@ def _row(run: RunRecord, variant: str, test: str, medians: Mapping[str, float | 
         "kernels": "; ".join(map(str, environment.get("kernels") or ())),
         "driver": _inner(run, "gpu", "driver"),
         "GPU": _inner(run, "gpu", "name"),
-        **{
-            f"source {name}": str(text) for name, text in (environment.get("sources") or {}).items()
-        },
     }
-    start = f"envgen up {environment['service']} -p {environment['profile']}"
-    if variant != "plain":
-        start += f" --variant {shlex.quote(variant)}"
-    return MatrixRow(
-        variant,
-        test,
-        _inner(run, "versions", "vllm"),
-        f"{run.started:%Y-%m-%d}",
-        prefill_tps=medians.get("prefill_tps"),
-        decode_tps=medians.get("decode_tps"),
-        ttft_ms=medians.get("ttft_ms"),
-        run=run.id,
-        start=start,
-        made_of={name: text for name, text in made_of.items() if text},
-    )
+    for name, source in (environment.get("sources") or {}).items():
+        made_of[f"source {name}"] = str(source)
+    for cell in run.summary.get("cells", ()):
+        if median_of(cell, "decode_tps") is not None:
+            yield MatrixRow(
+                _name(run),
+                str(cell["test"]),
+                _inner(run, "versions", "vllm"),
+                f"{run.started:%Y-%m-%d}",
+                median_of(cell, "prefill_tps"),
+                median_of(cell, "decode_tps"),
+                median_of(cell, "ttft_ms"),
+                run=run.id,
+                start="" if environment.get("differs") else _start(run),
+                made_of={name: text for name, text in made_of.items() if text},
+            )
 
 
 def markdown(title: str, rows: Sequence[MatrixRow], targets: Sequence[str]) -> str:
@@ -177,8 +166,10 @@ def markdown(title: str, rows: Sequence[MatrixRow], targets: Sequence[str]) -> s
         lines += ["", "Targets:", "", *(f"- {visible(target)}" for target in targets)]
     measured = [row for row in rows if row.run]
     if measured:
-        lines += ["", "Started by:", ""]
+        lines += ["", "Started, in the folder of the project, by:", ""]
     for row in measured:
-        lock = row.made_of.get("lock", "none")[:12]
-        lines.append(f"- {row.run}: `{visible(row.start)}`, lock {visible(lock)}")
+        commit = row.made_of.get("source project") or "unknown"
+        start = f"`{row.start}`" if row.start else "settings that the project did not have"
+        made_of = f"commit {commit}, lock {row.made_of.get('lock', 'none')[:12]}"
+        lines.append(visible(f"- {row.run}: {start}, {made_of}"))
     return "\n".join(lines) + "\n"

@@ -62,9 +62,8 @@ def of_gpus(lines: Iterable[str]) -> dict[str, float]:
 def lines_of(figures: Mapping[str, float], rate: float | None) -> Iterator[str]:
     """The figures as a person reads them. ``rate``: tokens a second."""
     if "step_tokens" in figures:
-        accepted = figures["accepted_percent"]
-        step = figures["step_tokens"]
-        yield f"drafts: {accepted:.1f} % of their tokens accepted, {step:.2f} tokens a step"
+        text = "drafts: {accepted_percent:.1f} % of their tokens accepted, {step_tokens:.2f} tokens a step"
+        yield text.format_map(figures)
     if watts := figures.get("watts"):
         each = f", {rate / watts:.2f} tokens/s a watt" if rate else ""
         yield f"power: {watts:,.0f} W{each}"

@@ -11,11 +11,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import jinja2
 
-from envgen.bench.compare import number
+from envgen.bench.compare import median_of, number
 from envgen.bench.matrix import MatrixRow
 from envgen.bench.record import RunRecord
 from envgen.bench.trace import rows_of as kernel_rows
@@ -135,7 +134,7 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
     points: list[tuple[datetime, float, str]] = []
     for run in records:
         for cell in run.summary.get("cells", ()) if run.kind == "bench" else ():
-            value = _median(cell, "decode_tps")
+            value = median_of(cell, "decode_tps")
             test = str(cell.get("test", ""))
             if value is not None and _is_alone(test):
                 points.append((run.started, value, f"{run.title} {test}"))
@@ -179,7 +178,7 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
         if (number(cell.get(other)) or 0.0) > least:
             continue
         name = "total_tps" if "total_tps" in cell else "decode_tps"
-        value = _median(cell, name)
+        value = median_of(cell, name)
         size = number(cell.get(axis))
         if value is not None and size is not None:
             points.append((size, value, f"{cell.get('test', '')}: {value:,.1f}", 0))
@@ -189,11 +188,6 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
     most = max(value for _, value, *_ in points) or 1.0
     marks = _marks(points[:MOST], most)
     return Chart(f"{title}, {run.title}", marks, (), f"{most:,.0f}", "0", f"{max(sizes):,.0f}")
-
-
-def _median(cell: Mapping[str, Any], name: str) -> float | None:
-    figure = cell.get(name)
-    return number(figure.get("median")) if isinstance(figure, Mapping) else None
 
 
 def traces_of(records: Sequence[RunRecord]) -> dict[str, list[BarRow]]:
@@ -221,8 +215,8 @@ def render(
     """The page. ``made``: when and by what; ``phases``: label -> seconds by phase of a start."""
     bars, lines = decode_bars(rows, targets)
     newest = [run for run in records if run.kind == "bench"][-1:]
-    sizes = [by_size(run, "concurrency", "Speed by requests at once") for run in newest]
-    sizes += [by_size(run, "context_tokens", "Speed by depth") for run in newest]
+    axes = {"concurrency": "Speed by requests at once", "context_tokens": "Speed by depth"}
+    sizes = [by_size(run, *axis) for run in newest for axis in axes.items()]
     answers = {
         run.title: run for run in records if run.kind == "answers" and run.summary.get("rows")
     }

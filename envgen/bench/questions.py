@@ -186,18 +186,16 @@ class Asker:
         MISSHAPEN.
         """
         given = {"cache_salt": secrets.token_hex(8), "return_token_ids": True, **body}
-        keyed = {"logprobs": TOP, "return_tokens_as_token_ids": True}
+        keyed = {"logprobs": TOP, "return_tokens_as_token_ids": True} if self.gives else {}
         try:
-            choice = self.target.ask(COMPLETIONS, {**given, **(keyed if self.gives else {})})[
-                "choices"
-            ][0]
+            reply = self.target.ask(COMPLETIONS, {**given, **keyed})
         except Refused as error:
-            if not self.gives or not error.by_choice:
+            if not keyed or not error.by_choice:
                 raise
-            choice = self.target.ask(COMPLETIONS, given)["choices"][0]
-            self.gives = (
-                False  # not with this flag, draft or front end: then texts are all that there is
-            )
+            reply = self.target.ask(COMPLETIONS, given)
+            # Not with this flag, draft or front end: then texts are all that there is.
+            self.gives = False
+        choice = reply["choices"][0]
         tops = (choice.get("logprobs") or {}).get("top_logprobs") or []
         ids = choice.get("token_ids") or ()
         if tops and ids and (len(tops) != len(ids) or not all(tops)):
@@ -207,7 +205,11 @@ class Asker:
         if choice.get("finish_reason") == "length" and 0 < len(ids) < wanted <= room:
             raise Refused(f"ended for its length after {len(ids)} of {wanted} tokens")
         return choice, [
-            {_token(name): log_probability(value) for name, value in top.items()} for top in tops
+            {
+                int(name.removeprefix("token_id:")): log_probability(value)
+                for name, value in top.items()
+            }
+            for top in tops
         ]
 
     def _read(self, text: Sequence[int], start: int) -> list[Step]:
@@ -235,10 +237,6 @@ def _fault(error: Exception) -> str:
     if isinstance(error, Refused):
         return error.fault
     return f"the reply is not a completion: {type(error).__name__}"
-
-
-def _token(name: str) -> int:
-    return int(name.removeprefix("token_id:"))
 
 
 def scorer(

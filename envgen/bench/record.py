@@ -44,19 +44,20 @@ class Metric:
     by_output: bool
 
 
-METRICS = {
-    one.name: one
-    for one in (
-        Metric("prefill_tps", "t/s", "prefill", False),
-        Metric("decode_tps", "t/s", "decode", True),
-        Metric("total_tps", "t/s", "all tokens", True),
-        Metric("requests_per_s", "1/s", "requests", True),
-        Metric("ttft_ms", "ms", "time to first token", False),
-        Metric("ttfr_ms", "ms", "time to first response", False),
-        Metric("itl_ms", "ms", "between tokens", True),
-        Metric("latency_ms", "ms", "whole request", True),
-    )
-}
+_ROWS = """\
+prefill_tps t/s prompt prefill
+decode_tps t/s reply decode
+total_tps t/s reply all tokens
+requests_per_s 1/s reply requests
+ttft_ms ms prompt time to first token
+ttfr_ms ms prompt time to first response
+itl_ms ms reply between tokens
+latency_ms ms reply whole request
+"""
+METRICS: dict[str, Metric] = {}
+for _row in _ROWS.splitlines():
+    _name, _unit, _of, _label = _row.split(maxsplit=3)
+    METRICS[_name] = Metric(_name, _unit, _label, _of == "reply")
 
 
 @dataclass(frozen=True)
@@ -252,9 +253,8 @@ def resolve(folder: Path, name: str, kind: str = "") -> RunRecord:
         )
     entries = [run for run in runs(folder)[0] if kind in ("", run.kind)]
     if latest := _LATEST.fullmatch(name):
-        meant = (
-            entries[-1 - int(latest[1] or 0) :][:1] if len(entries) > int(latest[1] or 0) else []
-        )
+        back = int(latest[1] or 0)
+        meant = entries[::-1][back : back + 1]
     else:
         meant = [one for one in entries if name and one.id.startswith(name)]
     if len(meant) == 1:

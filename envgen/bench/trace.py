@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from envgen.bench.facts import RunningService
+from envgen.bench.record import RunRecord, load
+from envgen.deployment.service import LiveService
+from envgen.engine.values import MISSHAPEN, Container
+from envgen.errors import EnvgenError
+from envgen.text import shorten
+
 GAPS = {"gpu": "gaps (the GPU waits)", "cpu": "Python, between operators"}
-OTHER = "other"
-# The first that fits counts. Names of kernels in vLLM, FlashInfer, CUTLASS, Triton, cuBLAS, torch.
-KINDS = {
-    "communication": r"nccl|all_?reduce|all_?gather|reduce_scatter|all_?to_?all|mnnvl|multimem"
-    r"|lamport|nvshmem|deep_?ep::|cross_device_reduce",
-    "attention": r"attention|attn|flash::|fmha|mha|xqa|mla|BatchPrefill|BatchDecode|paged_|kv_?cache"
-    r"|reshape_(and_)?cache|concat_and_cache|reduce_segments|merge_?states|segments_diffkv|indexer"
-    r"|mqa_logits|topKPerRow|^_fwd_(grouped_)?kernel(?!_ep)|delta_rule|gated_delta|gdn|kda|gla_fwd"
-    r"|selective_scan|causal_conv1d|chunk_(fwd|scan|state|cumsum|local|scaled)|recompute_w_u|_ssd_"
-    r"|scaled_dot_product",
-    "MoE": r"moe|expert|topk_?gating|finalizeKernel|grouped|group_?gemm|GroupProblemShape|PtrArray"
-    r"|swiglu_?oai|router|routing|matmul_ogs|ragged|bitmatrix|expt_|scatter_reduce|computeStrides"
-    r"|expandInput|work_tile_map|doActivation|topk_softmax|^_topk(_forward)?$|masked_topk_sum|^_swiglu$|bmm_\w*E\dm\d"
-    r"|permute_(rows|input)|shuffleInputRows|_fwd_kernel_ep_",
-    "sampling": r"sampl|argmax|top_?k|top_?p|softmax|multinomial|exponential|penalt|logit|logprob"
-    r"|sort|gumbel|_bias_kernel|min_p_|temperature|bincount|rejection|bad_words|philox",
-    "linear": r"gemm(?!a)|gemv|matmul|cutlass|cublas|marlin|nvjet|wgmma|xmma|machete|\bmm\b|_mm(_|$)|addmm"
-    r"|bmm|(?<!bi)linear|scaled_mm|splitK|onednn|w\d+a16|lora_|hadamard",
-    "norm": r"norm|rsqrt",
-    "rotary": r"rope|rotary",
-    "quantization": r"quant|fp8|fp4|mxfp|scale_",
-    "input preparation": r"prepare_|post_update|_apply_write|slot_mapping|block_table|seq_lens|idx_mapping",
-    "copies": r"^(?!triton_).*(memcpy|memset|copy|_cat|CatArray|index_?select|gather|scatter|fill"
-    r"|embedding|transpose|zero_kv)",
-    "elementwise": r"elementwise|silu|gelu|sigmoid|act_and_mul|_and_mul|mul|triton_(poi|red|per)_"
-    r"|reduce_kernel|aten::(add|div|sub|pow|mean|sum)",
-}
+_DATA = yaml.safe_load(Path(__file__).with_name("kernels.yaml").read_bytes())
 HEAD = ("kernel", "share", "calls", "mean, us", "sum, us", "before")
-FOLDER = "/tmp/envgen-trace"
 
 
 @dataclass(frozen=True)
@@ -52,10 +36,55 @@ class KernelRow:
 
 def kind_of(kernel: str) -> str:
     """What people call what this kernel does."""
-    for kind, pattern in KINDS.items():
-        if re.search(pattern, kernel, re.IGNORECASE):
-            return kind
-    return OTHER
+    return next((kind for kind, names in _DATA["kinds"].items() if _fits(names, kernel)), "other")
+
+
+def _fits(names: str, kernel: str) -> bool:
+    return re.search(names, kernel, re.IGNORECASE | re.VERBOSE) is not None
+
+
+@dataclass(frozen=True)
+class RanBackend:
+    """Whose kernels ran. ``good``: those of the backend that was ``wanted``."""
+
+    wanted: str
+    good: bool
+    text: str
+
+
+def ran(trace: RunRecord) -> Iterator[RanBackend]:
+    """Whose kernels ran, beside the log's word, which `ready.expect` was compared with; nothing of
+    kinds whose kernels are not known.
+    """
+    log = "\n".join(trace.summary["log"])
+    names = [
+        str(kernel["name"])
+        for phase in trace.summary["phases"].values()
+        for kernel in phase["kernels"]
+    ]
+    for kind, backends in _DATA["backends"].items():
+        seen: dict[str, str] = {}
+        for name in filter(lambda name: kind_of(name) == kind, names):
+            seen |= {each: name for each, known in backends.items() if _fits(known["ran"], name)}
+        named = [backend for backend, known in backends.items() if re.search(known["log"], log)]
+        if seen and named:
+            backend = next((one for one in named if one in seen), next(iter(seen)))
+            good = backend in named
+            but = "" if good else f", not {named[0]}"
+            day = f"{trace.started:%Y-%m-%d} ({shorten(seen[backend], 70)})"
+            text = f"{kind} ran: {backend}{but}, in the trace of {day}"
+            yield RanBackend(named[0], good, text)
+
+
+def proof(service: LiveService, container: Container) -> list[RanBackend]:
+    """What the newest trace with the container's image and settings shows; nothing without one."""
+    running = RunningService(service.deployment, service.name, container)
+    for path in sorted(service.deployment.root.glob("results/*-trace-*.jsonl"), reverse=True):
+        with suppress(EnvgenError, *MISSHAPEN):
+            trace = load(path)
+            if trace.summary["settings"] == running.settings():
+                return list(ran(trace))
+    return []
 
 
 def rows_of(

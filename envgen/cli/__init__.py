@@ -18,63 +18,53 @@ from envgen.cli import typed
 from envgen.errors import OutputMode
 from envgen.text import Verbosity, did_you_mean
 
-Groups = dict[str, tuple[str, dict[str, str]]]
-# Heading -> folder, and lines of help with their commands: a file each, with the function
+# Heading: folder, and below it commands: their line of help. A command has a file, with the function
 # `command`. The lines are here so that `envgen --help` imports no command.
-GROUPS: Groups = {
-    "Set up": (
-        "setup",
-        {
-            "init": "Write a commented starter project.",
-            "config": "Show the values of a profile, and their origin.",
-            "render": "Write Dockerfiles, Compose files and .dockerignore.",
-            "lock": "Write envgen.lock, or check that it is current.",
-            "model": "Download and check model weights.",
-            "recipe": "List model recipes, or add one to the project.",
-            "patch": "Test and create patches.",
-            "export": "Write files for Kubernetes, systemd or an editor.",
-        },
-    ),
-    "Build": (
-        "build",
-        {
-            "build": "Build the image of a profile.",
-        },
-    ),
-    "Run": (
-        "run",
-        {
-            "up": "Start services and wait until they answer.",
-            "down": "Stop and remove services.",
-            "stop, restart": "Stop or restart services.",
-            "ps, logs": "List services, or show their output.",
-            "upgrade, bisect": "Try a new release, or find a change that broke it.",
-            "exec, run": "Run a command in a container of a service.",
-            "nodes": "Compare the machines that serve one model.",
-        },
-    ),
-    "Check and clean up": (
-        "check",
-        {
-            "status": "Show image, containers, caches and lock.",
-            "doctor": "Check the setup, and which code a container imports.",
-            "predict": "Ask vLLM which kernels it would choose on a GPU.",
-            "explain": "Find the cause of a failure in a log, and the fix.",
-            "cache": "List, explain, clear and compile JIT kernels.",
-            "prune": "Remove leftovers of earlier runs.",
-        },
-    ),
-    "Measure": (
-        "measure",
-        {
-            "smoke": "Check a server: quickly, or under load.",
-            "answers, sweep": "Compare answers: with a reference, or by variant.",
-            "bench": "Benchmark a server.",
-            "trace": "Show which kernels take a token's time.",
-            "results": "List and compare recorded runs.",
-        },
-    ),
-}
+_ROWS = """\
+Set up: setup
+init: Write a commented starter project.
+config: Show the values of a profile, and their origin.
+render: Write Dockerfiles, Compose files and .dockerignore.
+lock: Write envgen.lock, or check that it is current.
+model: Download and check model weights.
+recipe: List model recipes, or add one to the project.
+patch: Test and create patches.
+export: Write files for Kubernetes, systemd or an editor.
+
+Build: build
+build: Build the image of a profile.
+
+Run: run
+up: Start services and wait until they answer.
+down: Stop and remove services.
+stop, restart: Stop or restart services.
+ps, logs: List services, or show their output.
+upgrade, bisect: Try a new release, or find a change that broke it.
+exec, run: Run a command in a container of a service.
+nodes: Compare the machines that serve one model.
+
+Check and clean up: check
+status: Show image, containers, caches and lock.
+doctor: Check the setup, and which code a container imports.
+predict: Ask vLLM which kernels it would choose on a GPU.
+explain: Find the cause of a failure in a log, and the fix.
+cache: List, explain, clear and compile JIT kernels.
+prune: Remove leftovers of earlier runs.
+
+Measure: measure
+smoke: Check a server: quickly, or under load.
+answers, sweep: Compare answers: with a reference, or by variant.
+bench: Benchmark a server.
+trace: Show which kernels take a token's time.
+results: List and compare recorded runs.
+"""
+Groups = dict[str, tuple[str, dict[str, str]]]
+GROUPS: Groups = {}
+for _rows in _ROWS.split("\n\n"):
+    _head, *_lines = _rows.splitlines()
+    _heading, _, _folder = _head.partition(": ")
+    _texts = (_line.partition(": ") for _line in _lines)
+    GROUPS[_heading] = _folder, {_names: _text for _names, _, _text in _texts}
 
 
 def _louder(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:

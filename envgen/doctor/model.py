@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from envgen.bench.trace import RanBackend
 from envgen.deployment import Deployment
 from envgen.doctor.probed import Probe, Trouble
 from envgen.doctor.programs import Running, Tried
@@ -135,6 +136,7 @@ class Context:
     notices: Mapping[str, tuple[Explanation, ...]] = field(
         default_factory=dict
     )  # container's name -> in its log
+    ran: tuple[RanBackend, ...] = ()  # whose kernels, in a trace of this image and settings
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     inodes: Mapping[str, int] = field(
@@ -160,6 +162,9 @@ Findings = Generator[Finding, None, Finding | None]
 Judge = Callable[..., Findings | list[Finding] | Finding | None]
 
 
+CHECKED: dict[str, Check] = {}  # by their names
+
+
 @dataclass(frozen=True)
 class Check:
     """A check. Its judge yields findings; the returned one is used if there are none (None: nothing
@@ -173,6 +178,9 @@ class Check:
     where: Section
     judge: Judge
     needs: str = ""
+
+    def __post_init__(self) -> None:
+        CHECKED[self.id] = self
 
     def __call__(self, context: Context) -> list[Finding]:
         """The findings; none if the required field is None."""

@@ -7,7 +7,6 @@ with the time that they spend outside of other operators.
 
 from __future__ import annotations
 
-import base64
 import glob
 import gzip
 import json
@@ -22,7 +21,6 @@ ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 STEPS = ("gpu_user_annotation", "user_annotation")  # vLLM names each step of its engine
 DECODES = "context_0("  # in the name of a step that reads no prompt
 LARGEST = 2 << 30  # bytes of a trace when it is unpacked
-PART = 4 << 20  # bytes of a trace in one answer
 MOST = 400  # kernels that are named, by their time
 
 
@@ -34,11 +32,7 @@ def answer(request: Doc) -> Doc:
     kernel ran, and from the first to the end of the last; ``device``: gpu or cpu; ``file``: the
     trace, the only one that is left. Of several ranks the one that worked longest counts, for the
     others wait for it.
-
-    ``file`` and ``offset``: a part of that trace in base64; it is removed when there is no more.
     """
-    if "file" in request:
-        return {"part": part(request["file"], request["offset"])}
     summaries = []
     for path in traces(request["folder"]):
         events = read(path)
@@ -51,16 +45,6 @@ def answer(request: Doc) -> Doc:
         if path != chosen.get("file"):
             os.remove(path)
     return chosen
-
-
-def part(path: str, offset: int) -> str:
-    """``PART`` bytes of the file in base64; "" at its end, where the file is removed."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        content = file.read(PART)
-    if not content:
-        os.remove(path)
-    return base64.b64encode(content).decode()
 
 
 def traces(folder: str) -> list[str]:

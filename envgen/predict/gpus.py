@@ -30,15 +30,21 @@ class Gpu:
         return {"name": self.name, "capability": [self.major, self.minor], "memory": self.memory}
 
 
-GPUS = {
-    "h100": Gpu("NVIDIA H100 80GB HBM3", 9, 0, 80 * GIB),
-    "h200": Gpu("NVIDIA H200", 9, 0, 140 * GIB),
-    "b200": Gpu("NVIDIA B200", 10, 0, 179 * GIB),
-    "rtx5090": Gpu("NVIDIA GeForce RTX 5090", 12, 0, 32 * GIB),
-    "rtxpro6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, 96 * GIB),
-    # Unified memory: CUDA reports 120 GiB of the machine's 121.7 GiB.
-    "gb10": Gpu("NVIDIA GB10", 12, 1, 120 * GIB),
-}
+# Name, compute capability, memory in GiB, the driver's name. A GB10 has its machine's: CUDA reports
+# 120 GiB of 121.7.
+_ROWS = """\
+h100 9.0 80 NVIDIA H100 80GB HBM3
+h200 9.0 140 NVIDIA H200
+b200 10.0 179 NVIDIA B200
+rtx5090 12.0 32 NVIDIA GeForce RTX 5090
+rtxpro6000 12.0 96 NVIDIA RTX PRO 6000 Blackwell Server Edition
+gb10 12.1 120 NVIDIA GB10
+"""
+GPUS: dict[str, Gpu] = {}
+for _row in _ROWS.splitlines():
+    _name, _capability, _gib, _title = _row.split(maxsplit=3)
+    _major, _minor = map(int, _capability.split("."))
+    GPUS[_name] = Gpu(_title, _major, _minor, int(_gib) * GIB)
 
 
 def find(word: str) -> Gpu:

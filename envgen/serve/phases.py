@@ -6,8 +6,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 
 class Phase(Enum):
@@ -19,42 +24,6 @@ class Phase(Enum):
     ANSWER = "answer"
 
 
-# What the server is doing, as a continuation of "serve: ".
-DOING: Mapping[Phase, str] = {
-    Phase.START: "starting",
-    Phase.ARGUMENTS: "reading its arguments",
-    Phase.WEIGHTS: "loading weights",
-    Phase.COMPILE: "compiling",
-    Phase.API: "starting the API server",
-    Phase.ANSWER: "waiting for its first answer",
-}
-
-_GRAPHS = "Triton kernels and CUDA graphs"
-_NVCC = "nvcc for FlashInfer's "
-# (pattern of a line, its phase (None: any), what is done now: text, or the share that is done, as
-# "52 %" or "3 of 9")
-PHASE_LINES: tuple[tuple[str, Phase | None, str], ...] = (
-    (r"Starting to load model", Phase.WEIGHTS, ""),
-    (r"Loading drafter model", Phase.WEIGHTS, "draft model"),
-    (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, r"\1 %"),
-    (r"Loading weights took ([\d.]+) seconds|Model loading took", Phase.COMPILE, ""),
-    (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, r"CUDA graphs \1 %"),
-    (r"DeepGEMM warmup:.*?(\d+)%", Phase.COMPILE, r"DeepGEMM \1 %"),
-    (r"Graph capturing finished", Phase.COMPILE, ""),
-    (
-        r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes",
-        Phase.COMPILE,
-        "torch.compile",
-    ),
-    # What follows this line is logged only when it has ended.
-    (r"Initial profiling/warmup run took", Phase.COMPILE, _GRAPHS),
-    (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, "warming up"),
-    (r"flashinfer\.jit: Building JIT module (\w{1,80})", None, _NVCC + r"\1"),
-    (r"init engine \(.*took ([\d.]+) s", Phase.API, ""),
-    # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
-    (r"^\[(\d+)/(\d+)\] .*(?:nvcc|c\+\+|g\+\+|cuda)", None, r"JIT, file \1 of \2"),
-    (r"flashinfer\.jit: (.{1,80})", None, r"JIT: \1"),
-)
 # vLLM puts "(EngineCore pid=69) " in front of the lines of its processes.
 _SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
 _REFUSED = re.compile(r"^[\w./ -]{1,80}: error: ")  # the last line of argparse, after the usage
@@ -65,6 +34,11 @@ _COMPILER = re.compile(r"\b(ninja|nvcc|cicc|ptxas|cc1plus)\b")
 LOOK = 5.0  # seconds between two looks for compilers
 _SHARE = re.compile(r",?( file)? ?(\d+)(?: %| of (\d+))$")
 SHORT = 1.0  # seconds; a shorter phase is not reported
+
+
+@cache
+def _data() -> Any:
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
 
 
 class StartProgress:
@@ -100,23 +74,23 @@ class StartProgress:
         if self._in_usage and _REFUSED.match(line):
             self._enter(Phase.ARGUMENTS)
         self._in_usage = False
-        for pattern, phase, detail in PHASE_LINES:
-            if match := re.search(pattern, line[:2000]):
-                if phase is not None and self.phase is not Phase.ANSWER:
-                    self._enter(phase)
-                self._note(match.expand(detail), bar_seconds(line))
+        for row in _data()["lines"]:
+            if match := re.search(row["line"], line[:2000]):
+                if "phase" in row and self.phase is not Phase.ANSWER:
+                    self._enter(Phase(row["phase"]))
+                self._note(match.expand(row.get("now", "")), bar_seconds(line))
                 return
 
     @property
     def may_have_built(self) -> bool:
         """Whether the log named a build some seconds ago; it does not say when that has ended."""
-        return self.detail.startswith(_NVCC) and self._clock() - self._looked >= LOOK
+        return self.detail.startswith("nvcc") and self._clock() - self._looked >= LOOK
 
     def see(self, commands: Sequence[str]) -> None:
         """The commands that run: without a compiler, the build has ended."""
         self._looked = self._clock()
         if commands and not any(map(_COMPILER.search, commands)):
-            self._note(_GRAPHS)
+            self._note("Triton kernels and CUDA graphs")
 
     def answering(self) -> None:
         """The port answers: now the completion is awaited."""
@@ -159,7 +133,7 @@ class StartProgress:
 
     def words(self) -> str:
         """What the server is doing."""
-        return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
+        return str(_data()["doing"][self.phase.value]) + (f", {self.detail}" if self.detail else "")
 
     @property
     def share(self) -> float | None:

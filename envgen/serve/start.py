@@ -1,6 +1,6 @@
 """A start of one service on one machine: a list of steps, each with its clean-up beside it.
 
-    Start(service, failed).run(STARTING)
+    Start(service, failed).run((PREPARE, CREATE, INSTALL, WAIT))
 
 A step raises StartFailure, or an error of ours. Then the error gets its crash bundle, the steps
 that were taken clean up, and it is raised.
@@ -47,16 +47,12 @@ class StartResult:
     notices: tuple[Explanation, ...] = ()
 
 
-def _nothing(_start: Start) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Step:
     """``clean_up``: what is undone when this step or a later one fails."""
 
     take: Callable[[Start], None]
-    clean_up: Callable[[Start], None] = _nothing
+    clean_up: Callable[[Start], None] = lambda _start: None
 
 
 @dataclass
@@ -368,4 +364,3 @@ KEEP = Step(_keep)
 RESTART = Step(_restart)
 INSTALL = Step(_install)
 WAIT = Step(_wait)
-STARTING = (PREPARE, CREATE, INSTALL, WAIT)

@@ -25,7 +25,7 @@ from envgen.profile.service import Ready, Service
 from envgen.serve.chat import chat_flags
 from envgen.serve.ended import StartFailure, log_text
 from envgen.serve.follow import POLL, Event, Follower, Kind
-from envgen.serve.phases import DOING, Phase, StartProgress
+from envgen.serve.phases import Phase, StartProgress
 from envgen.serve.readiness import Question, Readiness, ask
 from envgen.text import Verbosity, counted, instant, is_terminal, step_line
 
@@ -152,7 +152,7 @@ class Waiter:
         window = self._ready.timeout.seconds
         follower = Follower(self._engine, container_id, window=window, connect=self._connect)
         last: Container | None = None
-        with doing(self._name, f"{self._name}: {DOING[Phase.START]}"):
+        with doing(self._name, f"{self._name}: starting"):
             for event in follower.events():
                 last = event.container or last
                 awaited = self._take(event, follower)

@@ -132,8 +132,8 @@ def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
 
 @pytest.mark.nightly
 def test_against_a_variant_that_is_started_for_it(wide: Wide) -> None:
-    refused = wide.project.envgen("answers", "wide", *CPU, "--quick", "--against", "fp32", code=2)
-    assert "add --yes" in refused.err
+    for words in (("answers", "wide", "--against", "fp32"), ("sweep", "wide", "--variants", "fp32"), ("trace", "wide")):
+        assert "add --yes" in wide.project.envgen(*words, *CPU, code=6).err
     found = wide.answers("--against", "fp32", "--yes")
     assert found["outcome"] == "close" and found["reference"]["title"] == "cpu fp32"
     assert any(line.startswith("flags.--dtype") for line in found["differing"])

@@ -41,8 +41,9 @@ def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) 
       envgen answers serve --against prod
       envgen answers serve --against http://127.0.0.1:8001
     """
-    agree = (lambda _question: True) if yes else ask
-    reference = reference_of(asked, against, agree, quick=quick) if against else None
+    reference = None
+    if against:
+        reference = reference_of(asked, against, lambda question: yes or ask(question), quick=quick)
     verdict, summary, path = answered(asked, reference, quick=quick)
     beside = ", compared with itself alone"
     if reference:

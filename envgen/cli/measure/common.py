@@ -137,14 +137,14 @@ TOOL = click.option(
     help="llama-benchy (default if the image has it), or vllm for `vllm bench serve`.",
 )
 MATRIX = (
-    click.option("--concurrency", "-c", type=Numbers(1), help="Requests at once (default: 1)."),
-    click.option("--pp", type=Numbers(1), help="Tokens in the prompt (default: 2048)."),
-    click.option("--tg", type=Numbers(1), help="Tokens in the reply (default: 32)."),
-    click.option(
-        "--depth",
-        "-d",
+    option("--concurrency, -c", "N,...", "Requests at once (default: 1).", type=Numbers(1)),
+    option("--pp", "N,...", "Tokens in the prompt (default: 2048).", type=Numbers(1)),
+    option("--tg", "N,...", "Tokens in the reply (default: 32).", type=Numbers(1)),
+    option(
+        "--depth, -d",
+        "N,...",
+        "Tokens in the context before the prompt (default: 0).",
         type=Numbers(0),
-        help="Tokens in the context before the prompt (default: 0).",
     ),
     option("--runs, -r", "N", "Repetitions of each measurement (default: 3).", type=Count(1)),
 )

@@ -12,6 +12,7 @@ from envgen.app.measure import Measurement, MeasureOptions, cells_document, run_
 from envgen.bench import checks
 from envgen.bench.record import Run
 from envgen.bench.tools import CellResult, Matrix
+from envgen.bench.trace import proof
 from envgen.cli.common import Count, flag, option
 from envgen.cli.measure.common import ANYWHERE, measuring, report
 from envgen.errors import UsageError
@@ -82,10 +83,9 @@ def command(
     return report(asked, "smoke", {"full": full, "stress": stress}, work)
 
 
-Parts = dict[str, list[checks.Criterion]]
-
-
-def _load(trial: Measurement, run: Run, parts: Parts, minutes: int) -> tuple[str, list[CellResult]]:
+def _load(
+    trial: Measurement, run: Run, parts: dict[str, list[checks.Criterion]], minutes: int
+) -> tuple[str, list[CellResult]]:
     """Send the load, again until ``minutes`` are over, and see what it left behind. Returns the
     tool, and its first and last results.
     """
@@ -106,13 +106,19 @@ def _load(trial: Measurement, run: Run, parts: Parts, minutes: int) -> tuple[str
     return tool, [cells[0], *cells[1:][-1:]]
 
 
-def _answers_and_log(trial: Measurement, run: Run, parts: Parts) -> None:
+def _answers_and_log(
+    trial: Measurement, run: Run, parts: dict[str, list[checks.Criterion]]
+) -> None:
     """Ask each question alone and among others, then read the log of all of it."""
     service = trial.service
     assert service is not None  # there is no --url
     progress("answers")
     _, answered = answers.ask(trial, run, None, quick=True)
     parts["answers"] = [checks.of_answers(row) for row in answered["rows"]]
-    log = service.log()
-    has_gpu = "gpu" in trial.environment
-    parts["log"] = checks.log_shows(service.described.ready, log, trial.flags, gpu=has_gpu)
+    parts["log"] = checks.log_shows(
+        service.described.ready, service.log(), trial.flags, gpu="gpu" in trial.environment
+    )
+    parts["log"] += [
+        checks.criterion("trace", one.good, one.text, f"a kernel of {one.wanted}")
+        for one in proof(service, service.container)
+    ]

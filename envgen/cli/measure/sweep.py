@@ -14,7 +14,7 @@ from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask, flag, option
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
 from envgen.deployment import known_service
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.text import table, visible
 
 VARIANTS = option(
@@ -69,8 +69,8 @@ def command(
         lines = [matrix.HEAD, *(row.cells() for row in rows)]
         targets = results.target_lines(session.profile(), service)
         shown = (*table(lines, right=range(4, 7)), *(f"target {line}" for line in targets))
-        plain = {"rows": [row.plain() for row in rows], "targets": targets}
-        return answer(plain, map(visible, shown))
+        shown_rows = [row.plain() for row in rows]
+        return answer({"rows": shown_rows, "targets": targets}, map(visible, shown))
     names = [name.strip() for name in (variants or "").split(",") if name.strip()]
     if missing:
         names += [row.variant for row in rows if not row.run]
@@ -84,7 +84,7 @@ def command(
     if running := VariantSwitch(session, service).before:
         runs = f"{service} runs ({running.profile().variant or 'plain'})"
         if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
-            raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
+            raise RefusedError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
     plan = None if no_bench else matrix_of(given)
     (outcome, summary), path = sweep.sweep(asked, service, forms, plan, quick=quick, fresh=fresh)
     kept = results.write_matrix(session, service)

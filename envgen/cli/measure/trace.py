@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from envgen.app.measure import MeasureOptions
+from envgen.app.measure import MeasureOptions, results_folder
 from envgen.app.trace import trace
-from envgen.bench.record import RunRecord
+from envgen.bench.record import RunRecord, resolve
 from envgen.bench.trace import lines_of
 from envgen.cli.common import Count, ask, flag, option
 from envgen.cli.measure.common import measuring, print_run
@@ -34,8 +34,9 @@ def command(asked: MeasureOptions, pp: int, tg: int, against: str | None, yes: b
       envgen trace serve
       envgen trace serve --variant prod --against latest
     """
-    agree = (lambda _question: True) if yes else ask
-    (outcome, summary), path, earlier = trace(asked, pp, tg, against, agree)
+    folder = results_folder(asked.session.file)
+    earlier = resolve(folder, against, "trace") if against else None
+    (outcome, summary), path = trace(asked, pp, tg, lambda question: yes or ask(question))
     return print_run(outcome, summary, path, shown(summary, earlier))
 
 
@@ -44,8 +45,8 @@ def shown(summary: Mapping[str, Any], earlier: RunRecord | None = None) -> Itera
     before = earlier.summary.get("phases", {}) if earlier else {}
     for phase, times in summary["phases"].items():
         wall = float(times.get("wall_us") or 0)
-        on_gpu = times.get("device") == "gpu"
-        unit = "the GPU" if on_gpu else "the CPU: operators, not kernels"
+        is_gpu = times.get("device") == "gpu"
+        unit = "the GPU" if is_gpu else "the CPU: operators, not kernels"
         yield f"{phase}: {wall / 1000:,.1f} ms on {unit}"
         lines = lines_of(times, before.get(phase))
         figures = range(1, len(lines[0]))

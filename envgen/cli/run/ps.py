@@ -102,7 +102,8 @@ def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
     return table(lines)
 
 
-COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
+_TITLES = "service state health ports image settings since container"
+COLUMNS = tuple(_TITLES.split())
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from envgen.app.session import VARIANT_LABEL, Session
 from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
+from envgen.bench.trace import proof
 from envgen.cli.common import answer, ask, can_ask, wants_json, warn_of_unused
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
@@ -173,23 +174,23 @@ def started_document(service: LiveService, started: StartResult, *, waited: bool
     """The result of a start as JSON."""
     container = started.container
     awaited = started.awaited
+    reply = awaited.answer
     return {
         "already_running": started.already,
-        "chats": {
-            name: {"good": good, "seen": why} for name, (good, why) in awaited.answer.chats.items()
-        },
-        "completion": awaited.answer.text,
+        "chats": {name: {"good": good, "seen": why} for name, (good, why) in reply.chats.items()},
+        "completion": reply.text,
         "container": container.name,
         "health": container.health,
-        "asked": waited and not awaited.answer.unasked,
-        "first_token_seconds": round(awaited.answer.first_token, 3),
+        "asked": waited and not reply.unasked,
+        "first_token_seconds": round(reply.first_token, 3),
         "id": container.id,
         "image": container.image_id,
         "log_shows": awaited.shown,
         "notices": [one.data() for one in started.notices],
         "open_ports": reachable(service.described, container),
         "phases": awaited.phases,
-        "pooled": awaited.answer.pooled,
+        "pooled": reply.pooled,
+        "ran": [one.text for one in proof(service, container)],
         "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
         "service": service.name,
@@ -225,7 +226,7 @@ def print_started(service: LiveService, started: StartResult, *, waited: bool = 
 
 def _details(service: LiveService, started: StartResult) -> Iterator[str]:
     awaited = started.awaited
-    answer = started.awaited.answer
+    answer = awaited.answer
     if answer.pooled:
         yield answer.pooled
     if answer.text:
@@ -234,6 +235,7 @@ def _details(service: LiveService, started: StartResult) -> Iterator[str]:
         yield f"{name}: {why}" if good else f"{name}: not tried: {why}"
     for name, line in awaited.shown.items():
         yield f"{name}: {line.strip()[:160]}"
+    yield from (one.text for one in proof(service, started.container))
     yield from in_words(started.notices)
     if awaited.restarts:
         logs = service.profile.hint("logs", service.name)

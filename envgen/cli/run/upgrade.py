@@ -162,12 +162,12 @@ def _pages(trial: UpgradeTrial) -> Iterator[str]:
 
 def _end(trial: UpgradeTrial, kept: bool) -> int:
     pages = list(_pages(trial))
-    document: dict[str, Any] = {"kept": kept, "rows": trial.rows, "reasons": trial.reasons}
-    document["pages"] = pages
+    told = {"rows": trial.rows, "reasons": trial.reasons, "pages": pages}
+    document: dict[str, Any] = {"kept": kept, "changes": [], **told}
     if kept:
         profile = trial.session.profile()
         line = f"kept; the way back: envgen upgrade --back {profile.chosen}"
-        return answer({**document, "changes": []}, [line, *pages])
+        return answer(document, [line, *pages])
     document["changes"] = [asdict(one) for one in paper.differing(trial.candidate)]
     lines = [*_rows(trial)]
     lines += [*(f"left: {reason}" for reason in trial.reasons), *pages]

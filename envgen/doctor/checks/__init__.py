@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from envgen.doctor.checks import box, imports, machine, outside, packages, running, versions
-from envgen.doctor.model import Check
-
-BOX: tuple[Check, ...] = (box.kernel, box.clocks, box.memory)
-CHECKS: tuple[Check, ...] = (
-    # Host
-    *BOX,
-    outside.docker,
-    outside.gpu_runtime,
-    # Image
-    outside.image,
-    outside.unpatched,
-    # Container
-    outside.running,
-    outside.settings,
-    outside.restart_policy,
-    outside.notices,
-    outside.changed,
-    # Inside
-    machine.probe_ran,
-    machine.source_mounts,
-    imports.import_truth,
-    running.import_running,
-    packages.console_scripts,
-    packages.metadata,
-    versions.locked,
-    versions.driver,
-    packages.claimed,
-    packages.binaries,
-    packages.flashinfer_data,
-    packages.prebuilt,
-    machine.caches,
-    machine.modules,
-    versions.compilers,
-    versions.gpu_arch,
+from envgen.doctor.checks import (  # noqa: F401 - each has its checks
+    box,
+    imports,
+    machine,
+    outside,
+    packages,
+    running,
+    versions,
 )
+from envgen.doctor.model import CHECKED, Check
+
+_ORDER = """
+host.kernel host.clocks host.memory host.docker host.gpu patches.mounted
+image.current
+container.running container.settings container.restart container.log container.kernels
+container.changed
+python.start mounts.sources import.truth import.running import.scripts import.metadata
+packages.locked cuda.driver patches.claimed packages.binaries flashinfer.data
+flashinfer.prebuilt mounts.caches caches.stale cuda.compilers gpu.arch
+"""
+CHECKS: tuple[Check, ...] = tuple(CHECKED[name] for name in _ORDER.split())
+BOX = CHECKS[:3]  # of the machine itself

@@ -221,6 +221,19 @@ def changed(context: Context) -> Finding | None:
     return info(context.changes) if context.changes else None
 
 
+@check("container.kernels", Section.CONTAINER)
+def kernels(context: Context) -> list[Finding]:
+    """The kernels that ran in a trace are of the backends that the log names."""
+    title = f"{context.service} ran other kernels than its log names"
+    again = remedies.envgen(context, "trace", context.service)
+    return [
+        ok(one.text)
+        if one.good
+        else warning(title, one.text, f"a kernel of {one.wanted}", again, case="other")
+        for one in context.ran
+    ]
+
+
 @check("container.log", Section.CONTAINER, needs="engine")
 def notices(context: Context, _engine: EngineInfo) -> list[Finding]:
     """What the logs of running servers admit: each with its fix, or that it is harmless."""

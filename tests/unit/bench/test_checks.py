@@ -19,6 +19,7 @@ from envgen.bench.client import BenchTarget
 from envgen.bench.compare import MatrixCell
 from envgen.bench.facts import RunningService, Vitals, parse_gpu_memory
 from envgen.bench.tools import CellResult, Matrix
+from envgen.bench.trace import RanBackend
 from envgen.cli.measure import smoke
 from envgen.deployment import Deployment
 from envgen.errors import ServiceError, UsageError
@@ -126,11 +127,12 @@ def test_gpu_memory(text: str, size: int | None) -> None:
     assert parse_gpu_memory(text) == size
 
 
-def full(monkeypatch: pytest.MonkeyPatch, *words: str, part: str = "--full") -> checks.Outcome:
+def full(monkeypatch: pytest.MonkeyPatch, *words: str, part: str = "--full", ran: str = "Marlin") -> checks.Outcome:
     """What `smoke --full` makes of a server that passes, but for what it is not asked."""
     made: list[checks.Outcome] = []
     ready_ = ready({"kernel": "TRITON_ATTN"}, {})
-    service = SimpleNamespace(vitals=vitals, log=lambda: LOG, described=SimpleNamespace(ready=ready_))
+    described = SimpleNamespace(ready=ready_)
+    service = SimpleNamespace(vitals=vitals, log=lambda: LOG, described=described, container=None)
     trial = SimpleNamespace(service=service, target=None, flags=(), environment={"gpu": "a"})
 
     def report(_asked: Any, kind: str, parameters: Any, work: Any) -> int:
@@ -144,6 +146,7 @@ def full(monkeypatch: pytest.MonkeyPatch, *words: str, part: str = "--full") -> 
     rows = [{"name": "in a batch against alone", "verdict": "close", "seen": "99 %"}]
     monkeypatch.setattr(smoke, "report", report)
     monkeypatch.setattr(smoke, "run_tool", run_tool)
+    monkeypatch.setattr(smoke, "proof", lambda *_: [RanBackend("Marlin", ran == "Marlin", f"MoE ran: {ran}")])
     monkeypatch.setattr("envgen.app.answers.ask", lambda *_, **__: ("close", {"rows": rows}))
     monkeypatch.setattr(checks, "smoke", lambda *_: [checks.criterion("first answers", True, "a", "b")])
     done = CliRunner().invoke(smoke.command, ["serve", part, *words], standalone_mode=False)
@@ -158,6 +161,8 @@ def test_a_server_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary["tool"] == "benchy" and len(summary["cells"]) == 2
     assert full(monkeypatch, "--max-per-token", "20")[0] == "failed"
     assert "latency" not in {one["part"] for one in full(monkeypatch)[1]["criteria"]}
+    other = full(monkeypatch, ran="CUTLASS")[1]["criteria"][-1]
+    assert (other["verdict"], other["seen"], other["wanted"]) == ("failed", "MoE ran: CUTLASS", "a kernel of Marlin")
 
 
 def test_a_load_alone_lasts_as_long_as_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -27,16 +28,16 @@ DAY = datetime(2026, 11, 1, tzinfo=timezone.utc)
 
 def bench(ident: str, day: int, decode: float, variant: str = "", **more: Any) -> RunRecord:
     head = {"prompt_tokens": 2048, "output_tokens": 32, "context_tokens": 0, "concurrency": 1}
-    samples = [{**head, "decode_tps": decode}, {**head, "prefill_tps": 2000.0}, {**head, "ttft_ms": 50.0}]
     environment = {
         "profile": "prod", "service": "serve", "variant": variant, "versions": {"vllm": "0.33.0"},
         "image": {"id": "sha256:aa"}, "lock": "b" * 64, "flags": ["--port", "8000"], "kernels": ["Using TRITON"],
         "gpu": {"name": "GB10", "driver": "580.142"}, "sources": {"vllm": "vllm==0.33.0"}, **more,
     }  # fmt: skip
-    cells = [{"test": "pp2048 tg32", **head, "decode_tps": {"median": decode}}]
+    medians = {"decode_tps": decode, "prefill_tps": 2000.0, "ttft_ms": 50.0}
+    cells = [{"test": "pp2048 tg32", **head, **{name: {"median": value} for name, value in medians.items()}}]
     cells.append({"test": "pp2048 tg32 c8", **head, "concurrency": 8, "total_tps": {"median": decode * 4}})
     summary = {"cells": cells}
-    return RunRecord(Path("x"), ident, "bench", DAY + timedelta(days=day), environment, {}, "passed", summary, samples)
+    return RunRecord(Path("x"), ident, "bench", DAY + timedelta(days=day), environment, {}, "passed", summary)
 
 
 def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured_says_todo() -> None:
@@ -54,10 +55,26 @@ def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured
     assert rows[2].cells()[4:8] == ("TODO",) * 4 and rows[0].made_of["driver"] == "580.142"
     text = matrix.markdown("prod", rows, ["llama.cpp: 57.85"])
     assert "| plain | 0.33.0 | 2026-11-03 | pp2048 tg32 | 2,000.0 | 61.0 | 50.0 | same | best | b |" in text
-    assert "- b: `envgen up serve -p prod`, lock bbbbbbbbbbbb" in text
+    assert "- b: `envgen up serve -p prod`, commit unknown, lock bbbbbbbbbbbb" in text
     assert matrix.rows_of(runs, "prod", "other", []) == []
     (evil,) = matrix.rows_of([bench("a", 1, 40, "x; reboot")], "prod", "serve", [])
     assert evil.start == "envgen up serve -p prod --variant 'x; reboot'"
+
+
+def test_a_row_keeps_what_starts_it_again() -> None:
+    """Its --set and --file, the project's commit and its lock; what ran with settings of nobody's command has none."""
+    sets = ["services.serve.args.max-num-seqs=1", 'build.args={"a": "b c"}']
+    runs = [
+        bench("a", 1, 40), bench("b", 2, 61, sets=sets, file="my own.yaml", sources={"project": "c0ffee"}),
+        bench("c", 3, 70, "eager", differs=True),
+    ]  # fmt: skip
+    rows = {row.run: row for row in matrix.rows_of(runs, "prod", "serve", ["plain"])}
+    assert rows["b"].variant == f"plain --set {sets[0]} --set {sets[1]}" and rows["a"].rank == "best and newest"
+    typed = up.command.make_context("up", shlex.split(rows["b"].start)[2:]).params
+    assert (typed["names"], typed["file"], typed["sets"]) == (("serve",), Path("my own.yaml"), tuple(sets))
+    assert rows["c"].variant == "eager (other settings)" and rows["c"].start == ""
+    text = matrix.markdown("prod", list(rows.values()), [])
+    assert f"- b: `{rows['b'].start}`, commit c0ffee, lock" in text and "- c: settings that the project" in text
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_what_the_tools_are_asked() -> None:
     ("answer", "message"),
     [
         (ran('{"runs": []}'), "results of llama-benchy 0.4.0 at pp64 tg8 can't be read: KeyError: 'benchmarks'"),
-        (ran('{"benchmarks": [{"prompt_size": "x"}]}'), "can't be read: ValueError"), (None, "could not be run"),
+        (ran('{"benchmarks": [{"response_size": "x"}]}'), "can't be read: ValueError"), (None, "could not be run"),
     ],
 )  # fmt: skip
 def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> None:

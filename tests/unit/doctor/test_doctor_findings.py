@@ -26,6 +26,7 @@ from doctor_facts import (
 from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
+from envgen.bench.trace import RanBackend
 from envgen.binding import bind
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Severity
@@ -184,7 +185,7 @@ def right(make: Make) -> Context:
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.changed", "host.gpu", "patches.mounted", "container.log"}
+MUTE = {"container.changed", "host.gpu", "patches.mounted", "container.log", "container.kernels"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
@@ -268,6 +269,9 @@ OUTSIDE: list[Row] = [
      "since the start of 2026-11-12 10:00Z that worked: driver 580 → 590", "", ""),
     ("container.log", given(notices={"lab-dev-1": classify([UNKNOWN])}), "info",
      "lab-dev-1: a variable is set that this vLLM does not know", UNKNOWN, ""),
+    ("container.kernels", given(ran=(RanBackend("Marlin", True, "MoE ran: Marlin"),)), "ok", "MoE ran: Marlin", "", ""),
+    ("container.kernels", given(ran=(RanBackend("Marlin", False, "MoE ran: CUTLASS, not Marlin"),)), "other",
+     "dev ran other kernels than its log names", "MoE ran: CUTLASS, not Marlin", "envgen trace -p dev dev"),
     ("container.settings", given(differing=("image: a is now b",)), "differ", "1 setting differs from the profile's",
      "image: a is now b", "envgen up -p dev dev --recreate"),
     ("image.current", given(image=None, stale=STALE), "missing", "is not built", "", "envgen build -p dev"),
