@@ -113,7 +113,7 @@ def sweep(
         }
     )
     earlier = None if fresh else unfinished(folder, parameters)
-    rows: dict[str, Mapping[str, Any]] = {}
+    rows = dict[str, Any]()
     stage = VariantSwitch(session, service)
     if earlier:  # what runs now, if anything, is what the interrupted one left
         rows |= {row["variant"]: row for row in earlier.samples}

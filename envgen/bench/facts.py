@@ -88,10 +88,13 @@ class RunningService(LiveService):
     def made_of(self) -> dict[str, Any]:
         """Its command and variables, without secrets."""
         secrets = self.deployment.profile.secrets
-        variables = self.container.env.items()
         return {
             "flags": (self.engine.inspect(self.container.id) or {}).get("Args") or [],
-            "env": {key: without_login(text) for key, text in variables if key not in secrets},
+            "env": {
+                key: without_login(text)
+                for key, text in self.container.env.items()
+                if key not in secrets
+            },
         }
 
     def settings(self) -> str:
@@ -110,7 +113,6 @@ class RunningService(LiveService):
             for name, source in profile.sources.items()
             if source.origin.wheel
         }
-        info = self.engine.info()
         image = self.engine.image(container.image_id)
         labels = image.labels if image else {}
         seen: dict[str, Any] = {
@@ -120,7 +122,7 @@ class RunningService(LiveService):
             "sources": {**pins, **checkouts(profile, root), "project": commit_of(root)},
             "container": container.name,
             "variant": container.labels.get("dev.envgen.variant", ""),
-            "host": vars(info),
+            "host": vars(self.engine.info()),
             "image": image
             and {
                 "name": next(iter(image.repo_tags), ""),

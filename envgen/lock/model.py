@@ -383,15 +383,18 @@ def read_lock(path: Path) -> Lock:
 
 @dataclass(frozen=True)
 class InputChange:
-    """One input that differs. "": missing on that side."""
+    """One input that differs. "": missing on that side; ``#`` and a digest: its value is not shown."""
 
     name: str
     before: str
     after: str
 
     def __str__(self) -> str:
-        before = _short(self.before) or "nothing"
-        return f"{self.name}: {before} → {_short(self.after) or 'nothing'}"
+        if "#" in self.before[:1] + self.after[:1]:
+            return f"{self.name} {'was added' if not self.before else 'was removed' if not self.after else 'changed'}"
+        return (
+            f"{self.name}: {_short(self.before) or 'nothing'} → {_short(self.after) or 'nothing'}"
+        )
 
 
 def _short(value: str) -> str:

@@ -42,12 +42,11 @@ def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) 
       envgen answers serve --against http://127.0.0.1:8001
     """
     reference = None
+    beside = ", compared with itself alone"
     if against:
         reference = reference_of(asked, against, lambda question: yes or ask(question), quick=quick)
-    verdict, summary, path = answered(asked, reference, quick=quick)
-    beside = ", compared with itself alone"
-    if reference:
         beside = f" against {reference.title} ({reference.id})"
+    verdict, summary, path = answered(asked, reference, quick=quick)
     return print_run(verdict, summary, path, shown(summary), beside)
 
 

@@ -229,7 +229,7 @@ def kernels(context: Context) -> list[Finding]:
     return [
         ok(one.text)
         if one.good
-        else warning(title, one.text, f"a kernel of {one.wanted}", again, case="other")
+        else warning(title, one.text, f"those of {one.wanted}", again, case="other")
         for one in context.ran
     ]
 
