@@ -2,10 +2,9 @@
 
 data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be written, and
 `measure.jsonl`, which is only measured here and never read for a rule. They were cut once, by a fixed
-seed, before any rule was written for them; what the rules cited already, and what was given to learn
-from, went to the first half. `lines.jsonl` has further failures, whose deciding line is
-shown without any rule (tests/unit/explain). `verdicts.csv` has how failures were judged that were new
-to the rules (docs/seen.md).
+seed, before any rule was written for them; what rules cited went to the first half. `lines.jsonl`
+has further failures, whose deciding line is shown without any rule (tests/unit/explain).
+`verdicts.csv` has how failures were judged that were new to the rules (docs/seen.md).
 
 An entry has the address of its thread, an excerpt of the error's own lines (some shortened,
 personal details replaced), cause and fix as the thread has them, and how an answer is judged:
@@ -14,7 +13,8 @@ were written before the rules.
 
 right: the first failure that is named has this cause and this fix. part: one of both, or a later
 one has them.
-wrong: failures are named, and none is that. none: no failure is named. For what is not right,
+wrong: failures are named, and none is that. none: no failure is named. The last figure leaves out
+what is called likely only (`FAIL?`, here a rule with `?`). For what is not right,
 whether the deciding line is shown is counted, too. --details names the entries of the first half.
 """
 
@@ -79,25 +79,25 @@ def graded(entry: Entry) -> tuple[str, bool, str]:
     shown = CliRunner().invoke(command, ["-"], input=text.encode(), standalone_mode=False).stdout
     agreed = [entry.agrees(one) for one in found]
     grade = "none" if not found else "wrong"
-    if any(cause or cure for cause, cure in agreed):
-        grade = "right" if agreed[0] == (True, True) else "part"
-    return grade, entry.line in shown, ", ".join(one.rule for one in found)
+    if any(map(any, agreed)):
+        grade = "right" if all(agreed[0]) else "part"
+    return grade, entry.line in shown, ", ".join(f"{one.rule}{'?' * one.general}" for one in found)
 
 
 def measure(path: Path, details: bool) -> str:
     """A row of figures for one half."""
-    counts, missing, rest, named, false = Counter[str](), 0, 0, 0, 0
+    counts, missing, named, false = Counter[str](), 0, 0, 0
     for entry in (found := entries(path)):
         grade, line, rules = graded(entry)
         counts[grade] += 1
-        named += grade != "none"
-        false += grade == "wrong"
-        rest += grade != "right"
-        missing += grade != "right" and not line
-        if details and grade != "right":
-            print(
-                f"{grade:5} {'' if line else 'NO LINE '}{entry.address} [{rules}] {entry.cause} FIX {entry.fix}"
-            )
+        if rules and "?" not in rules:
+            named += 1
+            false += grade == "wrong"
+        if grade != "right":
+            missing += not line
+            if details:
+                print(f"{grade:5} {line} {entry.address} [{rules}] {entry.cause} FIX {entry.fix}")
+    rest = len(found) - counts["right"]
     share = " | ".join(
         f"{counts[grade]} ({100 * counts[grade] / len(found):.0f} %)" for grade in GRADES
     )

@@ -219,10 +219,8 @@ class Explanation:
     phase: str = ""  # "": unknown
 
     def data(self) -> dict[str, object]:
-        """All fields but ``rank`` and ``general``, for JSON."""
-        return {
-            name: value for name, value in vars(self).items() if name not in ("rank", "general")
-        }
+        """All fields but ``rank``, for JSON."""
+        return {name: value for name, value in vars(self).items() if name != "rank"}
 
 
 @dataclass(frozen=True)

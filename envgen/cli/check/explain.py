@@ -156,20 +156,18 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
     lines = []
     for explanation in explanations:
         evidence = shorten(explanation.evidence.strip(), 400)
+        mark = f"FAIL{' ?'[explanation.general]}" if explanation.failure else "note "
         lines += [
-            f"{'FAIL' if explanation.failure else 'note'}  {explanation.cause} ({explanation.rule})",
-            f"      {name}:{explanation.line}: {evidence}"
-            if explanation.line
-            else f"      {evidence}",
+            f"{mark} {explanation.cause} ({explanation.rule})",
+            f"      {f'{name}:{explanation.line}: ' * bool(explanation.line)}{evidence}",
             *([f"      when: {explanation.phase or 'unknown'}"] if explanation.failure else []),
             f"      fix:  {explanation.cure}",
             f"      more: {explanation.link}",
         ]
     failures = [explanation for explanation in explanations if explanation.failure]
     if not failures:
-        of = counted(report.lines, "line")
-        well = f"the server started; nothing failed in {of}"
-        lines.insert(0, f"{name}: {well if report.well else f'no known failure found in {of}'}")
+        well = "the server started; nothing failed" if report.well else "no known failure found"
+        lines.insert(0, f"{name}: {well} in {counted(report.lines, 'line')}")
     if not report.well and all(failure.general for failure in failures):
         lines += [f"      {line}" for line in in_words(report.first, report.clues, name)]
     if report.skipped:

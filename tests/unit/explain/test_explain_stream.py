@@ -57,7 +57,7 @@ def test_json_has_stable_keys() -> None:
     done = run("-", "--json", stdin=b"a\nNo space left on device\n")
     document = json.loads(done.stdout)
     assert document["lines"] == 2 and document["log"] == "-"
-    expected = {"rule", "failure", "cause", "evidence", "line", "cure", "link", "phase"}
+    expected = {"rule", "failure", "cause", "evidence", "line", "cure", "link", "phase", "general"}
     assert set(document["explanations"][0]) == expected
 
 

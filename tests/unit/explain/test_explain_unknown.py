@@ -20,8 +20,8 @@ INFO 08-01 10:00:00 [api_server.py:1] vLLM API server version 0.30.0
 INFO 08-01 10:00:01 [cuda.py:9] Driver version: 580.95, NVIDIA GB10, CUDA 13.0
 (EngineCore pid=7) Traceback (most recent call last):
 (EngineCore pid=7)   File "/usr/lib/python3.12/site-packages/vllm/v1/a.py", line 3, in plan
-(EngineCore pid=7)     assert pages
-(EngineCore pid=7) AssertionError
+(EngineCore pid=7)     raise FluxError
+(EngineCore pid=7) FluxError
 frobnicator: cannot align the flux of 10.0.0.7
 INFO 08-01 10:00:02 [a.py:1] nothing failed here, no error
 """
@@ -34,18 +34,18 @@ def shown(log: str) -> str:
 def test_deciding_lines_versions_gpu_and_an_address() -> None:
     said = shown(LOG)
     assert "no known failure found in 8 lines" in said
-    assert "first exception of EngineCore pid=7: -:6: AssertionError" in said
+    assert "first exception of EngineCore pid=7: -:6: FluxError" in said
     assert '-:4: File "/usr/lib/python3.12/site-packages/vllm/v1/a.py", line 3, in plan' in said
     assert "-:7: frobnicator: cannot align the flux of 10.0.0.7" in said and "-:8:" not in said
     assert "the log shows: cuda 13.0, driver 580.95, vllm 0.30.0, GPU GB10" in said
-    assert "search: https://github.com/vllm-project/vllm/issues?q=AssertionError+plan" in said
+    assert "search: https://github.com/vllm-project/vllm/issues?q=FluxError+plan" in said
 
 
 def test_the_same_as_json() -> None:
     done = CliRunner().invoke(command, ["-", "--json"], input=LOG, standalone_mode=False)
     told = json.loads(done.stdout)["clues"]
     assert [one["line"] for one in told["lines"]] == [4, 6, 7] and told["gpu"] == "GB10"
-    assert told["search"].endswith("/vllm-project/vllm/issues?q=AssertionError+plan")
+    assert told["search"].endswith("/vllm-project/vllm/issues?q=FluxError+plan")
 
 
 @pytest.mark.parametrize(
