@@ -118,23 +118,6 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
     ]
 
 
-def latency(cell: CellResult, max_ttft: int | None, max_per_token: int | None) -> list[Criterion]:
-    """The limits, in milliseconds, for the medians of a cell with one request at a time."""
-    medians = {name: figure.median for name, figure in cell.figures.items()}
-    rate = medians.get("decode_tps")
-    rows = []
-    token = 1000 / rate if rate else None
-    for name, limit, value in (
-        ("first token", max_ttft, medians.get("ttft_ms")),
-        ("time per token", max_per_token, token),
-    ):
-        if limit is not None:
-            good = None if value is None else value <= limit
-            seen = "not measured" if value is None else f"{value:.1f} ms, the median"
-            rows.append(criterion(f"{name} of {cell.cell}", good, seen, f"at most {limit} ms"))
-    return rows
-
-
 def of_answers(row: Mapping[str, Any]) -> Criterion:
     """A row of `envgen answers` as a criterion."""
     verdict = row["verdict"]

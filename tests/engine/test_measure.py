@@ -89,10 +89,10 @@ def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
 
 def test_smoke_under_load(cpu_server: CpuServer) -> None:
     """One green run; what fails is judged in tests/unit/bench/test_checks.py, and printed as a smoke's failure is."""
-    words = ("smoke", *CPU, "--full", "--max-ttft", "60000", "--set", EXPECT)
+    words = ("smoke", *CPU, "--full", "--set", EXPECT)
     green = cpu_server.project.envgen(*words).out
     for line in (
-        "load: requests: 0 of 200 failed", "load: zombie processes: 0", "latency: first token of pp64 tg32",
+        "load: requests: 0 of 200 failed", "load: zombie processes: 0",
         "answers: in a batch against alone", "log: log shows eager",
     ):  # fmt: skip
         assert f"ok    {line}" in green

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from envgen.app import history, images
+from envgen.app import images
 from envgen.app.answers import GOOD
 from envgen.app.cluster.machines import all_machines, head_of
-from envgen.app.measure import MeasureOptions, results_folder, service_of
+from envgen.app.measure import MeasureOptions, results_folder
 from envgen.app.predict import ask_release
 from envgen.app.session import VARIANT_LABEL, Candidate, Session
 from envgen.app.stage import VariantSwitch
-from envgen.app.sweep import blank_row, measured_row, medians
+from envgen.app.sweep import measured_row
 from envgen.app.up import check_all, main_service
 from envgen.app.upgrade import journal, paper
 from envgen.app.upgrade.ahead import compile_ahead
@@ -173,14 +172,13 @@ class UpgradeTrial:
     def _row(
         self, session: Session, name: str, show: Callable[[], float], old: Row | None = None
     ) -> Row:
-        """The measurements of a service; of the same image with the same settings only once."""
+        """The measurements of a service."""
         asked = MeasureOptions(session, name)
         label = "candidate" if session.candidate else "now"
         matrix = MATRIX if old is None or old["figures"] else None
-        folder = results_folder(self.session.file)
-        if label == "now" and (known := known_row(asked, folder)):
-            return known
-        reference = record.resolve(folder, old["answers"]) if old and old["answers"] else None
+        reference = None
+        if old and old["answers"]:
+            reference = record.resolve(results_folder(self.session.file), old["answers"])
         row = measured_row(asked, label, show, reference, matrix, False)
         if label == "now" and row["verdict"] and row["cause"]:
             progress(f"  its speed is not compared: {row['cause']}")  # no tool in the image
@@ -284,39 +282,6 @@ def require_way_out(session: Session) -> None:
         hint = f"envgen up --build --recreate {deployment.profile.chosen}, then this again"
         last = replace(problems[-1], hint=hint)
         raise RefusedError(problems=(head, *problems[:-1], last))
-
-
-def last_starts(session: Session) -> dict[str, str]:
-    """Service -> the seconds that its last start took, if they are known."""
-    deployment, known = session.deployment(), dict[str, str]()
-    for name in deployment.profile.services:
-        for start in history.starts(deployment.root, deployment.profile.name, name)[-1:]:
-            known[name] = f"{start.seconds:.0f}"
-    return known
-
-
-def known_row(asked: MeasureOptions, folder: Path) -> Row | None:
-    """What was measured before of the same image with the same settings."""
-    service = service_of(asked)
-    now = service.environment() if service else {}
-    same = [
-        run
-        for run in record.runs(folder)[0]
-        if all(run.environment.get(key) == now.get(key) for key in ("image", "flags", "env"))
-    ]
-    latest = {run.kind: run for run in same if run.outcome not in ("error", record.UNFINISHED)}
-    answers = latest.get("answers")
-    speed = latest.get("bench")
-    if answers is None or speed is None or speed.parameters["pp"] != list(MATRIX.pp):
-        return None
-    return blank_row("now") | {
-        "verdict": answers.outcome,
-        "answers": answers.id,
-        "bench": speed.id,
-        "figures": medians(speed.summary),
-        "targets": speed.summary.get("targets", []),
-        "kernels": answers.environment.get("kernels", []),
-    }
 
 
 def judged(old: Row, new: Row, slower: float) -> str:

@@ -18,7 +18,6 @@ from envgen.app.upgrade.trial import (
     UpgradeTrial,
     asked_before,
     backwards,
-    last_starts,
     require_way_out,
     resumed,
 )
@@ -122,8 +121,6 @@ def _on_paper(session: Session, names: tuple[str, ...], yes: bool) -> Session | 
         "The image is built beside the old one, whose server serves on. Then the server is away"
     )
     progress("for one start if the candidate is kept, and for two if it is left.")
-    for name, seconds in last_starts(session).items():
-        progress(f"  the last start of {name} took {seconds} s")
     if not yes and not ask("Try it?"):
         hint = shlex.join(["envgen", "upgrade", *names, "--yes"])
         raise RefusedError(problems=(Problem("nothing was changed", hint=hint),))

@@ -275,5 +275,4 @@ def bench(day: Day, rows: Rows) -> None:
 
 @step("load", "smoke --full: 200 requests, 8 at once")
 def load(day: Day, rows: Rows) -> None:
-    limits = ["--max-ttft", "10000", "--max-per-token", "2000"]
-    measured(day, rows, "smoke", day.service, "--full", *limits)
+    measured(day, rows, "smoke", day.service, "--full")

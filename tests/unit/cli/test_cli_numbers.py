@@ -9,7 +9,7 @@ import pytest
 from envgen.__main__ import main
 
 
-@pytest.mark.parametrize("words", [["smoke", "--max-ttft"], ["bench", "--runs"], ["logs", "--tail"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["smoke", "--stress"], ["bench", "--runs"], ["logs", "--tail"]], ids=" ".join)
 def test_a_hostile_number_is_a_usage_error(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
