@@ -37,11 +37,8 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
             targets.setdefault(key, replace(target, checkouts=_checkouts(project, target.name)))
     known = sorted({target.name for target in targets.values()})
     if not known:
-        where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
-        raise UsageError(
-            f"no source of {where} has patches",
-            hint="`envgen patch new NAME SOURCE` makes the first one",
-        )
+        hint = "`envgen patch new NAME SOURCE` makes the first one"
+        raise UsageError("no source has patches", hint=hint)
     for name in names:
         if name not in known:
             raise UsageError(
@@ -191,9 +188,8 @@ def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     series = {key for key, profile in places if profile.sources[key].patches}
     wanted = [name] if name else sorted(series) if len(series) == 1 else known
     if len(wanted) != 1:
-        raise UsageError(
-            "more than one source could be patched", hint=f"name one: {', '.join(known)}"
-        )
+        hint = f"name one: envgen patch new NAME SOURCE; there is {', '.join(known)}"
+        raise UsageError("more than one source could be patched", hint=hint)
     owners = [profile for key, profile in places if key == wanted[0]]
     folders = sorted(
         {folder for profile in owners if (folder := profile.sources[wanted[0]].patches)}
@@ -226,17 +222,3 @@ def checkout_of(target: PatchedSource, given: Path | None) -> Path:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="name another with --checkout DIR")
     return folder
-
-
-def compiled_by(project: Project, name: str) -> str:
-    """Which profile compiles a source, as a hint."""
-    names = [
-        key
-        for key, profile in project.profiles.items()
-        if name in profile.sources and profile.sources[name].origin.is_built
-    ]
-    return (
-        f"{' and '.join(names)} compiles {name}"
-        if names
-        else f"no profile compiles {name} (docs/coming-from.md)"
-    )

@@ -99,15 +99,6 @@ def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
     return None
 
 
-def activation(name: str) -> Any:
-    """The spec of silu_and_mul and the like, which need the text of their function."""
-    jit = importlib.import_module("flashinfer.jit")
-    texts = importlib.import_module("flashinfer.activation")
-    kind, separator, _ = name.partition("_and_mul")
-    text = getattr(texts, f"{kind}_def_cu_str", None)
-    return jit.gen_act_and_mul_module(kind, text) if separator and text else None
-
-
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an attention module, from its name."""
     # Names of attention with sinks leave out the encoding, which is always none there.
@@ -176,9 +167,8 @@ def build(names: list[str]) -> int:
         say(event="start", module=name)
         spec = spec_of(name, known)
         if spec is None:
-            for make in (activation, attention):
-                with contextlib.suppress(Exception):
-                    spec = spec or make(name)
+            with contextlib.suppress(Exception):
+                spec = attention(name)
         if spec is None:
             say(event="unknown", module=name)
             worst = 1

@@ -9,7 +9,6 @@ import click
 from envgen.app.patch_sources import (
     NewPatch,
     checkout_of,
-    compiled_by,
     find_targets,
     new_target,
 )
@@ -18,7 +17,7 @@ from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, flag, option, project_options, reporting
 from envgen.errors import ExitCode, UsageError
 from envgen.patches.checkout import Checkout
-from envgen.patches.dry_run import DryRun, State, as_document, dry_run, report_lines
+from envgen.patches.dry_run import DryRun, as_document, dry_run, report_lines
 from envgen.patches.series import Series, add
 from envgen.patches.source import PatchedSource
 from envgen.text import progress
@@ -65,15 +64,7 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
     documents = [as_document(target.name, run) for target, run in runs]
     code = ExitCode.OK if all(run.ok for _, run in runs) else ExitCode.FINDINGS
     lines = [line for _, run in runs for line in report_lines(run)]
-    project = session.loaded().project
-    lost = {
-        target.name for target, run in runs for one in run.verdicts if one.state is State.LACKING
-    }
-    return answer(
-        {"rehearsals": documents},
-        [*lines, *(f"  {compiled_by(project, name)}" for name in sorted(lost))],
-        code,
-    )
+    return answer({"rehearsals": documents}, lines, code)
 
 
 source_argument = click.argument("source", required=False)
