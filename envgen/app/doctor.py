@@ -22,7 +22,6 @@ from envgen.errors import UsageError
 from envgen.profile.model import Base, Mode, Profile
 from envgen.profile.values import ImageRef
 from envgen.serve.ended import last_ends
-from envgen.serve.notices import of_all
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,7 @@ def _diagnose(subject: Subject) -> Report:
         context = replace(context, changes=changes or "", ran=ran)
     there = _described(context)
     ended = or_none(lambda: last_ends(deployment.engine, there))
-    logged = () if context.is_temporary else there
-    admitted = or_none(lambda: of_all(deployment.engine, logged))
-    context = replace(context, ended=ended or {}, notices=admitted or {})
-    return report.examine(context)
+    return report.examine(replace(context, ended=ended or {}))
 
 
 def _described(context: Context) -> list[Container]:

@@ -14,7 +14,6 @@ from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import EngineError, Problem
-from envgen.explain import Explanation
 from envgen.inside.jit.shapes import Module
 from envgen.profile.model import Profile
 from envgen.serve.ended import Ended
@@ -133,9 +132,6 @@ class Context:
     ended: Mapping[str, Ended] = field(
         default_factory=dict
     )  # container ID -> how its program ended last
-    notices: Mapping[str, tuple[Explanation, ...]] = field(
-        default_factory=dict
-    )  # container's name -> in its log
     ran: tuple[RanBackend, ...] = ()  # whose kernels, in a trace of this image and settings
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine

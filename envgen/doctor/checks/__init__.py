@@ -16,7 +16,7 @@ from envgen.doctor.model import CHECKED, Check
 _ORDER = """
 host.kernel host.clocks host.memory host.docker host.gpu patches.mounted
 image.current
-container.running container.settings container.restart container.log container.kernels
+container.running container.settings container.restart container.kernels
 container.changed
 python.start mounts.sources import.truth import.running import.scripts import.metadata
 packages.locked cuda.driver patches.claimed packages.binaries flashinfer.data

@@ -232,13 +232,3 @@ def kernels(context: Context) -> list[Finding]:
         else warning(title, one.text, f"those of {one.wanted}", again, case="other")
         for one in context.ran
     ]
-
-
-@check("container.log", Section.CONTAINER, needs="engine")
-def notices(context: Context, _engine: EngineInfo) -> list[Finding]:
-    """What the logs of running servers admit: each with its fix, or that it is harmless."""
-    return [
-        info(f"{name}: {one.cause}: {one.cure}", one.evidence, case=one.rule)
-        for name, found in context.notices.items()
-        for one in found
-    ]

@@ -35,7 +35,6 @@ from envgen.doctor.programs import NAMES, Running, Tried
 from envgen.engine.box import Box, BoxGpu
 from envgen.engine.values import ContainerMount
 from envgen.errors import Problem
-from envgen.explain import classify
 from envgen.inside.jit.shapes import Module, Reason
 from envgen.serve.ended import Ended
 
@@ -185,7 +184,7 @@ def right(make: Make) -> Context:
 
 
 # They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.changed", "host.gpu", "patches.mounted", "container.log", "container.kernels"}
+MUTE = {"container.changed", "host.gpu", "patches.mounted", "container.kernels"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
@@ -240,7 +239,6 @@ DIED = container(state="exited", exit_code=1)
 END = {DIED.id: replace(ENDED, cause="a port is taken")}
 OTHER = container(id="2", name="lab-dev-2", state="exited", server=True)
 AGAIN = replace(ENDED, runs=True, restarts=2, since="2026-11-25T23:45:00Z")
-UNKNOWN = "Unknown vLLM environment variable detected: VLLM_USE_V1"
 SHARED = ("gpu=required", "cuda.arch_list=12.1a")
 EXEC, SITE = "envgen exec -p dev dev ", "/venv/wheel/lib/python3.11/site-packages"
 
@@ -267,8 +265,6 @@ OUTSIDE: list[Row] = [
      "compute capability 9.0; cuda.arch_list: 12.1a", "cuda: {arch_list: 9.0a}"),
     ("container.changed", given(changes="since the start of 2026-11-12 10:00Z that worked: driver 580 → 590"), "info",
      "since the start of 2026-11-12 10:00Z that worked: driver 580 → 590", "", ""),
-    ("container.log", given(notices={"lab-dev-1": classify([UNKNOWN])}), "info",
-     "lab-dev-1: a variable is set that this vLLM does not know", UNKNOWN, ""),
     ("container.kernels", given(ran=(RanBackend("Marlin", True, "MoE ran: Marlin"),)), "ok", "MoE ran: Marlin", "", ""),
     ("container.kernels", given(ran=(RanBackend("Marlin", False, "MoE ran: CUTLASS, not Marlin"),)), "other",
      "dev ran other kernels than its log names", "MoE ran: CUTLASS, not Marlin", "envgen trace -p dev dev"),
