@@ -107,15 +107,17 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
     """The container to examine: a running one of the wanted service (else `dev`, else any), or an
     ended one, rather one that has failed.
     """
-    candidates = [one for one in containers if not wanted or one.service == wanted]
+    candidates = list(containers)
+    if wanted:
+        candidates = [one for one in containers if one.service == wanted]
     running = [one for one in candidates if one.state == "running"]
     if running:
         return min(running, key=lambda one: one.service != "dev")
-    if wanted:
-        return next(iter(candidates), None)
-    ended = [one for one in candidates if one.state != "created"]
-    failed = [one for one in ended if one.exit_code not in (0, 143)]  # 143: ended by `docker stop`
-    return next(iter(failed + ended), None)
+    if not wanted:
+        ended = [one for one in candidates if one.state != "created"]
+        stopped = (0, 143)  # 143: ended by `docker stop`
+        candidates = sorted(ended, key=lambda one: one.exit_code in stopped)
+    return next(iter(candidates), None)
 
 
 def gather(subject: Subject) -> Context:
@@ -205,10 +207,13 @@ class _Inside:
 
 def _in_temporary(context: Context, deployment: Deployment) -> Context:
     """The context with what the probe says in a temporary container."""
-    execute, mounted = LiveService(deployment, context.service).temporary_container()
+    profile = context.profile
+    service = LiveService(deployment, context.service)
+    execute, mounted = service.temporary_container()
     paths = [mount.target for mount in mounted]
-    question = request(context.profile, context.service, paths)
-    probe, trouble = ask(execute, run.shell_python(context.profile), question)
+    question = request(profile, context.service, paths)
+    python = run.shell_python(profile)
+    probe, trouble = ask(execute, python, question)
     return replace(context, probe=probe, trouble=trouble, is_temporary=True)
 
 

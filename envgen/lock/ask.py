@@ -52,16 +52,17 @@ class Stale:
 
 def apt_build(profile: Profile) -> tuple[str, ...]:
     """The profile's build packages and those that the rendered steps themselves need."""
-    needed = ["ca-certificates"]
     kinds = {source.origin.kind for source in profile.sources.values()}
+    own = (*profile.base.apt, *profile.apt.build)
+    needed = ["ca-certificates"]
     # git reads the refs of a mount and applies patches
-    if patched(profile) or kinds & {"checkout"} or repositories(profile):
+    if patched(profile) or "checkout" in kinds or repositories(profile):
         needed.append("git")
     if profile.build.ccache and kinds - {"wheel"}:
         needed.append("ccache")
-    own = (*profile.base.apt, *profile.apt.build)
-    named = {package.split("=", 1)[0] for package in own}
-    return (*(package for package in needed if package not in named), *own)
+    named = {package.partition("=")[0] for package in own}
+    missing = [package for package in needed if package not in named]
+    return (*missing, *own)
 
 
 @dataclass(frozen=True)
@@ -205,9 +206,10 @@ def fits(python: PythonLock, profile: Profile) -> bool:
     packages that it may have.
     """
     steps = {step.name: step for step in python_sets(profile)}
-    may = {name for name, step in steps.items() if step.needs_metadata or python.assumes}
-    unresolved = may & {*python.open}
-    if {*python.open} != unresolved or {*python.sets} != {*steps} - unresolved:
+    for name in python.open:
+        if name not in steps or not (steps[name].needs_metadata or python.assumes):
+            return False
+    if python.sets.keys() != steps.keys() - python.open.keys():
         return False
     off = {canonicalize_name(name) for name in (*profile.pip.override, *profile.pip.remove)}
     try:

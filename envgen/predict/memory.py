@@ -25,6 +25,8 @@ _CHECKPOINT_BLOCK = 64
 _BLOCK = 16
 _UNKNOWN = "unknown for this model's kinds of layers"
 _NO_CACHE = ("moe", "mlp", "-", "E")
+# Keys of models whose layers differ, and that do not say how.
+_UNCLEAR = ("sliding_window", "linear_num_value_heads", "mamba_num_heads", "ssm_state_size")
 _PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
@@ -80,18 +82,22 @@ def cache_of(
     """
     text = _text(config)
     layers = _layers(text)
-    wide = _width(dtype if cache_dtype == "auto" else cache_dtype)
-    if layers is None or wide is None or any(text.get(name) for name in _OTHER):
+    if layers is None or any(text.get(name) for name in _OTHER):
         return None
     full = layers.count("full_attention")
     windowed = layers.count("sliding_attention")
     linear = sum(kind in _MAMBA for kind in layers)
-    if full + windowed + linear + sum(kind in _NO_CACHE for kind in layers) != len(layers):
+    without = sum(kind in _NO_CACHE for kind in layers)
+    if full + windowed + linear + without != len(layers):
         return None
+    # What any of these does not say makes all unknown.
+    width = _width(dtype if cache_dtype == "auto" else cache_dtype)
     window = _number(text, "sliding_window") if windowed else 0
-    rank = _number(text, "kv_lora_rank")
     index = _index(text)
+    state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
+    kept = states if linear else 0
     step = _CHECKPOINT_BLOCK if checkpoints else _BLOCK
+    rank = _number(text, "kv_lora_rank")
     if rank is None:
         windowed_pair = _pair(text, ranks, "swa_")
         full_pair = _pair(text, ranks, "global_")
@@ -101,18 +107,11 @@ def cache_of(
             return None
         windowed_pair = full_pair = rank + rope
         step = _MLA_BLOCK
-    state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
-    states = states if linear else 0
-    if (
-        windowed_pair is None
-        or full_pair is None
-        or state is None
-        or window is None
-        or index is None
-        or states is None
-    ):
+    if width is None or window is None or index is None or state is None or kept is None:
         return None
-    token = full_pair * wide + index
+    if windowed_pair is None or full_pair is None:
+        return None
+    token = full_pair * width + index
     if beside % token == 0:  # its layers are like the model's, and share their groups
         draft = draft + beside // token
         beside = 0
@@ -120,11 +119,11 @@ def cache_of(
     # A state's page is as large as a block of attention, which grows to it.
     block = -(-state // (token * step)) * step
     return KvCost(
-        token * full + beside,
-        windowed_pair * wide * windowed,
-        window,
-        token * block * linear * states,
-        max(block, 1),
+        each_token=token * full + beside,
+        window_token=windowed_pair * width * windowed,
+        window=window,
+        state=token * block * linear * kept,
+        block=max(block, 1),
     )
 
 
@@ -135,7 +134,9 @@ def _padded(*kinds: int) -> list[int]:
     there = [count for count in kinds if count]
     if len(there) < 2:
         return list(kinds)
-    group = max(there) if max(there) < min(there) * 1.5 else min(there)
+    least = min(there)
+    most = max(there)
+    group = most if most < least * 1.5 else least
     return [-(-count // group) * group for count in kinds]
 
 
@@ -163,22 +164,28 @@ def _width(dtype: str) -> int | None:
 def _layers(text: Mapping[str, Any]) -> list[str] | None:
     """The kind of each layer."""
     pattern = text.get("hybrid_override_pattern")
-    kinds = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(pattern, str):
         return [_PATTERN.get(one, one) for one in pattern]
+    kinds = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(kinds, list):
         return ["full_attention" if one == "attention" else str(one) for one in kinds]
     many = _number(text, "num_hidden_layers")
-    unclear = ("sliding_window", "linear_num_value_heads", "mamba_num_heads", "ssm_state_size")
-    kda = text.get("linear_attn_config")  # Kimi Linear
-    listed = text.get("attn_type_list") or [1]  # MiniMax: 0 is a linear layer
-    mixed = not isinstance(listed, list) or any(one != 1 for one in listed)
-    if many is None or many > 1000 or mixed or any(text.get(name) for name in unclear):
+    if many is None or many > 1000 or any(text.get(name) for name in _UNCLEAR):
         return None
-    kinds = kda.get("kda_layers") if isinstance(kda, Mapping) else None  # numbers from 1 on
-    numbers = kinds if isinstance(kinds, list) else []
-    linear = [number for number in range(1, many + 1) if number in numbers]
-    return ["linear_attention"] * len(linear) + ["full_attention"] * (many - len(linear))
+    listed = text.get("attn_type_list") or [1]  # MiniMax: 0 is a linear layer
+    if not isinstance(listed, list) or any(one != 1 for one in listed):
+        return None
+    linear = _kimi_linear(text, many)
+    return ["linear_attention"] * linear + ["full_attention"] * (many - linear)
+
+
+def _kimi_linear(text: Mapping[str, Any], many: int) -> int:
+    """The number of Kimi Linear's linear layers, which it lists by their numbers, from 1 on."""
+    config = text.get("linear_attn_config")
+    listed = config.get("kda_layers") if isinstance(config, Mapping) else None
+    if not isinstance(listed, list):
+        return 0
+    return sum(number in listed for number in range(1, many + 1))
 
 
 def _own_draft(text: Mapping[str, Any]) -> int:

@@ -56,30 +56,35 @@ def is_site(path: str) -> bool:
 
 def cases_of(cell: Imported, source: Source, probe: Probe) -> list[tuple[Case, str, str | None]]:
     """(case, folder or file that wins, deciding entry) of a cell; empty if the cell is right."""
-    right = wanted(source, probe)
     if cell.kind == "no-folder":
         return []
-    if cell.kind in ("missing", "error"):
-        return [(Case.MISSING if cell.kind == "missing" else Case.FAILED, cell.error, None)]
-    if cell.origin and cell.origin == right:
-        return []
-    if cell.kind == "module":
-        return [(Case.SHADOWED, cell.origin, cell.entry)]
+    if cell.kind == "missing":
+        return [(Case.MISSING, cell.error, None)]
+    if cell.kind == "error":
+        return [(Case.FAILED, cell.error, None)]
     if cell.kind == "namespace":
+        cases: dict[str, tuple[Case, str, str | None]] = {}
         # Two entries of sys.path ('' and PYTHONPATH) may lead to one folder: the first one decides.
-        portions = dict(zip(reversed(cell.portions), reversed(cell.entries), strict=True))
-        return [
-            (Case.LEFTOVERS if is_site(path) else Case.TRAP, path, portions[path])
-            for path in dict.fromkeys(cell.portions)
-        ]
+        for path, entry in zip(cell.portions, cell.entries, strict=True):
+            case = Case.LEFTOVERS if is_site(path) else Case.TRAP
+            cases.setdefault(path, (case, path, entry))
+        return list(cases.values())
+    if cell.origin and cell.origin == wanted(source, probe):
+        return []
+    return [(_case_of_file(cell, source, probe), cell.origin, cell.entry)]
+
+
+def _case_of_file(cell: Imported, source: Source, probe: Probe) -> Case:
+    """The case of a file that is not the right one."""
+    if cell.kind == "module":
+        return Case.SHADOWED
     if source.origin.kind == "checkout":
         if below(cell.origin, str(source.mount)):
-            return [(Case.OTHER_FILE, cell.origin, cell.entry)]
-        return [(Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY, cell.origin, cell.entry)]
+            return Case.OTHER_FILE
+        return Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY
     # The entry of the current folder or of the script's folder.
-    if cell.entry == "" or (cell.entry is not None and cell.entry not in probe.python.path):
-        return [(Case.FROM_FOLDER, cell.origin, cell.entry)]
-    return [(Case.FROM_ELSEWHERE, cell.origin, cell.entry)]
+    is_own = cell.entry is not None and cell.entry not in probe.python.path
+    return Case.FROM_FOLDER if is_own or cell.entry == "" else Case.FROM_ELSEWHERE
 
 
 def own_file(source: Source, origins: Iterable[Origins]) -> str:

@@ -329,9 +329,11 @@ def checkpoints(model: Any) -> bool:
     if "num_prefill_checkpoint_blocks" not in spec.__dataclass_fields__:
         return False
     usual: Any = importlib.import_module("vllm.model_executor.layers.mamba.abstract").MambaBase
-    kinds: Any = [one for one in vars(model_code(model)).values() if isinstance(one, type)]
-    layers = [one for one in kinds if issubclass(one, usual)]
-    return any(one.get_kv_cache_spec is not usual.get_kv_cache_spec for one in layers)
+    for kind in vars(model_code(model)).values():
+        has_states = isinstance(kind, type) and issubclass(kind, usual)
+        if has_states and kind.get_kv_cache_spec is not usual.get_kv_cache_spec:
+            return True
+    return False
 
 
 def size_of_draft(model: Doc) -> Doc:

@@ -283,14 +283,10 @@ def newest(folder: str) -> tuple[float, str]:
 # -----------------------------------------------------------------------------------------------------
 
 
-def ours(all_pids: list[int], parents: dict[int, int]) -> set[int]:
+def ours(all_pids: list[int]) -> set[int]:
     """This program, what started it, and what it starts."""
-    own = {os.getpid()}
-    pid = parents.get(os.getpid(), 0)
-    while pid > 1 and OURS in read_bytes(f"/proc/{pid}/cmdline", CODE_LIMIT):
-        own.add(pid)
-        pid = parents.get(pid, 0)
-    return own | {pid for pid in all_pids if OURS in read_bytes(f"/proc/{pid}/cmdline", CODE_LIMIT)}
+    marked = {pid for pid in all_pids if OURS in read_bytes(f"/proc/{pid}/cmdline", CODE_LIMIT)}
+    return marked | {os.getpid()}
 
 
 def examine(request: Doc, until: float) -> Doc:
@@ -298,7 +294,7 @@ def examine(request: Doc, until: float) -> Doc:
     packages = [package["package"] for package in request["packages"]]
     all_pids = pids()
     facts = {pid: stat_of(pid) for pid in all_pids}
-    skipped = ours(all_pids, {pid: parent for pid, (_, parent, _) in facts.items()})
+    skipped = ours(all_pids)
     boot, ticks = clock()
     answers: dict[str, tuple[Doc, str]] = {}
     processes: list[Doc] = []
