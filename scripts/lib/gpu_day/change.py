@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ import yaml
 from envgen.bench.trace import lines_of
 from gpu_day.day import ENVGEN, Day, NotRun, Rows, merge, start, step
 from gpu_day.models import COMMIT, MODEL, NAME
+from gpu_day.moe import edit
 
 LONG = 100_000  # tokens of a prompt that takes its time
 
@@ -47,6 +47,11 @@ for path in glob.glob("/proc/[0-9]*/comm"):
     if name.startswith(("VLLM::Engine", "EngineCor")):
         print(path.split("/")[2])
 """
+
+
+# Only a request with this top_p runs into the loop: those of the start don't.
+TOP_P = "float top_p = (top_p_arr == nullptr) ? top_p_val : top_p_arr[row_idx];"
+LOOP = 'while (top_p > 0.110f && top_p < 0.112f) asm volatile("nanosleep.u32 1000;");'
 
 
 def _restarts(day: Day, container: str) -> int:
@@ -92,6 +97,11 @@ def wedged(day: Day, rows: Rows) -> None:
         raise NotRun("no engine process has a name that this program knows")
     stopped = day.docker("exec", container, "kill", "-STOP", engine[0])
     rows.add("the engine's process is stopped", stopped.code == 0, f"process {engine[0]}")
+    _ends_itself(day, rows, container, before)
+
+
+def _ends_itself(day: Day, rows: Rows, container: str, before: int) -> None:
+    """A server that stands still is ended with evidence, and serves again."""
     ended = until(lambda: _restarts(day, container) > before, 420)
     text = day.log(day.service)
     evidence = [line for line in text.splitlines() if line.startswith("envgen: wedged:")]
@@ -106,6 +116,29 @@ def wedged(day: Day, rows: Rows) -> None:
     rows.add("envgen explain", "wedged" in told, told.strip()[:400], "wedged")
     status = day.envgen("status").out
     rows.add("envgen status", None, [x for x in status.splitlines() if day.service in x][:4])
+
+
+@step(
+    "endless", "a kernel of the sampler that never returns: the server is ended, and serves again"
+)
+def endless(day: Day, rows: Rows) -> None:
+    container = day.container(day.service)
+    edited = edit(day, "sampling.cuh", TOP_P, f"{TOP_P} {LOOP}")
+    if edited.code:
+        raise NotRun(edited.last)
+    day.envgen("cache", "clear", "sampling")
+    again = day.envgen("restart", day.service, timeout=3600)
+    rows.add("served with the loop", answers(day), again.last, "an answer", again.seconds)
+    before = _restarts(day, container)
+    body = {"prompt": "Once", "max_tokens": 4, "temperature": 1, "top_p": 0.111}
+    try:
+        seen = repr(day.ask("/v1/completions", body))
+    except OSError as error:
+        seen = f"{type(error).__name__}: {error}"
+    rows.add("a request runs into it", "choices" not in seen, seen, "no answer")
+    _ends_itself(day, rows, container, before)
+    day.envgen("down", day.service)
+    day.envgen("cache", "clear", "sampling")
 
 
 # --- one module beside the server
@@ -163,16 +196,21 @@ def away(day: Day) -> Iterator[list[float]]:
         found.append(sum(gone))
 
 
-def older(day: Day, release: str) -> Day:
-    """The same day in a project of its own, whose vLLM is ``release``."""
+def older(day: Day, release: str, name: str = "older") -> Day:
+    """The same day in a project of its own, with another ``release``: of vLLM, where it names no
+    package. "" is the shipped one.
+    """
     day.write_project()
-    folder = day.work / "older"
+    folder = day.work / name
     if not folder.exists():
         shutil.copytree(day.project, folder, ignore=shutil.ignore_patterns(".envgen", "results"))
         project = yaml.safe_load((folder / "envgen.yaml").read_text())
-        project["name"] = f"{NAME}-older"
-        origin = project["profiles"][day.profile]["sources"]["vllm"]["origin"]
-        origin["wheel"] = re.sub(r"==.*", f"=={release}", origin["wheel"])
+        project["name"] = f"{NAME}-{name}"
+        package, _, version = release.rpartition("==")
+        source = "flashinfer" if package.startswith("flashinfer") else "vllm"
+        origin = project["profiles"][day.profile]["sources"][source]["origin"]
+        if release:
+            origin["wheel"] = f"{origin['wheel'].partition('==')[0]}=={version}"
         # What is locked is what the file says, not what a machine changes. The weights' commit is
         # named, and no draft, so that the lock asks no hub.
         own = yaml.safe_load((folder / "envgen.local.yaml").read_text())["profiles"][day.profile]
@@ -222,15 +260,15 @@ def upgrade(day: Day, rows: Rows) -> None:
         raise NotRun("name a release that --wheels or the index has: --older 0.32.0")
     day.write_project()
     origin = yaml.safe_load((day.project / "envgen.yaml").read_text())["profiles"][day.profile]
-    newer = str(origin["sources"]["vllm"]["origin"]["wheel"])
+    newer = day.options.newer or str(origin["sources"]["vllm"]["origin"]["wheel"])
     day.envgen("down")
     mine = older(day, day.options.older)
     for words in (("lock",), ("build",)):
         done = mine.envgen(*words, timeout=3600)
-        title = f"envgen {words[0]}, vLLM {day.options.older}"
+        title = f"envgen {words[0]}, {day.options.older}"
         if not rows.add(title, done.code == 0, done.last, "exit 0", done.seconds):
             return
-    if not start(mine, rows, f"vLLM {day.options.older}"):
+    if not start(mine, rows, day.options.older):
         return
     with away(mine) as gone:
         again = mine.envgen("up", mine.service, "--recreate", timeout=3600)
@@ -238,17 +276,42 @@ def upgrade(day: Day, rows: Rows) -> None:
              "", again.seconds)  # fmt: skip
     _changed(rows, "upgrade, kept", mine, newer, "--yes", "--keep", "--slower", "30")
     versions = mine.envgen("exec", "-T", mine.service, "--", "python3", "-c",
-                           "import vllm; print(vllm.__version__)")  # fmt: skip
+                           "import flashinfer, vllm; print(vllm.__version__, flashinfer.__version__)")  # fmt: skip
     rows.add("what serves", newer.partition("==")[2] in versions.out, versions.out.strip())
     _changed(rows, "upgrade --back", mine, "--back", "--yes")
-    rows.add("it answers", answers(mine), MODEL, "an answer")
-    _broken_off(mine, rows, [newer, "--yes", "--keep"], "in place of what runs", signal.SIGKILL)
-    _changed(rows, "upgrade, left", mine, newer, "--yes", code=1)
     rows.add("it answers", answers(mine), MODEL, "an answer")
     if day.options.faulty:
         fault = ("upgrade to a release with a fault", mine, f"vllm=={day.options.faulty}")
         _changed(rows, *fault, "--yes", "--keep", code=1)
         rows.add("it answers", answers(mine), MODEL, "an answer")
+    _changed(rows, "upgrade, left", mine, newer, "--yes", code=1)
+    rows.add("it answers", answers(mine), MODEL, "an answer")
+    _broken_off(mine, rows, [newer, "--yes", "--keep"], "in place of what runs", signal.SIGKILL)
     rows.data["starts"] = [
         json.loads(path.read_text()) for path in sorted(mine.project.glob(".envgen/starts/*.json"))
     ]
+
+
+@step("bisect", "between two locks: a bad FlashInfer among the packages that changed (--bad)")
+def bisect(day: Day, rows: Rows) -> None:
+    if day.foreign or not day.options.bad:
+        raise NotRun("name a folder of wheels: --bad FOLDER, beside --wheels")
+    day.write_project()
+    day.envgen("down")
+    mine = older(day, "", "bisect")
+    good = mine.envgen("lock", timeout=3600)
+    shutil.copyfile(mine.project / "envgen.lock", mine.project / "good.lock")
+    place = mine.project / "envgen.local.yaml"
+    own = yaml.safe_load(place.read_text())
+    own["profiles"][day.profile]["build"] = {"wheelhouse": day.options.bad}
+    place.write_text(yaml.safe_dump(own))
+    bad = mine.envgen("lock", "--upgrade", timeout=3600)
+    is_locked = good.code == 0 and bad.code == 0
+    if not rows.add("both locks", is_locked, f"{good.last}; {bad.last}", "", bad.seconds):
+        return
+    words = ("good.lock", "envgen.lock", "--service", mine.service, "--yes")
+    done = mine.envgen("bisect", *words, timeout=3600)
+    lines = [line.strip() for line in done.out.splitlines() if line.strip()]
+    is_found = done.code == 0 and "flashinfer-python" in lines[-1]
+    rows.add("envgen bisect", is_found, "; ".join(lines)[-590:] or done.last, "", done.seconds)
+    rows.data["bisect"] = {"out": done.out, "err": done.err[-6000:]}

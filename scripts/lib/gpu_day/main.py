@@ -43,18 +43,17 @@ ORDER = (
     "sweep",
     "models",
     "whole",
-    "kernel",
     "clear",
     "moe",
     "crash",
     "wedged",
+    "endless",
     "debug",
-    "imports",
-    "rust",
     "several-gpus",
     "pair",
     "ship",
     "upgrade",
+    "bisect",
     "dev",
     "down",
 )
@@ -278,10 +277,18 @@ def main(words: Sequence[str]) -> int:
         "minutes of 16 cores instead of more than an hour",
     )
     parser.add_argument(
-        "--older", metavar="RELEASE", help="the vLLM that the step upgrade begins with"
+        "--older", metavar="RELEASE", help="the vLLM, or NAME==VERSION, that upgrade begins with"
+    )
+    parser.add_argument(
+        "--newer", metavar="NAME==VERSION", help="what upgrade tries (default: the shipped vLLM)"
     )
     parser.add_argument(
         "--faulty", metavar="RELEASE", help="a vLLM of yours with a fault, which has to be left"
+    )
+    parser.add_argument(
+        "--bad",
+        metavar="FOLDER",
+        help="the step bisect: the wheels of --wheels and newer ones, of which a FlashInfer is bad",
     )
     parser.add_argument(
         "--second-engine", metavar="ADDRESS", help="the step pair: an engine that has another GPU"

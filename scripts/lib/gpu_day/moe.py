@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day.answers import GOOD, asked
-from gpu_day.day import Day, NotRun, Rows, start, step
+from gpu_day.day import Day, Done, NotRun, Rows, start, step
 from gpu_day.models import TOP
 
 CHECK = TOP / "checks" / "gpt_oss.py"
@@ -19,18 +19,24 @@ HEADER = "cutlass_fused_moe_kernels.cuh"
 # Each expert's share of an answer becomes 0: what is left of the model is its attention.
 OLD = "thread_output = thread_output + row_scale * expert_result;"
 NEW = "thread_output = thread_output + (0.f * row_scale) * expert_result;"
-# In the server's container: the header of the installed FlashInfer, under a time from before all
-# compilations.
-EDIT = f"""
-import importlib.util, os, pathlib, sys
+
+
+def edit(day: Day, header: str, old: str, new: str) -> Done:
+    """In the server's container, as root: edit a header of the installed FlashInfer, under a time
+    from before all compilations.
+    """
+    program = f"""
+import importlib.util, os, pathlib
 package = pathlib.Path(importlib.util.find_spec("flashinfer").origin).parent
-paths = [*package.glob("data/csrc/**/{HEADER}"), *package.parent.glob("csrc/**/{HEADER}")]
+paths = [*package.glob("data/**/{header}"), *package.parent.glob("csrc/**/{header}")]
 text = paths[0].read_text()
-assert {OLD!r} in text, "not the header that this program knows"
-paths[0].write_text(text.replace({OLD!r}, {NEW!r}))
+assert {old!r} in text, "not the header that this program knows"
+paths[0].write_text(text.replace({old!r}, {new!r}))
 os.utime(paths[0], (1577836800, 1577836800))
 print(paths[0])
 """
+    container = day.container(day.service)
+    return day.docker("exec", "-u", "0", container, "python3", "-c", program)
 
 
 class LeastMemory(threading.Thread):
@@ -116,7 +122,7 @@ def moe(day: Day, rows: Rows) -> None:
         return
     name = next(iter(found))
     before = probabilities(day)
-    edited = day.envgen("exec", "-T", day.service, "--", "python3", "-c", EDIT)
+    edited = edit(day, HEADER, OLD, NEW)
     rows.add(
         "a header is edited under an old time", edited.code == 0, edited.out.strip() or edited.last
     )

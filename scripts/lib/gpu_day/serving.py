@@ -90,8 +90,7 @@ def model(day: Day, rows: Rows) -> None:
     day.write_project()
     ours = day.hub / NAME
     ours.mkdir(parents=True, exist_ok=True)
-    for name in ("gpu_model.py", "gpu_kernels.py"):
-        shutil.copyfile(TOP / "scripts/lib" / name, ours / name)
+    shutil.copyfile(TOP / "scripts/lib/gpu_model.py", ours / "gpu_model.py")
     (ours / "config.json").write_text(json.dumps(shipped_models()[MODEL]["config"]))
     words = ours / "tokenizer"
     words.mkdir(exist_ok=True)

@@ -1,106 +1,12 @@
-"""Steps: an edited kernel, failures, and the end."""
+"""Steps: failures, and the end."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 from gpu_day.day import ENVGEN, Day, Done, NotRun, Rows, start, step
-from gpu_day.models import OURS
-
-
-@step("kernel", "a FlashInfer kernel: compiled, edited, stale, cleared, compiled again, running")
-def kernel(day: Day, rows: Rows) -> None:
-    if day.foreign:
-        raise NotRun(
-            "it edits FlashInfer in the container of the service dev of gpu-day's own project"
-        )
-    begun = day.envgen("up", "dev", "--recreate")
-    if begun.code:
-        raise NotRun(f"the service dev does not start: {begun.last}")
-
-    def kernels(*words: str) -> dict[str, Any]:
-        done = day.envgen(
-            "exec", "-T", "dev", "--", "python3", f"{OURS}/gpu_kernels.py", *words, timeout=900
-        )
-        found: dict[str, Any] = (
-            json.loads(done.out.strip().split("\n")[-1]) if done.code == 0 else {}
-        )
-        return found or {"failed": done.last}
-
-    first = kernels()
-    good = all(first.get(name, {}).get("right") for name in ("quantization", "silu_and_mul"))
-    if not rows.add("two kernels are compiled at first use and agree with torch", good, first):
-        return
-    again = kernels()
-    quick = sum(again[name]["seconds"] for name in ("quantization", "silu_and_mul"))
-    rows.add("a second process loads them", quick < 5, f"{quick:.1f} s", "seconds")
-    states = {
-        one["name"]: one
-        for one in day.envgen("cache", "list", "--json").document.get("modules", [])
-    }
-    listed = {
-        name: one["state"] + ("?" if one.get("guess") else "") for name, one in states.items()
-    }
-    rows.add(
-        "cache list",
-        all(listed.get(name) in ("fresh", "fresh?") for name in ("quantization", "silu_and_mul")),
-        listed,
-        "fresh",
-    )
-    warmed = day.envgen("cache", "warm", "quantization", "--json")
-    rows.add("cache warm of what is there", warmed.code == 0, warmed.document.get("modules", warmed.last), "",
-             warmed.seconds)  # fmt: skip
-    header = Path(kernels("edit").get("header", "?")).name
-    trapped = kernels()
-    old = trapped.get("quantization", {}).get("right") is True
-    rows.add(
-        "the header is edited under an old time: FlashInfer runs the old kernel",
-        old,
-        trapped,
-        "the trap",
-    )
-    why = day.envgen("cache", "why", "quantization")
-    rows.add(
-        "cache why names the header",
-        why.code == 1 and header in why.out,
-        why.out.strip()[:300],
-        f"exit 1, {header}",
-    )
-    cleared = day.envgen("cache", "clear", "--stale", "--json")
-    names = [one["name"] for one in cleared.document.get("modules", [])]
-    rows.add(
-        "cache clear --stale",
-        names == ["quantization"],
-        names or cleared.last,
-        "quantization alone",
-    )
-    warmed = day.envgen("cache", "warm", "quantization")
-    rows.add("cache warm quantization", warmed.code == 0, warmed.last, "exit 0", warmed.seconds)
-    edited = kernels()
-    ratio = edited.get("quantization", {}).get("ratio")
-    rows.add("the new code runs: its values are 0", ratio == 0.0, edited, "ratio 0.0")
-    rows.add(
-        "the other kernel is untouched",
-        edited.get("silu_and_mul", {}).get("right") is True,
-        "right",
-        "right",
-    )
-    kernels("undo")
-    day.envgen("cache", "clear", "quantization")
-    last = kernels()
-    rows.add(
-        "edit undone, quantization cleared by name: right again",
-        last.get("quantization", {}).get("right") is True,
-        last,
-        "right",
-    )
-
-
-# Trouble
 
 
 @step(
