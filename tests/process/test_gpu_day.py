@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_day import answers, comparing, main, serving
+from gpu_day import comparing, main, serving
 from gpu_day.day import Day, Done, Rows
 
 SCRIPT = Path(__file__).parents[2] / "scripts/gpu-day"
@@ -213,26 +213,3 @@ def test_only_the_model_that_is_made_need_not_call_a_tool(
     rows = Rows()
     serving.measured(day, rows, "smoke", "serve", "--full")
     assert [row["held"] for row in rows.rows] == [held] and "tool call " + verdict in rows.rows[0]["seen"]
-
-
-def test_faults_must_be_seen_and_starts_must_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`answers`: the same server is compared with its own record, and each fault with it, too."""
-    record = tmp_path / "record.jsonl"
-    record.write_text('{"id": "1a2b"}\n')
-    typed: list[str] = []
-
-    def run(argv: list[str], **_: object) -> Done:
-        words = " ".join(argv)
-        typed.append(words)
-        word = "different" if "hf-overrides" in "".join(typed[-2:-1]) and " answers " in words else "same"
-        row = {"name": "writing", "verdict": word, "seen": "100.0%"}
-        found = {"outcome": word, "record": str(record), "rows": [row]} if " answers " in words else {}
-        return Done(0, json.dumps(found), "", 1.0)
-
-    day = Day(argparse.Namespace(work=str(tmp_path), project=None, profile="p", service="serve", repo=None))
-    monkeypatch.setattr(day, "run", run)
-    rows = Rows()
-    answers.answers(day, rows)
-    assert all(row["held"] for row in rows.rows) and len(rows.rows) == 5 + 2 * len(answers.FAULTS)
-    assert sum("--against 1a2b" in words for words in typed) == 2 + len(answers.FAULTS)
-    assert "hf-overrides" not in typed[-1]

@@ -10,6 +10,7 @@ sys.path[:1] = [str(HERE.parent), str(HERE.parents[2])]
 
 try:
     import docker.errors  # noqa: F401  # `up` needs it; `import docker` finds this clone's folder, too
+    import re2  # noqa: F401  # only a log needs it, in the middle of the day
 
     from gpu_day.main import main
 except ModuleNotFoundError as error:

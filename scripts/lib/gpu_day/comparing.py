@@ -13,7 +13,7 @@ from gpu_day.models import MODELS, NAME, WHOLE, service_of
 
 # What a server's log says of its choices and its memory.
 CHOICES = {
-    "attention": r"Using (?:AttentionBackendEnum\.)?(\w+)(?: attention)? backend",
+    "attention": r"Using (?:AttentionBackendEnum\.)?(\w+)(?:(?: attention)? backend| for attention)",
     "moe": r"Using '?(\w+)'? (?:\w+ )?MoE backend",
     "linear": r"(?:Selected|Using) (\w*Kernel\w*) for",
     "mamba": r"Using (\S+) (?:GDN prefill kernel|Mamba SSU backend)",

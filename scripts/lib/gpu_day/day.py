@@ -278,7 +278,10 @@ class Day:
             own["tiktoken"] = None
         if options.wheels:
             own["build"] = {"wheelhouse": str(Path(options.wheels).expanduser().resolve())}
-        served: dict[str, Any] = {"needs_memory": None, **({"gpu": ["0"]} if self.two else {})}
+        # A server that hangs ends itself; the step waits until Docker has started it again.
+        served: dict[str, Any] = {"needs_memory": None, "restart": "unless-stopped"}
+        if self.two:
+            served["gpu"] = ["0"]
         args: dict[str, Any] = {}
         if not options.repo:
             own["caches"] = {"huggingface": {"path": INSIDE, "host": str(self.hub)}}

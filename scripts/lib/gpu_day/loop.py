@@ -195,8 +195,6 @@ def dev(day: Day, rows: Rows) -> None:
             "no error",
             doctor.seconds,
         )
-        with (folder / "vllm/vllm/__init__.py").open("a") as file:
-            file.write(f'\nprint("{LINE}", flush=True)\n')
         modules = _moe(mine)
         rows.add("its MoE module", bool(modules), modules, "fused_moe_*")
         traced(mine, rows, "envgen trace: FlashInfer's kernels")
@@ -204,11 +202,13 @@ def dev(day: Day, rows: Rows) -> None:
             cleared = mine.envgen("cache", "clear", name)
             rows.add(f"envgen cache clear {name}", cleared.code == 0, cleared.out.strip())
             rows.add("it is gone", not _moe(mine), _moe(mine), "no module")
+        with (folder / "vllm/vllm/__init__.py").open("a") as file:
+            file.write(f'\nprint("{LINE}", flush=True)\n')
         told = mine.envgen("doctor").out
         rows.add(
             "doctor after an edit of vLLM's Python",
             "older code" in told,
-            [x for x in told.splitlines() if "older" in x],
+            [x for x in told.splitlines() if "older code" in x],
         )
         again = mine.envgen("restart", "serve", timeout=3600)
         rows.add(

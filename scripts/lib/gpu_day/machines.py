@@ -45,6 +45,10 @@ def paired(day: Day) -> Day:
     own["defaults"] = {"nodes": nodes}
     service = own["profiles"][day.profile]["services"][day.service]
     service["restart"] = "no"
+    # One host takes both for processes of one machine, which two hosts never do.
+    own["profiles"][day.profile] |= {"ipc": "private", "shm_size": "2g"}
+    apart = {"NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1}
+    service["env"] = {**service.get("env", {}), **apart}
     service["cluster"] = {"nodes": list(NODES)}
     service["args"] |= {"tensor-parallel-size": 2, "gpu-memory-utilization": 0.3}
     service["ports"] = ["127.0.0.1:8000:8000"]

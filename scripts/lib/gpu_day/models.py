@@ -82,7 +82,7 @@ def shape(name: str) -> dict[str, Any]:
     config = json.loads(path.read_text())
     if bf16:
         config.pop("quantization_config")
-    return config
+    return cut(config)
 
 
 def cut(config: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def cut(config: dict[str, Any]) -> dict[str, Any]:
     text = config.get("text_config") or config
     most = LAYERS.get(str(config.get("model_type")), FEWEST)
     text["num_hidden_layers"] = min(int(text["num_hidden_layers"]), most)
-    for key in ("layer_types", "layers_block_type"):
+    for key in ("layer_types", "layers_block_type", "hybrid_layer_pattern", "moe_layer_freq"):
         if isinstance(text.get(key), list):
             text[key] = text[key][: text["num_hidden_layers"]]
     if isinstance(text.get("hybrid_override_pattern"), str):
