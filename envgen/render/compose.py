@@ -17,7 +17,8 @@ from envgen.render.quote import Interpolated, compose_variable, render
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 OFFLINE = "HF_HUB_OFFLINE"
 CLUSTER_PARTS = ("head", "worker", "rdma")
-NVLS = "NCCL_NVLS_ENABLE"
+# What hangs between machines that have no NVLink.
+OVER_NVLINK = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_FLASHINFER")
 Block = dict[str, Any]
 
 
@@ -60,14 +61,15 @@ def _rank(profile: Profile, name: str, part: str) -> Block:
     service = profile.services[name]
     rank = compose_variable(names.NODE_RANK, None, reason="this machine's rank: 0 for the head")
     master = compose_variable(names.HEAD_ADDRESS, None, reason="the head's address on the cable")
-    is_set = NVLS in (*service.env, *profile.env)
+    given = {*service.env, *profile.env}
+    unlinked = OVER_NVLINK if profile.cuda.arch_list.shares_memory else ()
     return {
         "written": names.WRITTEN,
         "file": profile.compose_file,
         "name": name,
         "part": part,
         "command": [SERVER, *server_words(service, rank, master, leads=part == "head")],
-        "turns_nvls_off": profile.cuda.arch_list.shares_memory and not is_set,
+        "turned_off": [name for name in unlinked if name not in given],
     }
 
 

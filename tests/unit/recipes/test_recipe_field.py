@@ -169,4 +169,6 @@ def test_ranks_on_sparks_have_no_nvlink(tmp_path: Path, arch: str, env: str, giv
         " args: {tensor-parallel-size: 2}, cluster: {nodes: [a, b]}}\n"
     )
     text = compose_files(load_project(file=file).project.profiles["p"])["compose/p.serve.worker.yaml"]
-    assert yaml.safe_load(text)["services"]["serve"]["environment"].get("NCCL_NVLS_ENABLE") == given
+    variables = yaml.safe_load(text)["services"]["serve"]["environment"]
+    assert variables.get("NCCL_NVLS_ENABLE") == given
+    assert variables.get("VLLM_ALLREDUCE_USE_FLASHINFER") == (None if arch == "9.0a" else "0")
