@@ -7,6 +7,7 @@ packages of the base image.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -37,12 +38,9 @@ def run(argv: list[str], **options: Any) -> str:
     out: str = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         output = done.stderr.decode("utf-8", "replace").strip() or out.strip()
-        killed = "was killed: memory ran out, or somebody stopped it"
-        how = (
-            killed
-            if done.returncode in (-9, 137)
-            else f"ended with {done.returncode} and printed nothing"
-        )
+        how = f"ended with {done.returncode} and printed nothing"
+        if done.returncode in (-9, 137):
+            how = "was killed: memory ran out, or somebody stopped it"
         raise Failed("\n".join(output.splitlines()[-12:]) or f"{os.path.basename(argv[0])} {how}")
     return out
 
@@ -94,12 +92,8 @@ def tags_module() -> Any:
 
 def fits(filename: str, tags: set[Any]) -> bool:
     """True for a wheel with one of these tags: this Python could install it."""
-    try:
-        return not tags.isdisjoint(
-            tags_module().parse_tag("-".join(filename[: -len(".whl")].split("-")[-3:]))
-        )
-    except ValueError:  # not the name of a wheel
-        return False
+    last = filename[: -len(".whl")].split("-")[-3:]
+    return not tags.isdisjoint(tags_module().parse_tag("-".join(last)))
 
 
 def hashes_of(files: list[Doc]) -> Iterator[File]:
@@ -215,7 +209,22 @@ class PackageSets:
         )
         # uv prefers the versions in an existing output file.
         self.write(f"{stem}.txt", ["%s==%s" % pair for pair in sorted(prefer.items())])
-        self.compile(f"{stem}.in", f"{stem}.txt", ["--override", f"{stem}.override", *options])
+        options = ["--override", f"{stem}.override", *options]
+        chosen = self.compiled(stem, options)
+        # For a preferred 1.0 it takes 1.0+local, too.
+        held = [
+            "%s===%s" % (package, prefer[package])
+            for package, version in chosen.items()
+            if version.startswith(prefer.get(package, version) + "+")
+        ]
+        if held:
+            self.write(f"{stem}.held", held)
+            with contextlib.suppress(Failed):  # somebody asks for the local one
+                chosen = self.compiled(stem, ["--constraint", f"{stem}.held", *options])
+        return chosen
+
+    def compiled(self, stem: str, options: list[str]) -> dict[str, str]:
+        self.compile(f"{stem}.in", f"{stem}.txt", options)
         with open(f"{stem}.txt", encoding="utf-8") as file:
             return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
 
@@ -249,7 +258,7 @@ class PackageSets:
         if not wanted:
             return []
         source = f"{self.folder}/{name}.pins"
-        self.write(source, ["%s==%s" % pair for pair in sorted(wanted.items())])
+        self.write(source, ["%s===%s" % pair for pair in sorted(wanted.items())])
         plain = re.sub(r"[^a-z0-9]", "", name)
         target = f"{self.folder}/pylock.{plain}.toml"
         self.compile(source, target, ["--no-deps", "--format", "pylock.toml"])
@@ -295,9 +304,9 @@ class PackageSets:
             hashes = fitting or [digest for _, digest in hashes_of(sources)]
             if not hashes:
                 raise Failed(f"the index has no sha256 of a fitting file of {name}=={wanted[name]}")
-            sizes = [wheel.get("size", 0) for wheel in package.get("wheels", [])]
-            pin = {"name": name, "version": wanted[name], "hashes": sorted(set(hashes))}
-            pins.append(dict(pin, size=max(sizes + [0])))
+            size = max((wheel.get("size", 0) for wheel in package.get("wheels", [])), default=0)
+            hashes = sorted(set(hashes))
+            pins.append({"name": name, "version": wanted[name], "hashes": hashes, "size": size})
         missing = sorted(set(wanted) - {pin["name"] for pin in pins})
         if missing:
             raise Failed(f"uv gave no hashes for {', '.join(missing)}")
@@ -314,19 +323,8 @@ def get_uv(folder: str) -> str:
     others.
     """
     target = f"{folder}/uv"
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--no-input",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        target,
-        "uv",
-    ]
-    run([*argv, "--disable-pip-version-check", "--root-user-action=ignore"])
+    quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore"]
+    run([sys.executable, "-m", "pip", "install", *quiet, "--no-deps", "--target", target, "uv"])
     return f"{target}/bin/uv"
 
 

@@ -22,7 +22,6 @@ from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, loa
 from envgen.profile.caches import FLASHINFER
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
-from envgen.redact import without_login
 from envgen.render.environment import WRITTEN, cache_variable, cache_volume, compose_environment
 
 if TYPE_CHECKING:
@@ -64,7 +63,9 @@ def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
 
 
 def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
-    """Lines for pip and uv, with markers where platforms differ."""
+    """Lines for pip and uv, with markers where platforms differ. `==1.0` would be 1.0+local, too,
+    whose hash is not in the lock.
+    """
     versions: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for platform, each in pins.items():
         for pin in each:
@@ -77,7 +78,7 @@ def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
             marker = f" ; {' or '.join(tests)}" if tests else ""
         hashes = sorted({digest for each in platforms.values() for digest in each})
         lines.append(
-            f"{name}=={version}{marker} "
+            f"{name}==={version}{marker} "
             + " ".join(f"--hash=sha256:{digest}" for digest in hashes)
             + "\n"
         )
@@ -96,7 +97,6 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "lock": lock.digest,
         "epoch": lock.epoch,
         "inputs": facts_of(lock),
-        "sources": {name: _named_source(source) for name, source in profile.sources.items()},
         "open": sorted(
             {
                 f"{step}: {why}"
@@ -106,20 +106,6 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         ),
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
-
-
-def _named_source(source: Source) -> dict[str, str]:
-    """A source in the manifest: distribution, kind, origin and series of patches."""
-    origin = source.origin
-    named = str(origin.wheel or "")
-    asked = f"{without_login(origin.git)} {origin.ref}" if origin.git else named
-    patches = source.patches if source.patches and origin.kind != "checkout" else ""
-    return {
-        "distribution": source.distribution,
-        "kind": origin.kind,
-        "origin": asked,
-        "patches": patches,
-    }
 
 
 LABEL = "dev.envgen.lock"

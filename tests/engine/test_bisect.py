@@ -15,6 +15,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 NAME = "envgentestbisect"
 SPEEDS = "import itertools\nspeeds = itertools.cycle((60.0, 90.0))\ndef __getattr__(name):\n    return next(speeds)\n"
 NOISY = ("toyspeed", "3.0", list[str](), SPEEDS)
+# Another build of the same release, as indexes beside PyPI have them: it must not come for 1.0.
+LOCAL = ("toystart", "1.0+local", list[str](), "raise RuntimeError('this build does not start')\n")
+OTHERS = {"noisy": NOISY, "local": LOCAL}
 CULPRITS = {"start": "toystart", "answers": "toyanswer", "decode < -5%": "toyspeed"}
 
 
@@ -29,13 +32,13 @@ def project(make_project: Callable[..., Project], tmp_path_factory: pytest.TempP
         made.envgen("lock")
         good = lock.read_bytes()
         harmless = [one for one in RELEASES if one[1] != "2.0" or "fill" in one[0]]
-        for culprit in (*CULPRITS.values(), "noisy"):
-            newer = [one for one in RELEASES if one[:2] == (culprit, "2.0")]
-            write_index(top, [*harmless, *newer, *([NOISY] if culprit == "noisy" else [])])
+        for culprit in (*CULPRITS.values(), *OTHERS):
+            newer = OTHERS.get(culprit) or next(one for one in RELEASES if one[:2] == (culprit, "2.0"))
+            write_index(top, [*harmless, newer])
             made.envgen("lock", "--upgrade", "pip")
             lock.rename(made.root / f"{culprit}.lock")
             lock.write_bytes(good)
-        write_index(top, [*RELEASES, NOISY])
+        write_index(top, [*RELEASES, *OTHERS.values()])
         made.envgen("up", "serve", "--yes")
         yield made
 
@@ -50,6 +53,11 @@ def test_one_of_ten(project: Project, test: str) -> None:
     assert found["tried"] <= 6
     assert (project.root / "envgen.lock").read_bytes() == lock
     assert project.envgen("up", "serve", "--json").json["already_running"]
+
+
+def test_another_build_of_the_same_release(project: Project) -> None:
+    found = project.envgen("bisect", "envgen.lock", "local.lock", "--yes", "--json").json
+    assert [(one["name"], one["bad"]) for one in found["changes"]] == [("toystart", "1.0+local")]
 
 
 def test_what_is_within_noise(project: Project) -> None:

@@ -136,7 +136,7 @@ class Bisection:
         left = sorted(high - low)
         for count in sorted(range(1, len(left)), key=lambda n: abs(n - len(left) / 2)):
             units = self._closed(low | Units(left[:count]))
-            if units is not None and low < units < high:
+            if units and low < units < high:
                 return units
         return None
 
@@ -251,8 +251,9 @@ class Bisection:
         good, first, second = speeds
         slowest = min(first, second)
         fastest = max(first, second)
-        noise = fastest - slowest
-        return bool(fastest < good * (1 - float(limit[2]) / 100) and good - fastest > noise)
+        # More than it differs from itself, too.
+        least = max(good * float(limit[2]) / 100, fastest - slowest)
+        return bool(good - fastest > least)
 
     # --- what outlives a break
 
@@ -304,11 +305,11 @@ def changelog(session: Session, name: str, version: str) -> str:
     pip = session.profile().pip
     try:
         wheel = released(name, version, (pip.index or "", *pip.extra_indexes), None)
-        paths = [one for one in wheel.names if one.endswith(".dist-info/METADATA")]
+        paths = [one for one in wheel.names if one.endswith("/METADATA")]
         text = b"".join(wheel.fetch(paths).values()).decode("utf-8", "replace")
     except EnvgenError:
         return ""
-    address = _CHANGES.search(text.partition("\n\n")[0])
+    address = _CHANGES.search(text)
     return address[1] if address else ""
 
 

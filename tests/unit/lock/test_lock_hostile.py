@@ -171,7 +171,7 @@ HOSTILE = (
     "",
     "\uff11",
 )
-LINE = re.compile(r"[a-z0-9-]+==[0-9a-z.+!]+( --hash=sha256:[0-9a-f]{64})+")
+LINE = re.compile(r"[a-z0-9-]+===[0-9a-z.+!]+( --hash=sha256:[0-9a-f]{64})+")
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
