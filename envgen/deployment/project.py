@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,8 +109,7 @@ class Deployment(BuiltImage):
             if (own := own_file(self.profile, self.root)) is None:
                 raise
             why = (error.stderr.strip().splitlines() or [f"exit code {error.code}"])[-1]
-            beside = re.search(rf"{re.escape(str(self.root))}/compose/(\S+) not found", why)
-            hint = f"paths in it start at compose/: write ../{beside[1]}" if beside else ""
+            hint = "paths in it start at compose/: ../FILE is one beside envgen.yaml"
             raise ProjectError(
                 [Problem(f"Compose refuses it: {why}", Place(label_of(own)), hint)]
             ) from None

@@ -118,15 +118,17 @@ def on_terminal(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
 
 
 def start(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    stdin: Any = subprocess.DEVNULL,
-    stdout: Any = subprocess.DEVNULL,
-    stderr: Any = subprocess.DEVNULL,
+    argv: Sequence[str], *, stdin: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start a program in the background, in its own session; the caller ends it."""
-    return _popen(argv, env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+    return _popen(
+        argv,
+        None,
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
 
 
 def show_command(argv: Sequence[str]) -> None:

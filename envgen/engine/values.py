@@ -157,7 +157,6 @@ class Container:
     error: str = ""
     user: str = ""  # as configured: UID, UID:GID or a name; "": root
     gpu: bool = False  # it has NVIDIA devices
-    gpu_ids: frozenset[str] = frozenset()  # those that it names; without any, it may have all
     memory: int = 0  # its own limit in bytes; 0: none
     finished_at: str = ""  # when its program ended last; "": never
     server: bool = False  # docker/runtime/libexec/server runs its command
@@ -364,19 +363,10 @@ def container_of(document: Mapping[str, Any]) -> Container:
         error=answer.text("State.Error"),
         user=answer.text("Config.User"),
         gpu=_has_gpu(host),
-        gpu_ids=_gpu_ids(host),
         memory=max(0, answer.number("HostConfig.Memory")),
         finished_at=answer.time("State.FinishedAt"),
         server=answer.texts("Config.Cmd")[:1] == (SERVER,),
     )
-
-
-def _gpu_ids(host: Mapping[str, Any]) -> frozenset[str]:
-    """The GPUs that a container names: of `nvidia.com/gpu=1` the part after the sign."""
-    requests = [one for one in host.get("DeviceRequests") or () if "gpu" in str(one)]
-    named = {str(name) for one in requests for name in one.get("DeviceIDs") or ()}
-    ids = frozenset(name.rpartition("=")[2] for name in named)
-    return frozenset() if "all" in ids else ids
 
 
 def _has_gpu(host: Mapping[str, Any]) -> bool:
@@ -387,17 +377,6 @@ def _has_gpu(host: Mapping[str, Any]) -> bool:
         if str(one.get("PathOnHost")).startswith("/dev/nvidia")
     ]
     return bool(requests or devices) or host.get("Runtime") == "nvidia"
-
-
-def may_share_gpu(ids: frozenset[str], gpu: Sequence[object] | None) -> bool:
-    """Whether a container with these GPUs may have one of a service (None: any). A number and a
-    UUID may be one GPU.
-    """
-    if not ids or gpu is None:
-        return gpu is None or bool(gpu)
-    wanted = list(map(str, gpu))
-    numbers = all(one.isdecimal() for one in (*ids, *wanted))
-    return not numbers or not ids.isdisjoint(wanted)
 
 
 def too_old(version: Mapping[str, Any]) -> str:

@@ -64,14 +64,17 @@ class ChatFlags:
 
 def chat_flags(words: Sequence[str]) -> ChatFlags:
     """Read a server's command."""
-    lower = [word.lower() for word in words]
-    gpt_oss = any("gpt-oss" in word or "gptoss" in word for word in lower)
-    # SGLang needs no second flag.
-    takes_calls = in_words(words, "enable-auto-tool-choice") is not None
-    takes_calls = takes_calls or any("sglang" in word for word in words)
-    tools = _text(words, "tool-call-parser") if takes_calls else ""
-    template = in_words(words, "chat-template") is not None
-    return ChatFlags(template, _text(words, "reasoning-parser"), tools, gpt_oss)
+    line = " ".join(words)
+    tools = _text(words, "tool-call-parser")
+    is_on = in_words(words, "enable-auto-tool-choice") is not None
+    if not is_on and "sglang" not in line:  # SGLang needs no second flag
+        tools = ""
+    return ChatFlags(
+        template=in_words(words, "chat-template") is not None,
+        reasoning=_text(words, "reasoning-parser"),
+        tools=tools,
+        gpt_oss=re.search("gpt-?oss", line, re.I) is not None,
+    )
 
 
 def _text(words: Sequence[str], name: str) -> str:

@@ -22,6 +22,7 @@ from envgen.render.compose import PROXY
 from envgen.text import progress, short_id
 
 CONFIG_HASH = "com.docker.compose.config-hash"
+NONE = "none"
 
 
 class NotReplaced(RefusedError):
@@ -106,11 +107,12 @@ def differences(service: LiveService, running: Container) -> tuple[str, ...]:
         *image,
         *_words("command", wanted.get("command"), config.get("Cmd")),
         *_words("entrypoint", wanted.get("entrypoint"), config.get("Entrypoint")),
-        *_user(str(wanted.get("user") or ""), running),
         *_environment(wanted.get("environment") or {}, running, inherited, passed),
-        *_mounts(wanted.get("volumes") or [], running),
-        *_ports(wanted.get("ports") or [], running),
-        *_privileges(wanted, host),
+        *(
+            f"{name}: {old} is now {new}"
+            for name, old, new in _settings(wanted, host, running)
+            if old != new
+        ),
     )
     return lines or ("other settings of the Compose file",)
 
@@ -133,32 +135,40 @@ def _words(key: str, wanted: Any, running: Sequence[str] | None) -> Iterator[str
     yield f"{key}: {' '.join(removed + added) or 'the same words in another order'}"
 
 
-def _privileges(wanted: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
-    """What lets a container do more on its machine."""
-    pairs = {
-        "privileged": (
-            "yes" * bool(wanted.get("privileged")),
-            "yes" * bool(host.get("Privileged")),
-        ),
-        "cap_add": (_capabilities(wanted.get("cap_add")), _capabilities(host.get("CapAdd"))),
-        "pid": (wanted.get("pid") or "", host.get("PidMode") or ""),
-        "network_mode host": (
-            "yes" * (wanted.get("network_mode") == "host"),
-            "yes" * (host.get("NetworkMode") == "host"),
-        ),
+def _settings(
+    wanted: Mapping[str, Any], host: Mapping[str, Any], running: Container
+) -> Iterator[tuple[str, str, str]]:
+    """Name, old and new value of where a container's mounts and ports lead, and of what lets it do
+    more on its machine.
+    """
+    user = str(wanted.get("user") or "root")
+    if "user" in wanted or ":" in running.user:  # an unset user is the image's
+        yield "user", running.user or "root", user
+    mounted = {mount.target: mount.source for mount in running.mounts}
+    sources = {
+        str(one["target"]): str(one.get("source", "")) for one in wanted.get("volumes") or ()
     }
-    for key, (new, old) in pairs.items():
-        if new != old:
-            yield f"{key}: {old or 'no'} is now {new or 'no'}"
+    for target in sorted(mounted.keys() | sources.keys()):
+        source = sources.get(target, NONE)
+        is_volume = target in mounted and not source.startswith("/") and source != NONE
+        if not is_volume:  # Compose has another name for it
+            yield f"mount {target}", mounted.get(target, NONE), source
+    open_ = {f"{port.host}:{port.container}" for port in running.ports}
+    published = {f"{one.get('published')}:{one.get('target')}" for one in wanted.get("ports") or ()}
+    yield "ports", _listed(open_), _listed(published)
+    yield "cap_add", _capabilities(host.get("CapAdd")), _capabilities(wanted.get("cap_add"))
+    yield "pid", host.get("PidMode") or NONE, wanted.get("pid") or NONE
+    yield "privileged", str(bool(host.get("Privileged"))), str(bool(wanted.get("privileged")))
+    on_host = str(host.get("NetworkMode") == "host")
+    yield "on the host's network", on_host, str(wanted.get("network_mode") == "host")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words)) or NONE
 
 
 def _capabilities(names: Sequence[str] | None) -> str:
-    return ", ".join(sorted(name.upper().removeprefix("CAP_") for name in names or ()))
-
-
-def _user(wanted: str, running: Container) -> Iterator[str]:
-    if wanted != running.user and (wanted or ":" in running.user):  # an unset user is the image's
-        yield f"user: {running.user or 'root'} is now {wanted or 'root'}"
+    return _listed(name.upper().removeprefix("CAP_") for name in names or ())
 
 
 def _environment(
@@ -182,22 +192,3 @@ def _environment(
     for name in sorted(set(running.env) - set(wanted)):
         if inherited.get(name) != running.env[name]:
             yield f"environment: {name} is no longer set"
-
-
-def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
-    old = {mount.target: mount.source for mount in running.mounts}
-    new = {str(one["target"]): str(one.get("source", "")) for one in wanted}
-    for target in sorted(old.keys() | new.keys()):
-        if target not in new:
-            yield f"mount: {target} is no longer mounted"
-        elif target not in old:
-            yield f"mount: {target} is new"
-        elif new[target].startswith("/") and old[target] != new[target]:
-            yield f"mount: {target} is {old[target]}, and is now {new[target]}"
-
-
-def _ports(wanted: Sequence[Any], running: Container) -> Iterator[str]:
-    old = sorted({f"{port.host}:{port.container}" for port in running.ports})
-    new = sorted({f"{one.get('published')}:{one.get('target')}" for one in wanted})
-    if old != new:
-        yield f"ports: {', '.join(old) or 'none'}, now {', '.join(new) or 'none'}"

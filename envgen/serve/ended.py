@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
-from envgen.engine.values import BY_ITSELF, WEDGED, Container
+from envgen.engine.values import WEDGED, Container
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.redact import redact_secrets
@@ -175,10 +175,6 @@ class Ended(Cause):
             )
         if self.exit_code == WEDGED:
             return f"{self.service} generated nothing any more, and was ended at {short(self.at)}"
-        if (
-            self.exit_code == 0
-        ):  # by the program; `server` ends with another code, so that Docker restarts it
-            return f"{self.service} ended by itself at {short(self.at)}, with exit code 0 (Docker shows {BY_ITSELF})"
         return (
             f"{self.service} ended by itself at {short(self.at)}, with exit code {self.exit_code}"
         )

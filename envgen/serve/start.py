@@ -276,10 +276,7 @@ def _restart(start: Start) -> None:
     if refused:
         raise refused
     reason = "".join(lines[-1:])
-    hint = service.hint("up")
-    if preflight.network_gone(lines):
-        reason = "its container belongs to a network that was removed (by `docker network prune`?)"
-        hint = f"to create the container anew: {hint}"
+    hint = f"to create the container anew: {service.hint('up')}"
     raise ServiceError(f"{service.name} was not started: {reason}", hint=hint)
 
 

@@ -53,7 +53,7 @@ def test_what_it_changes_is_spoken_of(project: Project) -> None:
     assert "over.yaml changes labels" in project.envgen("up", "web").err
     over(project, f'services: {{web: {{privileged: true, ports: !override ["0.0.0.0:{port}:8000"]}}}}\n')
     refused = project.envgen("up", "web", code=6).err
-    assert "privileged: no is now yes" in refused
+    assert "privileged: False is now True" in refused
     started = project.envgen("up", "web", "--recreate")
     assert "reachable from the network" in started.err and "(reachable from the network)" in started.out
     assert "over.yaml changes ports, privileged" in started.err
@@ -98,7 +98,7 @@ def test_a_file_beside_it_is_named_from_compose(project: Project) -> None:
     """As a Compose file beside it would have it: `env_file: [.env]`."""
     (project.root / ".env").write_text("A_LEVEL=3\n")
     over(project, "services: {web: {env_file: [.env]}}\n")
-    assert "hint: paths in it start at compose/: write ../.env" in project.envgen("up", "web", code=2).err
+    assert "hint: paths in it start at compose/: ../FILE" in project.envgen("up", "web", code=2).err
     over(project, "services: {web: {env_file: [../.env]}}\n")
     project.envgen("up", "web")
     assert docker("exec", CONTAINER, "printenv", "A_LEVEL") == "3"

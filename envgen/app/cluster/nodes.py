@@ -19,7 +19,7 @@ from envgen.doctor.nodes import (
     completed,
     hint_of,
 )
-from envgen.engine.values import COMPOSE_PROJECT, ContainerMount, may_share_gpu
+from envgen.engine.values import COMPOSE_PROJECT, ContainerMount
 from envgen.errors import EngineError, Problem
 from envgen.inside import run
 from envgen.profile.caches import HUGGINGFACE
@@ -56,64 +56,58 @@ def look(machines: Sequence[Deployment], name: str) -> list[NodeFacts]:
 
 
 def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
+    """Fill in what one machine says."""
     try:
-        node.engine = deployment.engine
-        info = node.engine.info()
-        node.version = info.version
-        node.arch = info.arch
+        engine = node.engine = deployment.engine
+        node.version = engine.info().version
+        node.arch = engine.info().arch
         node.image = deployment.image
         node.image_name = deployment.profile.image_name
         if node.rank == 0:
             node.stale = deployment.image_problems
         if node.image is None:
             return
-        profile = deployment.profile
-        service = deployment.profile.services[name]
-        running = node.engine.containers()
-        of_project = [
-            one
-            for one in running
-            if one.labels.get(COMPOSE_PROJECT) == profile.compose_name and not one.one_off
-        ]
-        node.runs = any(one.service == name for one in of_project)
-        node.gpus = tuple(
-            one
-            for one in running
-            if one.gpu and not (one in of_project and one.service == name)
-            if may_share_gpu(one.gpu_ids, service.gpu)
-        )
-        mounts = [
-            replace(mount, read_only=True) for mount in LiveService(deployment, name).mounts()
-        ]
-        node.model = _folder_of_model(profile, service, mounts)
-        if certificates := deployment.own_files.get("network.ca_certificates"):
-            mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
-        meeting = [service.cluster.port] if service.cluster else []
-        wanted = [*meeting, *(port.container for port in service.ports)]
-        limits = {key: (limit, limit) for key, limit in profile.ulimits.items()}
-        limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
-        request = {
-            "ports": wanted if node.rank == 0 and not node.runs else [],
-            "model": model_of(profile, service),
-        }
-        ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)
-        try:
-            answer = ask(ulimits=limits)
-        except EngineError as error:
-            _, refused, node.refused = error.problems[0].message.rpartition("error setting rlimit")
-            if not refused:
-                raise
-            answer = ask()  # to report everything else that is wrong there
-        if isinstance(answer, run.NoAnswer):
-            node.trouble = f"its container could not be asked: {answer.seen}"
-            return
-        node.facts = answer
-        made = [cache.path.path for cache in profile.caches.values()]  # Docker creates them
-        node.absent = [mount for mount in node.absent if mount.target not in made]
+        project = deployment.profile.compose_name
+        running = engine.containers()
+        of_service = [one for one in running if one.service == name and not one.one_off]
+        own = [one for one in of_service if one.labels.get(COMPOSE_PROJECT) == project]
+        node.runs = bool(own)
+        node.gpus = tuple(one for one in running if one.gpu and one not in own)
+        _ask_inside(node, LiveService(deployment, name))
     except EngineError as error:
         problem = error.problems[0]
         node.trouble = problem.message.removeprefix(f"{node.name}: ")
         node.hint = problem.hint
+
+
+def _ask_inside(node: NodeFacts, asked: LiveService) -> None:
+    """Fill in what a container of the image sees there, with the mounts of the service."""
+    profile = asked.profile
+    service = asked.described
+    mounts = [replace(mount, read_only=True) for mount in asked.mounts()]
+    node.model = _folder_of_model(profile, service, mounts)
+    if certificates := asked.deployment.own_files.get("network.ca_certificates"):
+        mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
+    listens = node.rank == 0 and not node.runs
+    meeting = [service.cluster.port] if service.cluster else []
+    ports = [*meeting, *(port.container for port in service.ports)]
+    request = {"ports": ports if listens else [], "model": model_of(profile, service)}
+    limits = {key: (limit, limit) for key, limit in profile.ulimits.items()}
+    limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
+    ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)
+    try:
+        answer = ask(ulimits=limits)
+    except EngineError as error:
+        _, refused, node.refused = error.problems[0].message.rpartition("error setting rlimit")
+        if not refused:
+            raise
+        answer = ask()  # to report everything else that is wrong there
+    if isinstance(answer, run.NoAnswer):
+        node.trouble = f"its container could not be asked: {answer.seen}"
+        return
+    node.facts = answer
+    made = [cache.path.path for cache in profile.caches.values()]  # Docker creates them
+    node.absent = [mount for mount in node.absent if mount.target not in made]
 
 
 def _ask(

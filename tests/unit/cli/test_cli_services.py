@@ -131,7 +131,7 @@ def test_a_server_that_ended_by_itself_fails(engine: StubEngine) -> None:
     assert done.return_value == 1
     _, shown = done.output.split("\n\n")
     assert shown.splitlines() == [
-        "FAIL  web ended by itself at 2026-11-25T01:02:03Z, with exit code 0 (Docker shows 75)",
+        "FAIL  web ended by itself at 2026-11-25T01:02:03Z, with exit code 0",
         "      cause: first exception: ValueError: no",
         "      more:  envgen explain web --profile prod",
         "      fix:   envgen up web --profile prod",

@@ -16,7 +16,6 @@ from envgen.engine.values import (
     container_of,
     image_of,
     info_of,
-    may_share_gpu,
     process_of,
 )
 
@@ -115,30 +114,6 @@ def test_an_engine_with_cdi() -> None:
 )
 def test_a_container_with_a_gpu(host: dict[str, Any], gpu: bool) -> None:
     assert container_of({"HostConfig": host}).gpu is gpu
-
-
-CDI = "nvidia.com/gpu="
-
-
-@pytest.mark.parametrize(
-    ("named", "wanted", "shares"),
-    [
-        ([f"{CDI}1"], ("0",), False),
-        ([f"{CDI}1", f"{CDI}0"], ("0",), True),
-        (["1"], ("0",), False),
-        ([f"{CDI}1"], None, True),
-        ([f"{CDI}1"], (), False),
-        ([f"{CDI}all"], ("0",), True),
-        ([], ("0",), True),
-        (["GPU-5c1a"], ("0",), True),
-    ],
-)
-def test_containers_with_different_gpus_share_none(
-    named: list[str], wanted: tuple[str, ...] | None, shares: bool
-) -> None:
-    request = {"Driver": "cdi", "DeviceIDs": named, "Capabilities": [["gpu"]]}
-    container = container_of({"HostConfig": {"DeviceRequests": [request]}})
-    assert container.gpu and may_share_gpu(container.gpu_ids, wanted) is shares
 
 
 # A container's log: Docker's mixed stream, cut anywhere, of which only the end is kept
