@@ -158,7 +158,7 @@ def _gathered(subject: Subject) -> Context:
             context = _in_temporary(context, deployment)
     else:
         context = inside.added_to(context)
-    if context.trouble is not None:  # where the engine went away, nothing is waited for
+    if context.trouble:  # where the engine went away, nothing is waited for
         return context
     programs = []
     for one in running:
@@ -194,9 +194,9 @@ class _Inside:
 
     def added_to(self, context: Context) -> Context:
         """The context with the answers."""
-        probe, trouble = self.probe.result()
-        if trouble is not None:
-            return replace(context, trouble=trouble)
+        probe = self.probe.result()
+        if isinstance(probe, str):
+            return replace(context, trouble=probe)
         return replace(
             context,
             probe=probe,
@@ -213,8 +213,9 @@ def _in_temporary(context: Context, deployment: Deployment) -> Context:
     paths = [mount.target for mount in mounted]
     question = request(profile, context.service, paths)
     python = run.shell_python(profile)
-    probe, trouble = ask(execute, python, question)
-    return replace(context, probe=probe, trouble=trouble, is_temporary=True)
+    probe = ask(execute, python, question)
+    asked = replace(context, is_temporary=True)
+    return replace(asked, trouble=probe) if isinstance(probe, str) else replace(asked, probe=probe)
 
 
 def _listed(cache: JitCache) -> tuple[Module, ...] | None:

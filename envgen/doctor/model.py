@@ -9,7 +9,7 @@ from typing import Any
 
 from envgen.bench.trace import RanBackend
 from envgen.deployment import Deployment
-from envgen.doctor.probed import Probe, Trouble
+from envgen.doctor.probed import Probe
 from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box
 from envgen.engine.values import Container, EngineInfo, Image
@@ -124,7 +124,7 @@ class Context:
         None  # what `envgen up` would change of it; None: not compared
     )
     probe: Probe | None = None
-    trouble: Trouble | None = None
+    trouble: str = ""  # why there is no probe, though it was asked
     running: tuple[Running, ...] = ()  # of each running container
     tried: Mapping[str, Tried] = field(
         default_factory=dict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from envgen.binding import ShapeError, bind
 from envgen.errors import EnvgenError
@@ -12,15 +12,6 @@ from envgen.inside import run
 
 PROGRAM = run.Program("probe/facts")
 TIMEOUT = 25  # seconds: more than the limits of the probe's own questions together
-Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # exactly one of the two
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """Why the probe is missing: a sentence, and what was seen."""
-
-    title: str
-    seen: str
 
 
 @dataclass(frozen=True)
@@ -260,14 +251,10 @@ class Probe:
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
 
 
-def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
-    """Run the probe in a container."""
+def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Probe | str:
+    """Run the probe in a container. A text: why there is no document."""
     try:
         answer = run.ask(execute, python, PROGRAM, request, timeout=TIMEOUT)
-        if isinstance(answer, run.NoAnswer):
-            return None, Trouble("the probe returned no document", answer.seen)
-        return bind(Probe, answer), None
-    except EnvgenError as problem:
-        return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
-    except ShapeError as problem:
-        return None, Trouble("the probe's document can't be read", str(problem)[:300])
+        return answer.seen if isinstance(answer, run.NoAnswer) else bind(Probe, answer)
+    except (EnvgenError, ShapeError) as problem:
+        return str(problem).splitlines()[0][:300]

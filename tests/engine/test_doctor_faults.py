@@ -18,11 +18,11 @@ pytestmark = pytest.mark.engine
 
 FAULTS = {
     "prints": ("ok", "Python 3.11."),
-    "floods": ("error", "the probe could not be run"),
-    "hangs": ("error", "the probe returned no document"),
-    "crashes": ("error", "the probe returned no document"),
-    "killed": ("error", "the probe returned no document"),
-    "sleeps": ("error", "the probe could not be run"),
+    "floods": ("error", "the probe gave no answer"),
+    "hangs": ("error", "the probe gave no answer"),
+    "crashes": ("error", "the probe gave no answer"),
+    "killed": ("error", "the probe gave no answer"),
+    "sleeps": ("error", "the probe gave no answer"),
 }
 
 

@@ -20,10 +20,11 @@ def probe_ran(context: Context) -> Findings:
     """The probe returned a complete document."""
     probe = context.probe
     python = context.profile.base.python
-    if context.trouble is not None:
+    if context.trouble:
         cure = remedies.inside(context, python, "-c", "pass")
         wanted = "one JSON document from Python in the container"
-        yield error(context.trouble.title, context.trouble.seen, wanted, cure, case="no-document")
+        title = "the probe gave no answer"
+        yield error(title, context.trouble, wanted, cure, case="no-document")
     if probe is None:
         return None
     for failed in probe.errors:

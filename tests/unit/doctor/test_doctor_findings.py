@@ -30,7 +30,6 @@ from envgen.bench.trace import RanBackend
 from envgen.binding import bind
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Severity
-from envgen.doctor.probed import Trouble
 from envgen.doctor.programs import NAMES, Running, Tried
 from envgen.engine.box import Box, BoxGpu
 from envgen.engine.values import ContainerMount
@@ -137,7 +136,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
         container=container(state="exited"), ended={CONTAINER.id: replace(ENDED, asked=True)}
     ),
     ("container.running", "unhealthy"): given(container=container(health="unhealthy")),
-    ("python.start", "no-document"): given(trouble=Trouble("the container has no python3", "not found")),
+    ("python.start", "no-document"): given(trouble="python3: not found"),
     ("python.start", "part"): given(altered(errors=[{"part": "locked", "error": "ValueError: x"}])),
     ("mounts.sources", "no-package"): given({**with_folder(), "roots": []}),
     ("mounts.sources", "owner"): given(with_folder(writable=False, uid=1000)),

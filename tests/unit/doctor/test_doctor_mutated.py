@@ -33,9 +33,9 @@ def survives(document: dict[str, Any], context: Context, text: str = "") -> bool
         answer = text or json.dumps({"answer": document})
         return ExecResult(0, f"\n{json.loads(stdin)['mark']} {answer}\n".encode(), b"")
 
-    probe, trouble = probed.ask(execute, "python3", {})
-    assert (probe is None) != (trouble is None)
-    if probe is None:
+    probe = probed.ask(execute, "python3", {})
+    if isinstance(probe, str):
+        assert probe  # the reason
         return False
     for check in CHECKS:
         for finding in check(replace(context, probe=probe)):
