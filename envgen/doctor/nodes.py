@@ -33,13 +33,9 @@ def finding(
     who: Sequence[str],
     message: str,
     expected: str = "",
-    fix: str = "",
-    *,
-    is_line: bool = False,
+    fix: str | Remedy = "",
 ) -> Finding:
-    """A finding about the machines ``who``. ``fix``: a command, or (``is_line``) a line for the
-    project file.
-    """
+    """A finding about the machines ``who``. ``fix``: a command, or another remedy."""
     case = {Severity.ERROR: "differ", Severity.WARNING: "doubt"}.get(severity, "")
     if severity is Severity.OK:
         title = f"{who[0]}: {message}" if len(who) == 1 else message
@@ -47,12 +43,13 @@ def finding(
     else:
         title = f"{'+'.join(who)}: {message}" if who else message
         expected = expected or "the same on all machines"
+    remedy = Remedy(fix) if isinstance(fix, str) else fix
     return Finding(
         severity,
         title,
         "",
         expected,
-        Remedy(fix, is_line) if fix else None,
+        remedy if remedy.text else None,
         {"case": case},
         "nodes.fit",
         Section.NODES,
@@ -119,15 +116,11 @@ class NodeFacts:
     def ok(self, message: str) -> Finding:
         return finding(Severity.OK, (self.name,), message)
 
-    def warn(
-        self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False
-    ) -> Finding:
-        return finding(Severity.WARNING, (self.name,), message, expected, fix, is_line=is_line)
+    def warn(self, message: str, expected: str = "", fix: str | Remedy = "") -> Finding:
+        return finding(Severity.WARNING, (self.name,), message, expected, fix)
 
-    def fail(
-        self, message: str, expected: str = "", fix: str = "", *, is_line: bool = False
-    ) -> Finding:
-        return finding(Severity.ERROR, (self.name,), message, expected, fix, is_line=is_line)
+    def fail(self, message: str, expected: str = "", fix: str | Remedy = "") -> Finding:
+        return finding(Severity.ERROR, (self.name,), message, expected, fix)
 
 
 def _docker(machine: Machine) -> str:
@@ -248,9 +241,8 @@ def _rdma(node: NodeFacts) -> Iterator[Finding]:
     if unused and not machine.rdma:
         message = f"{', '.join(unused)} can do RDMA, and `rdma` names no device: NCCL uses TCP"
         line = f"nodes: {{{node.name}: {{rdma: [{', '.join(unused)}]}}}}"
-        yield node.warn(
-            message, "`rdma` names them, in the same order on all machines", line, is_line=True
-        )
+        expected = "`rdma` names them, in the same order on all machines"
+        yield node.warn(message, expected, Remedy(line, is_line=True))
 
 
 def _room(
@@ -290,7 +282,7 @@ def _room(
     if 0 < facts["gpus"] < (ranks := service.ranks // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
         line = f"args: {{tensor-parallel-size: {len(cluster.nodes)}}}"
-        yield node.fail(message, "a GPU for each rank", line, is_line=True)
+        yield node.fail(message, "a GPU for each rank", Remedy(line, is_line=True))
     for mount in node.absent:
         message = f"{mount.source}, which is mounted at {mount.target}, does not exist"
         yield node.fail(message, "the folder that the profile mounts")
