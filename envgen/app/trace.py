@@ -22,9 +22,10 @@ FOLDER = "/tmp/envgen-trace"
 READING = 600.0  # seconds to sum a trace
 LARGEST = 512 << 20  # bytes of a trace that is kept
 # With a table of its own, which takes long, left out.
-CONFIG = f"""{{"profiler": "torch", "torch_profiler_dir": "{FOLDER}",
-"torch_profiler_with_stack": false, "torch_profiler_dump_cuda_time_total": false,
-"ignore_frontend": true}}"""
+CONFIG = (
+    f'{{"profiler": "torch", "torch_profiler_dir": "{FOLDER}", "torch_profiler_with_stack": false, '
+    '"torch_profiler_dump_cuda_time_total": false, "ignore_frontend": true}'
+)
 
 
 def trace(
@@ -50,11 +51,9 @@ def trace(
             f"services.{service}.args names a profiler-config already",
             hint=f"remove it: `envgen trace {service}` adds its own for as long as it measures",
         )
-    question = f"{service} is started again with the profiler, and without it afterwards. Do it?"
-    if not agree(question):
+    if not agree(f"{service} is started again with the profiler, and without it later. Do it?"):
         raise RefusedError(f"a trace starts {service} again, twice", hint="add --yes")
     setting = f"services.{service}.args.profiler-config={CONFIG}"
-    parameters = {"prompt": prompt, "output": output}
     with VariantSwitch(asked.session, service) as stage:
         session = asked.session if asked.session.variant else stage.before or asked.session
         form = session.with_(sets=(*session.sets, setting))
@@ -62,7 +61,7 @@ def trace(
         return measure(
             replace(asked, session=form, service=service),
             "trace",
-            parameters,
+            {"prompt": prompt, "output": output},
             lambda trial, run: _work(trial, run, prompt, output),
         )
 

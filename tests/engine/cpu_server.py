@@ -47,8 +47,8 @@ PORT = free_port()  # several runs at once on one machine, each with an engine o
 # core. In bfloat16, vLLM 0.30 ends with an illegal instruction on machines that show AMX and don't let a guest use it.
 LOCAL: dict[str, Any] = {
     "env": {
-        "cpu": {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm", "OMP_NUM_THREADS": 1,
-                "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        "VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_CACHE_ROOT": "/models/.vllm", "OMP_NUM_THREADS": 1,
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     },
     "services": {
         "serve": {

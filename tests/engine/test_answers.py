@@ -6,6 +6,7 @@ One more server (data/spoil.py makes its model): its faults are put into it whil
 from __future__ import annotations
 
 import json
+import shlex
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,12 @@ def wide(cpu_server: CpuServer) -> Iterator[Wide]:
     given = yaml.safe_load(before)
     profile = given["profiles"]["cpu"]
     serve = profile["services"]["serve"]
-    own = {"model": "/models/wide", "served-model-name": "wide", "worker-extension-cls": "spoil.Spoil"}
+    own = {
+        "dtype": "float32",
+        "model": "/models/wide",
+        "served-model-name": "wide",
+        "worker-extension-cls": "spoil.Spoil",
+    }
     profile["services"]["wide"] = {
         **serve, "args": {**serve["args"], **own}, "ports": [f"127.0.0.1:{port}:8000"],
         "health": {**serve["health"], "interval": "60s"}, "ready": {**serve["ready"], "model": "wide"},
@@ -64,7 +70,7 @@ def wide(cpu_server: CpuServer) -> Iterator[Wide]:
         "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
     )
     profile["variants"] = {
-        "fp32": {"services": {"wide": {"args": {"dtype": "float32"}}}},
+        "fp16": {"services": {"wide": {"args": {"dtype": "float16"}}}},
         "template": {"services": {"wide": {"args": {"chat-template": "/models/other.jinja"}}}},
         "broken": {"services": {"wide": {"args": {"max-model-len": 100_000}}}},
     }
@@ -111,7 +117,7 @@ def test_faults_in_a_running_server(wide: Wide) -> None:
 def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
     """Two variants are measured, the third is interrupted, then fails. What ran before runs again."""
     bench = ("--tool", "vllm", "--pp", "16", "--tg", "8", "-r", "1")
-    words = ("sweep", "wide", *CPU, "--variants", "fp32,template,broken", "--quick", *bench, "--yes")
+    words = ("sweep", "wide", *CPU, "--variants", "fp16,template,broken", "--quick", *bench, "--yes")
     child = wide.project.start(*words)
     assert child.stderr
     while "broken (3 of 3)" not in child.stderr.readline():
@@ -119,21 +125,27 @@ def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
     stopped = interrupt(child)
     assert stopped.code == 130 and "envgen up wide" in stopped.err
     done = wide.project.envgen(*words, "--json", code=1)
-    assert "fp32, template done" in done.err and "starting again what ran before" in done.err
-    fp32, template, broken = done.json["rows"]
-    assert fp32["verdict"] in ("same", "close") and not fp32["cause"] and fp32["figures"]["decode t/s"] > 0
+    assert "fp16, template done" in done.err and "starting again what ran before" in done.err
+    fp16, template, broken = done.json["rows"]
+    assert fp16["verdict"] in ("same", "close") and not fp16["cause"] and fp16["figures"]["decode t/s"] > 0
     assert template["verdict"] == "different" and not template["cause"]  # the same weights, read with other tokens
     assert broken["cause"] and not broken["verdict"]
     matrix = (Path(done.json["record"]).with_name("matrix.md")).read_text(encoding="utf-8")
     assert "| variant | release | day |" in matrix and "| different |" in matrix
-    found = wide.answers("--against", fp32["answers"])  # what runs now is BF16
+    found = wide.answers("--against", fp16["answers"])  # what runs now is FP32
     assert found["outcome"] == "close" and any(line.startswith("flags.--dtype") for line in found["differing"])
+    # The command of a row starts it, as it is typed.
+    rows = json.loads(Path(done.json["record"]).with_name("matrix.json").read_text(encoding="utf-8"))
+    (start,) = {row["start"] for row in rows if row["variant"] == "fp16"}
+    wide.project.envgen("down", "wide", *CPU)
+    assert wide.project.envgen(*shlex.split(start)[1:], "--json").json["variant"] == "fp16"
+    wide.project.envgen("up", "wide", *CPU, "--recreate")
 
 
 @pytest.mark.nightly
 def test_against_a_variant_that_is_started_for_it(wide: Wide) -> None:
-    for words in (("answers", "wide", "--against", "fp32"), ("sweep", "wide", "--variants", "fp32"), ("trace", "wide")):
+    for words in (("answers", "wide", "--against", "fp16"), ("sweep", "wide", "--variants", "fp16"), ("trace", "wide")):
         assert "add --yes" in wide.project.envgen(*words, *CPU, code=6).err
-    found = wide.answers("--against", "fp32", "--yes")
-    assert found["outcome"] == "close" and found["reference"]["title"] == "cpu fp32"
+    found = wide.answers("--against", "fp16", "--yes")
+    assert found["outcome"] == "close" and found["reference"]["title"] == "cpu fp16"
     assert any(line.startswith("flags.--dtype") for line in found["differing"])

@@ -98,6 +98,13 @@ def test_smoke_under_load(cpu_server: CpuServer) -> None:
         assert f"ok    {line}" in green
 
 
+@pytest.mark.nightly
+def test_the_load_alone_for_a_minute(cpu_server: CpuServer) -> None:
+    done = cpu_server.project.envgen("smoke", *CPU, "--stress", "1", "--json").json
+    assert [one["verdict"] for one in done["criteria"] if one["part"] == "load"] == ["passed"] * 3
+    assert [cell["test"] for cell in done["cells"]] == ["pp64 tg32 c8"] * 2
+
+
 @pytest.mark.last
 def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
     child = cpu_server.project.start("smoke", *CPU, "--full")

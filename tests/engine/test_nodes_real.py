@@ -69,7 +69,7 @@ def project(folder: Path) -> None:
     del cpu["image"], serve["ready"]["expect"]
     offline = {"HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1}
     # The cache was filled by the shared server's start.
-    cpu |= {"env": {"offline": {**offline, "VLLM_CACHE_ROOT": "/models/.vllm"}}, "shm_size": "256MiB"}
+    cpu |= {"env": {**offline, "VLLM_CACHE_ROOT": "/models/.vllm"}, "shm_size": "256MiB"}
     cpu["caches"]["libraries"] = {"path": "/opt/libraries", "host": "./libraries"}
     serve["args"] |= {
         "dtype": "bfloat16", "max-model-len": 512, "enforce-eager": True, "kv-cache-memory-bytes": 1 << 26,

@@ -40,6 +40,11 @@ def test_each_phase_names_what_a_real_server_ran(cpu_server: CpuServer) -> None:
     # The service runs as before.
     assert cpu_server.answers() and docker(*command[1:], cpu_server.container) == before
     assert "profiler" not in before
+    # What ran is proof for this image and these settings from now on.
+    (told,) = project.envgen("up", "serve", "-p", "cpu", "--json").json["ran"]
+    assert told.startswith("attention ran: CPU_ATTN, in the trace of 2") and "cpu_attention" in told
+    rows = project.envgen("doctor", "serve", "-p", "cpu", "--json", code=None).json["findings"]
+    assert [row["title"] for row in rows if row["check"] == "container.kernels"] == [told]
 
 
 # vLLM's own counters of drafts, as its page of metrics prints them.
