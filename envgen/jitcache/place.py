@@ -13,7 +13,7 @@ from pathlib import Path
 from envgen.deployment import Deployment
 from envgen.engine.values import Container, ContainerMount
 from envgen.errors import EngineError, NotFoundError
-from envgen.profile.caches import FLASHINFER, KNOWN
+from envgen.profile.caches import FLASHINFER
 from envgen.profile.model import Profile
 from envgen.profile.values import CudaArch, CudaArchList
 from envgen.render.environment import service_env
@@ -100,16 +100,6 @@ def cache_mount(deployment: Deployment) -> ContainerMount:
         hint = f"add `{FLASHINFER.line()}` to the profile"
         raise NotFoundError(f"profile {deployment.profile.name} has no FlashInfer cache", hint=hint)
     return deployment.caches[CACHE]
-
-
-def is_compiled(name: str) -> bool:
-    """Whether a cache of this name holds code that is compiled at run time."""
-    return name in KNOWN and bool(KNOWN[name].compiles)
-
-
-def unlisted(profile: Profile) -> list[str]:
-    """The profile's other caches of code that is compiled at run time."""
-    return [name for name in profile.caches if name != CACHE and is_compiled(name)]
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:

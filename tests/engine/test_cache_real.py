@@ -63,8 +63,7 @@ def test_the_stale_header_from_first_to_last(lab: Lab, envgen: Envgen) -> None:
             time.sleep(0.1)
         # Meanwhile it is not cleared, and the refusal says who builds it.
         refused = envgen("clear", "page", "--version", "0.5.3", code=6)
-        assert "page (0.5.3/121a) is being built, by pid " in refused
-        assert "python" in refused.partition("by pid ")[2]
+        assert "page (0.5.3/121a) is being built" in refused
         assert envgen.states()["0.5.3 page"] == "building"
         printed = warm.communicate(timeout=900)[0]
     assert warm.returncode == 0, printed

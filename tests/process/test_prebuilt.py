@@ -23,7 +23,7 @@ from local import serving
 from releases import environment
 
 from envgen.cli.check import cache_lines
-from envgen.inside.jit.shapes import ImportedPackage, Inventory, Leftovers
+from envgen.inside.jit.shapes import ImportedPackage, Inventory
 
 pytestmark = pytest.mark.nightly
 
@@ -177,7 +177,7 @@ def test_it_is_loaded_or_it_is_said_who_refuses_it(
     place = machine.packages / module / "page/page.so"
     assert (f"LOADS {place}" in printed, "COMPILES" in printed) == (loads or "cu129" in version, not loads), printed
     answer = machine.listed()
-    inventory = Inventory("/", True, (), (), Leftovers(0, 0), (), ImportedPackage(**answer["package"]))
+    inventory = Inventory("/", True, package=ImportedPackage(**answer["package"]))
     lines = "\n".join(cache_lines.inventory(inventory))
     assert f"prebuilt: flashinfer-jit-cache-{arch} {version}: {said}" in lines or f"prebuilt: {said}" in lines
     (page,) = answer["modules"]

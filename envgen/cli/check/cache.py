@@ -13,7 +13,7 @@ from envgen.cli import FullGroup
 from envgen.cli.check import cache_lines as shown
 from envgen.cli.common import Count, answer, confirm, flag, option, reporting
 from envgen.errors import NotFoundError, UsageError
-from envgen.jitcache.place import Query, unlisted
+from envgen.jitcache.place import Query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
@@ -65,12 +65,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None) -> i
     """
     cache = open_cache(session)
     inventory = cache.inventory(asked(patterns, version))
-    others = [] if patterns else unlisted(cache.deployment.profile)
-    if others:
-        progress(
-            f"not looked into, since no name of a kernel is known there: the caches {', '.join(others)}"
-        )
-    return answer({**asdict(inventory), "others": others}, shown.inventory(inventory))
+    return answer(asdict(inventory), shown.inventory(inventory))
 
 
 @command.command()

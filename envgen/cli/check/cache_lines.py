@@ -58,8 +58,6 @@ def inventory(inventory: Inventory) -> Iterator[str]:
         yield f"prebuilt: {visible(line)}"
     for batch in inventory.building:
         yield what_is_locked(batch)
-    if inventory.leftovers.count:
-        yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
 
 
 def _row(module: Module) -> tuple[str, ...]:

@@ -55,8 +55,8 @@ GROUPS = ("cutlass_instantiations", "trtllm_export")
 class Part:
     """A module (``cached_ops/NAME``) or a path below ``generated`` to remove.
 
-    ``names``: the generated paths that a module compiles. ``modules``: modules that compile this
-    path and go; ``kept_for``: modules that compile it and stay.
+    ``names``: the generated paths that a module compiles. ``kept_for``: modules that compile this
+    path and stay.
     """
 
     shelf: Shelf
@@ -64,7 +64,6 @@ class Part:
     measure: tree.Measure = field(default_factory=tree.Measure)
     names: list[str] = field(default_factory=list)
     damaged: bool = False
-    modules: list[str] = field(default_factory=list)
     kept_for: list[str] = field(default_factory=list)
     gone: bool = False
 
@@ -139,10 +138,7 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
     parts: dict[tuple[int, str], Part] = {}
     for target in targets:
         for path in target.names:
-            item = parts.setdefault(
-                (target.shelf.fd, path), Part(target.shelf, f"generated/{path}")
-            )
-            item.modules.append(target.name)
+            parts[target.shelf.fd, path] = Part(target.shelf, f"generated/{path}")
     for shelf, others in ((one.shelf, one.others) for one in choices):
         items = [item for (fd, _), item in parts.items() if fd == shelf.fd]
         for name in others if items else ():
@@ -206,7 +202,6 @@ def _generated(part: Part) -> Generated:
         part.shown,
         part.measure.bytes,
         part.measure.files,
-        tuple(part.modules),
         tuple(part.kept_for),
         part.gone,
     )

@@ -30,7 +30,6 @@ from envgen.inside.jit.locks import (
     acquire_inside,
     enter,
     own_as,
-    sweep,
 )
 from envgen.inside.jit.ninja import NinjaRecipe, RecipeReader, library_of
 from envgen.inside.jit.shapes import (
@@ -562,11 +561,10 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
                     modules.append(module)
             if is_held(shelf, BATCH, cache.problems):
                 building.append(f"{shelf.shown}/tmp/{BATCH}")
-        leftovers = sweep(cache.fd, [], dry=True)
     prebuilt = package.prebuilt + _no_use(package, judge.archs)
     imported = ImportedPackage(package.root, package.version, tuple(prebuilt))
     problems = tuple(cache.problems)
-    listed = Inventory(root, True, tuple(modules), tuple(building), leftovers, problems, imported)
+    listed = Inventory(root, True, tuple(modules), tuple(building), problems, imported)
     return asdict(listed)
 
 

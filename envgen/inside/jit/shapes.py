@@ -123,7 +123,6 @@ class Inventory:
     exists: bool
     modules: tuple[Module, ...] = ()
     building: tuple[str, ...] = ()
-    leftovers: Leftovers = Leftovers(0, 0)
     problems: tuple[str, ...] = ()
     package: ImportedPackage = ImportedPackage()
     place: str = ""
@@ -154,7 +153,6 @@ class Generated:
     path: str
     bytes: int
     files: int
-    modules: tuple[str, ...]
     kept_for: tuple[str, ...]
     gone: bool
 
