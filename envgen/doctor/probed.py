@@ -141,7 +141,6 @@ class PythonFacts:
 class System:
     uid: int = 0
     gid: int = 0
-    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,14 +172,6 @@ class Promises:
 
 
 @dataclass(frozen=True)
-class Software:
-    """A version, and the file it was read from."""
-
-    version: str = ""
-    path: str = ""
-
-
-@dataclass(frozen=True)
 class CompilerFacts:
     """A compiler, and the architectures that it lists as supported."""
 
@@ -192,7 +183,6 @@ class CompilerFacts:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    toolkit: Software = Software()
     tools: tuple[CompilerFacts, ...] = ()
 
 
@@ -202,7 +192,6 @@ class GpuFacts:
 
     name: str
     capability: str
-    driver: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ image.current
 container.running container.settings container.restart container.kernels
 container.changed
 python.start mounts.sources import.truth import.running import.scripts import.metadata
-packages.locked cuda.driver patches.claimed packages.binaries flashinfer.data
+packages.locked patches.claimed packages.binaries flashinfer.data
 flashinfer.prebuilt mounts.caches caches.stale cuda.compilers gpu.arch
 """
 CHECKS: tuple[Check, ...] = tuple(CHECKED[name] for name in _ORDER.split())

@@ -10,7 +10,6 @@ from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.model import (
     Context,
-    Finding,
     Findings,
     Remedy,
     Section,
@@ -18,15 +17,12 @@ from envgen.doctor.model import (
     error,
     info,
     ok,
-    warning,
 )
 from envgen.doctor.probed import CompilerFacts, Probe, Promised
 from envgen.inside.jit.libraries import runs
 from envgen.render.environment import OVERLAY
 from envgen.text import counted
 
-# CUDA release -> first driver that loads its PTX.
-DRIVERS: dict[tuple[int, ...], int] = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
 BLACKWELL = 10  # major number of its first compute capability
 NEWEST = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
 
@@ -87,7 +83,8 @@ def compilers(context: Context, probe: Probe) -> Findings:
     tools = probe.cuda.tools
     home = f"{context.profile.cuda.HOME}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
-    if lacking and not probe.gpus and not probe.cuda.toolkit.version:
+    has_nvcc = any(tool.name == "nvcc" for tool in tools)
+    if lacking and not probe.gpus and not has_nvcc:
         tools = tuple(tool for tool in tools if tool.path not in lacking)
         yield info("the image has no CUDA toolkit, and no GPU needs one", f"no {lacking[0]}")
     split = any(is_for_blackwell(tool) for tool in tools)
@@ -155,29 +152,3 @@ def gpu_arch(context: Context, probe: Probe) -> Findings:
         yield error(title, evidence, arch, cure, case="other")
     names = sorted({f"{one.name} ({one.capability})" for one in probe.gpus})
     return ok(f"{listed} runs on {', '.join(names)}") if names else None
-
-
-@check("cuda.driver", Section.INSIDE, needs="probe")
-def driver(_context: Context, probe: Probe) -> Finding | None:
-    """The driver loads the PTX of the container's nvcc, itself or with NVIDIA's compatibility
-    library.
-
-    Source of DRIVERS: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image requires 590.
-    """
-    toolkit = numbers(probe.cuda.toolkit.version)[:2]
-    drivers = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.driver])
-    there = re.search(r"\b(\d{3,4})\.\d+", drivers)
-    wanted = DRIVERS.get(toolkit)
-    if there is None or wanted is None:
-        return None
-    release = ".".join(map(str, toolkit))
-    compat = [
-        one for one in probe.variables.get("LD_LIBRARY_PATH", "").split(":") if "/compat" in one
-    ]
-    if int(there[1]) >= wanted:
-        return ok(f"driver {there[0]} is new enough for CUDA {release}")
-    if compat:
-        return ok(f"driver {there[0]} with CUDA {release}'s compatibility library")
-    cure = Remedy("sudo apt-get install --only-upgrade 'nvidia-driver-*'")
-    title = f"the driver is older than CUDA {release}"
-    return warning(title, f"driver {there[0]}", f"{wanted} or newer", cure, case="old")

@@ -28,7 +28,7 @@ from envgen.inside.probe.origins import (
     starters,
 )
 
-VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH")
+VARIABLES = ("PYTHONPATH",)
 # The inputs of a locked build, and the packages of the base image that no installation may replace.
 MANIFEST = "/opt/envgen/manifest.json"
 PROTECTED = "/opt/envgen/protected.json"
@@ -240,27 +240,12 @@ def protected_versions(_request: Doc, document: Doc) -> Doc:
 
 
 def system(_request: Doc, _document: Doc) -> Doc:
-    """The user, and NVIDIA's driver."""
-    driver = read_text("/proc/driver/nvidia/version").partition("\n")[0]
-    return {"uid": os.getuid(), "gid": os.getgid(), "driver": driver}
+    """The user."""
+    return {"uid": os.getuid(), "gid": os.getgid()}
 
 
 def cuda_home() -> str:
     return os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-
-
-def toolkit_facts() -> Doc:
-    """The CUDA toolkit of CUDA_HOME: its version file."""
-    home = cuda_home()
-    path = f"{home}/version.json"
-    if os.path.isfile(path):
-        try:
-            return {"version": str(json.loads(read_text(path))["cuda"]["version"]), "path": path}
-        except (ValueError, KeyError, TypeError):
-            return {"path": path}
-    real = os.path.realpath(home)  # without the file, the folder's name (cuda-13.0)
-    version = os.path.basename(real).partition("cuda-")[2]
-    return {"version": version, "path": real} if version[:1].isdigit() else {}
 
 
 def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
@@ -292,16 +277,13 @@ def tool(name: str, path: str, question: str) -> Doc:
 
 
 def cuda(_request: Doc, document: Doc) -> Doc:
-    """The toolkit, and the compilers of FlashInfer's and Triton's kernels."""
+    """The compilers of FlashInfer's and Triton's kernels."""
     tools = [tool(name, path, "--help") for name, path in triton_ptxas(document)]
     for name, question in (("nvcc", "--list-gpu-code"), ("ptxas", "--help")):
         path = f"{cuda_home()}/bin/{name}"
         if os.path.exists(path):
             tools.append(tool(name, path, question))
-    return {
-        "toolkit": toolkit_facts(),
-        "tools": tools,
-    }
+    return {"tools": tools}
 
 
 # --- the GPU
@@ -312,16 +294,12 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
     """The GPUs of this container, by nvidia-smi; [] without a device."""
     if not any(name.startswith("nvidia") for name in listing("/dev")):
         return []
-    fields = "name,compute_cap,driver_version"
-    output, why = call(
-        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], GPU_LIMIT
-    )
+    words = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader,nounits"]
+    output, why = call(words, GPU_LIMIT)
     if why:
         document["errors"].append({"part": "gpus", "error": f"nvidia-smi: {why}"})
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    return [
-        {"name": row[0], "capability": row[1], "driver": row[2]} for row in rows if len(row) == 3
-    ]
+    return [{"name": row[0], "capability": row[1]} for row in rows if len(row) == 2]
 
 
 # --- the document
