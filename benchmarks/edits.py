@@ -52,7 +52,7 @@ EDITS = (
     Edit("Python patch on vLLM", (), 7, "wheel-", patch="vllm"),
     Edit("vLLM ref", ("sources.vllm.origin.ref=v0.14.1",), 11, "wheel-flashinfer"),
     Edit("FlashInfer ref", ("sources.flashinfer.origin.ref=v0.5.4",), 11, "wheel-vllm"),
-    Edit("a runtime ENV", ("env.logging.FLASHINFER_LOGLEVEL=3",), 0),
+    Edit("a runtime ENV", ("env.FLASHINFER_LOGLEVEL=3",), 0),
     Edit("a runtime apt package", ("apt.runtime=[curl, less]",), 1),
     Edit("MAX_JOBS", ("build.max_jobs=3",), 0),
     # It is copied late: what follows are files, a package and folders.

@@ -45,7 +45,6 @@ DRIVER = "driver"
 KERNEL = "kernel"
 FIRMWARE = "firmware"
 SYSTEM = "DGX OS"
-MEMORY = "free memory"  # which is never compared
 SUSPECTS = (
     DRIVER,
     KERNEL,
@@ -63,7 +62,6 @@ _FILES = {
     DRIVER: ("/proc/driver/nvidia/version", r"\b(\d{3,4}(?:\.\d+){1,2})\b"),
     FIRMWARE: ("/sys/class/dmi/id/bios_version", r"(\S.*)"),
     SYSTEM: ("/etc/dgx-release", r'(?:OTA|SWBUILD)_VERSION="?([^"\n]+)"?\s*\Z'),
-    MEMORY: ("/proc/meminfo", r"MemAvailable:\s+(\d+)"),
 }
 
 
@@ -81,14 +79,12 @@ READ = tuple(path for path, _ in _FILES.values())
 
 
 def said_by(texts: Mapping[str, str]) -> dict[str, str]:
-    """What a machine says of its driver, firmware, system and memory, in the ``texts`` of its files."""
+    """What a machine says of its driver, firmware and system, in the ``texts`` of its files."""
     facts = {}
     for name, (path, pattern) in _FILES.items():
         match = re.search(pattern, texts.get(path, "").strip())
         if match:
             facts[name] = match[1].strip()
-    if MEMORY in facts:
-        facts[MEMORY] = f"{int(facts[MEMORY]) / (1 << 20):.0f} GiB"
     return facts
 
 
@@ -235,7 +231,7 @@ def note(
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """What differs of the facts that both have, by name, the most suspicious first."""
-    both = before.keys() & now.keys() - {MEMORY}
+    both = before.keys() & now.keys()
     changed = {}
     for name in (*SUSPECTS, *sorted(both.difference(SUSPECTS))):
         if name in both and before[name] != now[name]:

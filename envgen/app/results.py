@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -58,16 +57,13 @@ def target_lines(profile: Profile, service: str) -> list[str]:
 
 
 def write_matrix(session: Session, service: str) -> Path:
-    """Write results/matrix.md and .json. Returns the path of the first."""
+    """Write results/matrix.md. Returns its path."""
     profile = session.profile()
     rows, _ = table(session, service)
     drawn = target_lines(profile, service)
     folder = results_folder(session.file)
     text = matrix.markdown(f"{profile.name}: {service}", rows, drawn)
     _write(folder / "matrix.md", text, folder)
-    plain = [row.plain() for row in rows]
-    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
-    _write(folder / "matrix.json", text, folder)
     return folder / "matrix.md"
 
 

@@ -219,24 +219,22 @@ def medians(summary: Mapping[str, Any]) -> dict[str, float]:
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The table, its head first; a row whose answers are not the reference's is marked."""
-    labels = list(dict.fromkeys(label for row in rows for label in row["figures"]))
-    named = list(dict.fromkeys(_target(gap) for row in rows for gap in row.get("targets", ())))
-    head = ("variant", "started", "answers", *labels, *named, "cause")
-    lines: list[tuple[str, ...]] = [head]
-    for row in rows:
+    measured = [_cells(row) for row in rows]
+    labels = list(dict.fromkeys(label for cells in measured for label in cells))
+    lines: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
+    for row, cells in zip(rows, measured, strict=True):
         verdict = row["verdict"] or "-"
         if verdict not in (*GOOD, "-"):
             verdict += " !"
         started = "-" if row["seconds"] is None else duration(row["seconds"])
-        cells = dict.fromkeys((*labels, *named), "-")
-        for label, figure in row["figures"].items():
-            cells[label] = f"{figure:,.1f}"
-        for gap in row.get("targets", ()):
-            cells[_target(gap)] = f"{gap['percent']:+.0f} %"
-        lines.append((row["variant"], started, verdict, *cells.values(), row["cause"]))
+        shown = [cells.get(label, "-") for label in labels]
+        lines.append((row["variant"], started, verdict, *shown, row["cause"]))
     return lines
 
 
-def _target(gap: Mapping[str, Any]) -> str:
-    """The head of a target's column."""
-    return f"{gap['wanted']:g} {gap['target']}"
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """The figures of a row, and how far they are from each target, by the head of the column."""
+    cells = {label: f"{figure:,.1f}" for label, figure in row["figures"].items()}
+    for gap in row.get("targets", ()):
+        cells[f"{gap['wanted']:g} {gap['target']}"] = f"{gap['percent']:+.0f} %"
+    return cells

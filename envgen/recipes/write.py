@@ -16,6 +16,7 @@ from envgen.errors import RefusedError
 from envgen.profile.caches import HUGGINGFACE, KNOWN
 from envgen.profile.flags import takes_no_prompt
 from envgen.profile.model import Profile
+from envgen.profile.service import Service
 from envgen.profile.tree import YamlNode
 from envgen.profile.values import Pin
 from envgen.recipes.read import Recipe
@@ -81,58 +82,18 @@ def profile_body(
     """The keys of a profile that extends ``parent``, with the recipe's model. ``tree``: of
     ``parent``.
     """
-    inherited = parent.services[service]
-    args: dict[str, Any] = {flag: None for flag in inherited.args if flag not in _KEPT}
-    args |= recipe.args
-    ready: dict[str, Any] = {}
-    if tree.at(("services", service, "ready", "model")) is not None:
-        ready["model"] = None
-    if inherited.ready is not None:
-        for kind in ("expect", "forbid"):
-            if patterns := getattr(inherited.ready, kind):
-                ready[kind] = dict.fromkeys(patterns)
-        silent = takes_no_prompt(recipe.args.get) or is_speech(recipe.repo)
-        if inherited.ready.expect_text is not None and silent:
-            ready["expect_text"] = None
     body: dict[str, Any] = {
         "description": f"{recipe.repo}, from the recipe {recipe.name}",
         "extends": parent.name,
     }
     if image:
-        body["base"] = {"image": recipe.image, **({"apt": None} if parent.base.apt else {})}
-        body["sources"] = dict.fromkeys(parent.sources)
-        body["pip"] = {
-            key: None for key in ("deps", "tools", "remove", "override") if getattr(parent.pip, key)
-        }
-    model = {"repo": recipe.repo}
-    if recipe.revision:
-        model["revision"] = recipe.revision
-    words: dict[str, Any] = {"model": model}
-    if recipe.repo.startswith("/"):  # a folder of a mount
-        words = {"model": None, "command": ["vllm", "serve", recipe.repo]}
-        ready["model"] = recipe.args.get("served-model-name", recipe.repo)
-    elif tree.at(("services", service, "command", "2")) or not inherited.is_vllm:
-        words["command"] = ["vllm", "serve"]
-    if args:
-        words["args"] = args
-    if recipe.env:
-        words["env"] = dict(recipe.env)
-    words |= recipe.service
+        body |= _image_of_recipe(recipe, parent)
+    words = _service(recipe, parent, service, tree, machines)
     body |= recipe.profile
     if "secrets" in body:
         body["secrets"] = list(dict.fromkeys([*parent.secrets, *body["secrets"]]))
     if "shm_size" in words and parent.ipc == "host":
         body.setdefault("ipc", "private")
-    if "port" in recipe.args:
-        ready["port"] = recipe.args["port"]
-    memory = memory_of(recipe)
-    if memory or (_SHARE in recipe.args and inherited.needs_memory is not None):
-        words["needs_memory"] = memory
-    nodes = list(machines)[: recipe.nodes]
-    if recipe.nodes > 1 and len(nodes) == recipe.nodes:
-        words["cluster"] = {"nodes": nodes}
-    if ready:
-        words["ready"] = ready
     body["services"] = {service: words}
     if HUGGINGFACE.name not in parent.caches:  # where `services.X.model` keeps its weights
         place = {"path": HUGGINGFACE.path, "host": "~/.cache/huggingface"}
@@ -143,6 +104,70 @@ def profile_body(
     if recipe.b12x and wheel is not None:
         _add_b12x(body, wheel, recipe, service)
     return body
+
+
+def _image_of_recipe(recipe: Recipe, parent: Profile) -> dict[str, Any]:
+    """The keys for the recipe's image as the base, without what the parent installs."""
+    base: dict[str, Any] = {"image": recipe.image}
+    if parent.base.apt:
+        base["apt"] = None
+    installed = ("deps", "tools", "remove", "override")
+    return {
+        "base": base,
+        "sources": dict.fromkeys(parent.sources),
+        "pip": {key: None for key in installed if getattr(parent.pip, key)},
+    }
+
+
+def _service(
+    recipe: Recipe, parent: Profile, service: str, tree: YamlNode, machines: Iterable[str]
+) -> dict[str, Any]:
+    """The keys of the service: null takes away what the parent says of its own model."""
+    inherited = parent.services[service]
+    words: dict[str, Any] = {"model": {"repo": recipe.repo}}
+    if recipe.revision:
+        words["model"]["revision"] = recipe.revision
+    if recipe.repo.startswith("/"):  # a folder of a mount
+        words = {"model": None, "command": ["vllm", "serve", recipe.repo]}
+    elif tree.at(("services", service, "command", "2")) or not inherited.is_vllm:
+        words["command"] = ["vllm", "serve"]
+    args: dict[str, Any] = {flag: None for flag in inherited.args if flag not in _KEPT}
+    args |= recipe.args
+    if args:
+        words["args"] = args
+    if recipe.env:
+        words["env"] = dict(recipe.env)
+    words |= recipe.service
+    memory = memory_of(recipe)
+    if memory or (_SHARE in recipe.args and inherited.needs_memory is not None):
+        words["needs_memory"] = memory
+    nodes = list(machines)[: recipe.nodes]
+    if recipe.nodes > 1 and len(nodes) == recipe.nodes:
+        words["cluster"] = {"nodes": nodes}
+    has_name = tree.at(("services", service, "ready", "model")) is not None
+    ready = _ready(recipe, inherited, has_name)
+    if ready:
+        words["ready"] = ready
+    return words
+
+
+def _ready(recipe: Recipe, inherited: Service, has_name: bool) -> dict[str, Any]:
+    """What shows that the recipe's model is ready. ``has_name``: the parent names its model."""
+    ready: dict[str, Any] = {}
+    if has_name:
+        ready["model"] = None
+    if inherited.ready is not None:
+        for kind in ("expect", "forbid"):
+            if patterns := getattr(inherited.ready, kind):
+                ready[kind] = dict.fromkeys(patterns)
+        silent = takes_no_prompt(recipe.args.get) or is_speech(recipe.repo)
+        if inherited.ready.expect_text is not None and silent:
+            ready["expect_text"] = None
+    if recipe.repo.startswith("/"):
+        ready["model"] = recipe.args.get("served-model-name", recipe.repo)
+    if "port" in recipe.args:
+        ready["port"] = recipe.args["port"]
+    return ready
 
 
 def _wheel_of(parent: Profile) -> Pin | None:

@@ -101,11 +101,12 @@ class Bisection:
 
     def __post_init__(self) -> None:
         self.profile = self.session.profile().name
-        before, after = (_versions(side.lock, self.profile) for side in self.sides)
+        good, bad = self.sides
+        before = _versions(good.lock, self.profile)
+        after = _versions(bad.lock, self.profile)
         self.differing = {one.name: (one.before, one.after) for one in changes(before, after)}
-        self.path = files.state_dir(self.session.loaded().project.root, "state") / (
-            f"bisect-{self.profile}.json"
-        )
+        state = files.state_dir(self.session.loaded().project.root, "state")
+        self.path = state / f"bisect-{self.profile}.json"
         self.key = [*map(str, self.differing.items()), self.service, self.test, *self.argv]
 
     def run(self) -> Units:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
 from envgen.app import predict, results, sweep
 from envgen.app.measure import MeasureOptions
+from envgen.app.session import Session
 from envgen.app.stage import VariantSwitch
-from envgen.bench import matrix
 from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask, flag, option
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
 from envgen.deployment import known_service
-from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.errors import ExitCode, UsageError
 from envgen.text import table, visible
 
 VARIANTS = option(
@@ -31,7 +32,6 @@ VARIANTS = option(
 @flag("--quick", "Ask eight of the questions.")
 @flag("--fresh", "Begin anew, even if the last such sweep was interrupted.")
 @flag("--missing", "The variants that say TODO in the matrix.")
-@flag("--dry-run", "Show the matrix as it is, and measure nothing.")
 @flag("--yes, -y", "Stop the service that runs without asking.")
 def command(
     asked: MeasureOptions,
@@ -40,7 +40,6 @@ def command(
     quick: bool,
     fresh: bool,
     missing: bool,
-    dry_run: bool,
     yes: bool,
     **given: Any,
 ) -> int:
@@ -64,36 +63,38 @@ def command(
     session = asked.session
     service = asked.service or predict.choose_service(session.profile(), None)
     known_service(session.profile(), service)
-    rows = results.table(session, service)[0]
-    if dry_run:
-        lines = [matrix.HEAD, *(row.cells() for row in rows)]
-        targets = results.target_lines(session.profile(), service)
-        shown = (*table(lines, right=range(4, 7)), *(f"target {line}" for line in targets))
-        shown_rows = [row.plain() for row in rows]
-        return answer({"rows": shown_rows, "targets": targets}, map(visible, shown))
     names = [name.strip() for name in (variants or "").split(",") if name.strip()]
     if missing:
+        rows, _ = results.table(session, service)
         names += [row.variant for row in rows if not row.run]
-    if not names and missing:
-        return answer({"rows": []}, ["nothing is missing: each variant has a row"])
+        if not names:
+            return answer({"rows": []}, ["nothing is missing: each variant has a row"])
     if not names:
-        raise UsageError(
-            "name variants, or --missing", hint=f"envgen sweep {service} --variants plain,NAME"
-        )
+        hint = f"envgen sweep {service} --variants plain,NAME"
+        raise UsageError("name variants, or --missing", hint=hint)
     forms = sweep.forms_of(session, service, names)
-    if running := VariantSwitch(session, service).before:
-        runs = f"{service} runs ({running.profile().variant or 'plain'})"
-        if not yes and not ask(f"{runs}. Stop it, try {len(forms)} variants, and start it again?"):
-            raise RefusedError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
+    _require_agreement(session, service, len(forms), yes)
     plan = None if no_bench else matrix_of(given)
     (outcome, summary), path = sweep.sweep(asked, service, forms, plan, quick=quick, fresh=fresh)
-    kept = results.write_matrix(session, service)
+    lines = [*_table(summary["rows"]), f"{outcome}; the record is {path}"]
+    lines.append(f"the matrix is {results.write_matrix(session, service)}")
     page, _ = results.write_page(session, service, None)
-    measured = sweep.lines_of(summary["rows"])
-    printed = (
-        *map(visible, table(measured, right=range(3, len(measured[0]) - 1))),
-        f"{outcome}; the record is {path}",
-        f"the matrix is {kept}; {page.absolute().as_uri()} shows it",
-    )
+    lines.append(f"{page.absolute().as_uri()} shows it")
     document = {"outcome": outcome, "record": str(path), **summary}
-    return answer(document, printed, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)
+    return answer(document, lines, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)
+
+
+def _require_agreement(session: Session, service: str, count: int, yes: bool) -> None:
+    """UsageError where the service runs, and may not be stopped."""
+    running = VariantSwitch(session, service).before
+    if running is None or yes:
+        return
+    runs = f"{service} runs ({running.profile().variant or 'plain'})"
+    if not ask(f"{runs}. Stop it, try {count} variants, and start it again?"):
+        raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    lines = sweep.lines_of(rows)
+    figures = range(3, len(lines[0]) - 1)
+    yield from map(visible, table(lines, right=figures))
