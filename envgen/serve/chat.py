@@ -83,17 +83,9 @@ def _text(words: Sequence[str], name: str) -> str:
 
 
 def context_length(entry: Mapping[str, Any]) -> int | None:
-    """A model's context length in tokens, from its row of /v1/models: vLLM and SGLang give
-    max_model_len, llama.cpp the length that the model was trained for.
-    """
-    lengths = [entry.get("max_model_len")]
-    meta = entry.get("meta")
-    if isinstance(meta, dict):
-        lengths.append(meta.get("n_ctx_train"))
-    for value in lengths:
-        if isinstance(value, int) and 0 < value < LARGEST_COUNT:
-            return value
-    return None
+    """A model's context length in tokens, from its row of /v1/models, as vLLM and SGLang give it."""
+    length = entry.get("max_model_len")
+    return length if isinstance(length, int) and 0 < length < LARGEST_COUNT else None
 
 
 def body(
