@@ -14,7 +14,7 @@ from envgen.doctor.checks import (  # noqa: F401 - each has its checks
 from envgen.doctor.model import CHECKED, Check
 
 _ORDER = """
-host.kernel host.clocks host.memory host.docker host.gpu patches.mounted
+host.kernel host.clocks host.memory host.docker patches.mounted
 image.current
 container.running container.settings container.restart container.kernels
 container.changed

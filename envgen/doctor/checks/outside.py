@@ -17,10 +17,8 @@ from envgen.doctor.model import (
     ok,
     warning,
 )
-from envgen.engine.gpu import gpu_offered
 from envgen.engine.values import Container, EngineInfo
 from envgen.errors import Problem
-from envgen.profile.model import GpuMode
 from envgen.text import counted, first_of
 
 LOOPING = 3  # restarts that make a restart loop
@@ -49,17 +47,6 @@ def docker(context: Context) -> Finding | None:
         else []
     )
     return ok(", ".join(words))
-
-
-@check("host.gpu", Section.HOST, needs="engine")
-def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
-    """The engine can give containers a GPU; `up` refuses a profile that must have one if it can't."""
-    mode, problem = gpu_offered(engine, context.profile.gpu)
-    if problem is not None or context.profile.gpu is GpuMode.NONE:
-        return None
-    if mode is GpuMode.NONE:
-        return info("the engine offers no GPU, so services start without one (gpu: auto)")
-    return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
 
 
 # --- the image

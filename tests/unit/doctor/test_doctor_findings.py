@@ -172,8 +172,8 @@ def right(make: Make) -> Context:
     )  # fmt: skip
 
 
-# They have nothing to say where nothing is wrong; with `gpu: auto` an engine without GPUs is worth an INFO.
-MUTE = {"container.changed", "host.gpu", "patches.mounted", "container.kernels"}
+# They have nothing to say where nothing is wrong.
+MUTE = {"container.changed", "patches.mounted", "container.kernels"}
 
 
 def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
@@ -186,8 +186,6 @@ def test_every_check_is_silent_where_nothing_is_wrong(make: Make) -> None:
 SILENT: list[tuple[str, Callable[[Make], Context]]] = [
     ("host.kernel", given(box=replace(KHO, options=("quiet", "kho=off")))),
     ("gpu.arch", given(H100, sets=("cuda.arch_list=9.0a",))),
-    ("host.gpu", lambda make: replace(made := make(sets=("gpu=cdi",)), engine=made.engine and replace(
-        made.engine, cdi_devices=("nvidia.com/gpu=all",)))),
     # vLLM wants setuptools below 81 to build; a new container would get it again.
     ("packages.locked", given(altered(locked=promised("2.9.1")), build_needs=frozenset({"torch"}))),
 ]  # fmt: skip
