@@ -20,12 +20,6 @@ PROGRAMS = run.Program("probe/running")
 IMPORT = run.Program("importing", flags=("-X", "faulthandler"))
 IMPORT_TIME = 60  # seconds; importing vLLM takes 2 to 20
 IMPORTING = 4 << 30  # bytes that it may take
-# Names that every release of a package has: vLLM 0.28 to 0.33 and FlashInfer 0.5.3 to 0.7.2 were
-# looked at.
-NAMES = {
-    "vllm": ("LLM", "SamplingParams"),
-    "flashinfer": ("single_prefill_with_kv_cache", "BatchDecodeWithPagedKVCacheWrapper"),
-}
 AUTO = 8 << 30  # bytes: a little more than memory-guard keeps free by itself
 
 
@@ -33,14 +27,11 @@ AUTO = 8 << 30  # bytes: a little more than memory-guard keeps free by itself
 class Tried:
     """An import of a package. ``problem``: how it failed; ``untried``: why it was not tried, or not
     to its end.
-
-    ``lacks``: names that every release has, and it does not.
     """
 
     file: str = ""
     version: str = ""
     seconds: float = 0.0
-    lacks: tuple[str, ...] = ()
     problem: str = ""
     untried: str = ""
 
@@ -126,7 +117,7 @@ def spared(profile: Profile, service: str) -> int:
 
 def ask_import(execute: run.Execute, python: str, package: str, spared: int) -> Tried:
     """`import PACKAGE`, unless a server beside it would get short of memory."""
-    request = {"package": package, "least": spared + IMPORTING, "names": NAMES.get(package, ())}
+    request = {"package": package, "least": spared + IMPORTING}
     try:
         reply = run.ask(execute, python, IMPORT, request, timeout=IMPORT_TIME)
         if isinstance(reply, run.NoAnswer):

@@ -5,21 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from typing import Iterable
 
 from envgen.inside.common import Doc, number_in
 
 
-def import_of(package: str, names: Iterable[str]) -> Doc:
-    """An import, and those of ``names`` that it does not give; vLLM lists those that it imports
-    late.
-    """
+def import_of(package: str) -> Doc:
     module = importlib.import_module(package)
-    there = {*vars(module), *getattr(module, "__all__", ())}
     return {
         "version": str(getattr(module, "__version__", "")),
         "file": getattr(module, "__file__", None) or "",
-        "lacks": [name for name in names if name not in there],
     }
 
 
@@ -39,5 +33,5 @@ def answer(request: Doc) -> Doc:
     if short:
         return {"skipped": short}
     began = time.monotonic()
-    result = import_of(request["package"], request.get("names", ()))
+    result = import_of(request["package"])
     return {"answer": result, "seconds": round(time.monotonic() - began, 2)}

@@ -188,8 +188,7 @@ FILES: dict[str, dict[str, tuple[str, str, str]]] = {
                  + f"echo \"{PATHS.format('/evil2')}\" >/workspace/mine/src/sitecustomize.py",
                  "other-copy", "/workspace/mine/src/sitecustomize.py"),
     },
-    "a file that was emptied": {
-        "flashinfer": (f": >{HOMES['flashinfer']}", "incomplete", HOMES["flashinfer"]),
+    "a file that is broken": {
         "vllm": (f"echo 'def LLM(:' >{HOMES['vllm']}", "fails", HOMES["vllm"]),
     },
 }  # fmt: skip

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, Section, check, error, info, ok
 from envgen.doctor.probed import Imported, Origins, Probe
-from envgen.doctor.programs import NAMES, Tried
+from envgen.doctor.programs import Tried
 from envgen.profile.model import Source
 from envgen.text import counted, shell_line
 
@@ -323,13 +323,6 @@ def tried(
             _import_cure(name, source, file, tried, context),
             case="fails",
         )
-    names = NAMES.get(package, ())
-    # One name may go with a release: nothing is said as long as the package has another.
-    if names and len(tried.lacks) == len(names):
-        what = f"{package}: the imported file is not what was released"
-        evidence = f"{file}, without {' and '.join(names)}"
-        repair = restored(name, source, file, context)
-        return error(what, evidence, "the names that every release has", repair, case="incomplete")
     if file and tried.file != file:
         again = remedies.inside(context, "python3", "-c", f"import {package}; print({package})")
         what = f"{package}: `import {package}` gives another file"

@@ -30,7 +30,7 @@ from envgen.bench.trace import RanBackend
 from envgen.binding import bind
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Severity
-from envgen.doctor.programs import NAMES, Running, Tried
+from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box, BoxGpu
 from envgen.engine.values import ContainerMount
 from envgen.errors import Problem
@@ -385,9 +385,6 @@ IMPORTS: list[Row] = [
     # The right file is found in all of these: it is ok only where an import succeeds.
     ("import.truth", tried(file=HOME, seconds=2.0), "ok",
      f"flashinfer is {HOME} (imported in 2.0 s; found by 4 ways of starting Python in 4 folders)", "", ""),
-    ("import.truth", tried(file=HOME, lacks=NAMES["flashinfer"][:1]), "ok", HOME, "", ""),  # a release may drop a name
-    ("import.truth", tried(file=HOME, lacks=NAMES["flashinfer"]), "incomplete", "not what was released",
-     "without single_prefill", STASH),
     ("import.truth", tried(problem="SyntaxError: bad (__init__.py, line 3)"), "fails", "fails", "line 3", STASH),
     ("import.truth", tried(problem="ModuleNotFoundError: No module named 'pynvml'"), "fails", "fails", "pynvml",
      "sources: {flashinfer: {install: {dependencies: true}}}"),
