@@ -53,8 +53,8 @@ class RanBackend:
 
 
 def ran(trace: RunRecord) -> Iterator[RanBackend]:
-    """Whose kernels ran, beside the log's word, which `ready.expect` was compared with; nothing of
-    kinds whose kernels are not known.
+    """Whose kernels ran, beside the log's word, which `ready.expect` was compared with, where there
+    is one; nothing of kinds whose kernels are not known.
     """
     log = "\n".join(trace.summary["log"])
     names = [
@@ -66,14 +66,13 @@ def ran(trace: RunRecord) -> Iterator[RanBackend]:
         seen: dict[str, str] = {}
         for name in filter(lambda name: kind_of(name) == kind, names):
             seen |= {each: name for each, known in backends.items() if _fits(known["ran"], name)}
-        named = [backend for backend, known in backends.items() if re.search(known["log"], log)]
-        if seen and named:
-            backend = next((one for one in named if one in seen), next(iter(seen)))
+        named = [each for each, known in backends.items() if re.search(known["log"], log)]
+        named = named or list(seen)  # a log on a CPU names none
+        for backend in [*filter(seen.get, named), *seen][:1]:
             good = backend in named
             but = "" if good else f", not {named[0]}"
             day = f"{trace.started:%Y-%m-%d} ({shorten(seen[backend], 70)})"
-            text = f"{kind} ran: {backend}{but}, in the trace of {day}"
-            yield RanBackend(named[0], good, text)
+            yield RanBackend(named[0], good, f"{kind} ran: {backend}{but}, in the trace of {day}")
 
 
 def proof(service: LiveService, container: Container) -> list[RanBackend]:
