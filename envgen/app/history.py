@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -159,26 +159,6 @@ def since_it_worked(service: LiveService, *, asks: bool = False) -> str:
     if image is not None and not is_known:
         facts = inside(run.in_image(service.engine, image.id)) | facts
     return deployment.named(since(last, facts))
-
-
-def between(ranks: Iterable[LiveService]) -> list[str]:
-    """A line for each machine but the first: how its last start differs from the first's. Each has
-    a command of its own, and two image stores name one image differently.
-    """
-    lines = list[str]()
-    first = dict[str, str]()
-    for rank in ranks:
-        noted = starts(rank.deployment.root, rank.profile.name, place_of(rank))
-        if not noted:
-            continue
-        facts = dict(noted[-1].facts)
-        for name in ("command", "image"):
-            facts.pop(name, None)
-        differing = changes(first, facts)
-        if differing:
-            lines.append(rank.deployment.named(f"differs: {_listed(differing)}"))
-        first = first or facts
-    return lines
 
 
 def place_of(service: LiveService) -> str:

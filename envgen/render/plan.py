@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock, with_version
 from envgen.profile.model import Pip, Profile, Source, Tiktoken
+from envgen.profile.values import Pin
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
 from envgen.render.quote import Pair
@@ -110,51 +111,63 @@ class ImagePlan:
         self.epoch = str(lock.epoch) if lock else ""  # the time of all new files
         self.ca = profile.network.ca_certificates is not None
         self.wheelhouse = profile.build.wheelhouse is not None
+        self._plan_tools()
+        self._plan_sources()
+        self._plan_environment()
+
+    def _plan_tools(self) -> None:
+        """What is installed before the sources, and with what."""
+        profile = self.profile
         pip = profile.pip
         python = profile.base.python
         # A base image without Python has no package to keep.
-        self.protects = (
-            not profile.base.apt or pip.protect != Pip().protect or bool(pip.override or pip.remove)
-        )
-        self._with_index = (python, f"{RUN}/lib/with-index")
+        changes = pip.protect != Pip().protect or bool(pip.override or pip.remove)
+        self.protects = changes or not profile.base.apt
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
         self.apt_build = _apt(apt_build(profile))
         self.apt_runtime = _apt(profile.apt.runtime)
-        self.index_env = environment.index_env(
-            profile
-        )  # first of all: uv is installed from that index
+        # First of all: uv is installed from that index.
+        self.index_env = environment.index_env(profile)
         self.logins = environment.asks_logins(profile)
+        self._with_index = (python, f"{RUN}/lib/with-index")
         self.uv_locked = self._list("uv")
         uv = locking.HASHED[1:] if self.uv_locked else ("uv",)
         options = ("--quiet", "--no-input", "--no-deps", "--no-compile", "--target", "/opt/uv")
         self.fetch_uv = (*self._with_index, python, "-m", "pip", "install", *options, *uv)
         self.has_compiler = "-devel" in str(profile.base.image)
-        self.assumes = lock.assumes if lock else ()
-        self.built = tuple(
-            self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built
-        )
-        deps = self._pip("deps", (*pip.tools, *pip.deps), self._install_options())
-        self.installs = tuple(self._with_programs([*([deps] if deps else []), *self._installs()]))
+        self.assumes = self.lock.assumes if self.lock else ()
+
+    def _plan_sources(self) -> None:
+        """What is built and installed, and which files of the project that reads."""
+        profile = self.profile
+        built = ((name, one) for name, one in profile.sources.items() if one.origin.is_built)
+        self.built = tuple(self._built(name, one) for name, one in built)
+        packages = (*profile.pip.tools, *profile.pip.deps)
+        deps = self._pip("deps", packages, self._install_options())
+        steps = [*([deps] if deps else []), *self._installs()]
+        self.installs = tuple(self._with_programs(steps))
         self.patch_installed = self._patch_installed()
+        patched = [self.patch_installed, *(source.patch_source for source in self.built)]
+        read = {patch.path for step in patched if step for patch in step.patches}
+        self.context_files = tuple(sorted(read))
+
+    def _plan_environment(self) -> None:
+        """Variables, folders and other files of the image."""
+        profile = self.profile
         self.ccache = f"{RUN}/cache/ccache" if profile.build.ccache else ""
         # What compilers read: a stage of its own where wheels are built, which the finished image
         # starts from too.
         self.cuda_env = environment.cuda_env(profile) if self.built else []
         self.compiler = "cuda" if self.cuda_env else "base"
-        self.image_env = [
-            pair for pair in environment.image_env(profile) if pair not in self.cuda_env
-        ]
+        pairs = environment.image_env(profile)
+        self.image_env = [pair for pair in pairs if pair not in self.cuda_env]
         self.opened = environment.opened_folders(profile)  # writable by root's group
         # Of each vocabulary its place in the image, its SHA-256, and its address.
         encodings = profile.tiktoken.encodings.items()
         self.encodings = [
             (f"{Tiktoken.FOLDER}/{name}.tiktoken", one.sha256, one.url) for name, one in encodings
         ]
-        # The files of the project that the build reads.
-        steps = [self.patch_installed, *(source.patch_source for source in self.built)]
-        read = {patch.path for step in steps if step for patch in step.patches}
-        self.context_files = tuple(sorted(read))
 
     def _list(self, step: str) -> str:
         """The file of a step's locked packages in the stage `scripts`; "" without any."""
@@ -204,7 +217,7 @@ class ImagePlan:
         }
         whole = {name: source for name, source in wheels.items() if source.install.dependencies}
         kept = {
-            name: source
+            name: source.binaries
             for name, source in self.profile.mounted_sources.items()
             if source.binaries is not None
         }
@@ -227,59 +240,44 @@ class ImagePlan:
             before = (*self._install_options(), "--", *locking.HASHED) if file else ()
             yield RunStep(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
 
-    def _kept(self, kept: Mapping[str, Source]) -> Iterator[RunStep]:
+    def _kept(self, kept: Mapping[str, Pin]) -> Iterator[RunStep]:
         """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
-        if kept:
-            names = [
-                str(with_version(s.binaries, self.lock))
-                for s in kept.values()
-                if s.binaries is not None
-            ]
-            file = self._joined("binaries", (f"binaries.{name}" for name in kept))
-            words = (
-                locking.HASHED if file else tuple(str(source.binaries) for source in kept.values())
-            )
-            title = f"{', '.join(names)}: wheels for the mounted checkouts."
-            yield RunStep(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
+        if not kept:
+            return
+        names = ", ".join(str(with_version(pin, self.lock)) for pin in kept.values())
+        file = self._joined("binaries", (f"binaries.{name}" for name in kept))
+        words = locking.HASHED if file else tuple(map(str, kept.values()))
+        title = f"{names}: wheels for the mounted checkouts."
+        yield RunStep(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
 
-    def _wheels(
-        self, wheels: Mapping[str, Source], kept: Mapping[str, Source]
-    ) -> Iterator[RunStep]:
+    def _wheels(self, wheels: Mapping[str, Source], kept: Mapping[str, Pin]) -> Iterator[RunStep]:
         """One step for wheels of the package index, and for what the wheels that are ``kept``
         depend on.
 
         Together, so that a wheel without a version gets the one that the others ask for.
         """
-        if not wheels and not kept:
-            return
-        pins = [
-            source.origin.wheel for source in wheels.values() if source.origin.wheel is not None
-        ]
-        shown = [str(with_version(pin, self.lock)) for pin in pins]
-        shown += (
-            [f"what {', '.join(s.distribution for s in kept.values())} depend on"] if kept else []
-        )
         names = (*wheels, *kept)
-        file = self._joined(
-            "install" if len(names) > 1 else f"install.{names[0]}", (f"install.{n}" for n in names)
-        )
+        if not names:
+            return
+        step = "install" if len(names) > 1 else f"install.{names[0]}"
+        file = self._joined(step, (f"install.{name}" for name in names))
         if file == "":
             return
-        pinned = [one.binaries for one in kept.values() if one.binaries is not None]
-        extras = [
-            word
-            for pin in pinned
-            for name in pin.extras
-            for word in ("--extra", f"{pin.name}[{name}]")
-        ]
-        words = (
-            *self._install_options(*wheels),
-            *(("--needs-of", WHEELS, *extras) if kept and not file else ()),
-        )
-        flags = (
-            () if all(source.install.dependencies for source in wheels.values()) else ("--no-deps",)
-        )
-        installed = locking.HASHED if file else (*flags, *map(str, pins))
+        pins = [one.origin.wheel for one in wheels.values() if one.origin.wheel is not None]
+        shown = [str(with_version(pin, self.lock)) for pin in pins]
+        if kept:
+            shown.append(f"what {', '.join(pin.name for pin in kept.values())} depend on")
+        words = self._install_options(*wheels)
+        if kept and not file:
+            words += ("--needs-of", WHEELS)
+            for pin in kept.values():
+                for extra in pin.extras:
+                    words += ("--extra", f"{pin.name}[{extra}]")
+        installed = tuple(map(str, pins))
+        if not all(source.install.dependencies for source in wheels.values()):
+            installed = ("--no-deps", *installed)
+        if file:
+            installed = locking.HASHED
         words += ("--", *installed) if installed else ()
         yield RunStep(f"{', '.join(shown)}.", words, file or "")
 

@@ -42,12 +42,10 @@ class CheckedCluster(Checked):
         return started
 
     def _remember(self, started: StartResult) -> None:
-        """Note the start of each machine, and print what differs between them."""
-        lines = list[str]()
+        """Note the start of each machine."""
         for rank in self.ranks:
-            lines += history.remember(rank, replace(started, container=rank.running()))
-        for line in lines + history.between(self.ranks):
-            progress(f"  {line}")
+            for line in history.remember(rank, replace(started, container=rank.running())):
+                progress(f"  {line}")
 
     def _take_down(self) -> None:
         """Stop it on all machines, and check what could not be checked while it ran."""
