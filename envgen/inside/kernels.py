@@ -69,17 +69,17 @@ def read(path: str) -> list[Doc]:
 def summed(events: list[Doc], decode: bool = False) -> Doc:
     """The events by kernel. ``decode``: those from the first step on that reads no prompt."""
     is_gpu = any(one.get("cat") == "kernel" for one in events)
-    steps, wanted = (STEPS[0], ON_GPU) if is_gpu else (STEPS[1], ("cpu_op",))
-    chosen = [one for one in events if one.get("cat") in wanted]
-    if decode:
-        starts = [
-            float(one["ts"])
-            for one in events
-            if one.get("cat") == steps and DECODES in str(one.get("name"))
-        ]
-        begin = min(starts, default=float("-inf"))
-        chosen = [one for one in chosen if float(one["ts"]) >= begin]
     device = "gpu" if is_gpu else "cpu"
+    steps, wanted = (STEPS[0], ON_GPU) if is_gpu else (STEPS[1], ("cpu_op",))
+    begin = float("-inf")
+    if decode:
+        named = [one for one in events if one.get("cat") == steps]
+        starts = [float(one["ts"]) for one in named if DECODES in str(one.get("name"))]
+        begin = min(starts, default=begin)
+    chosen = []
+    for one in events:
+        if one.get("cat") in wanted and float(one["ts"]) >= begin:
+            chosen.append(one)
     if not is_gpu:
         chosen = own_time(chosen)
     rows: dict[str, Doc] = {}

@@ -276,30 +276,21 @@ def _packages(
     """One container per base image, interpreter and package indexes, in this thread, which always
     removes it.
     """
-    resolved: dict[str, Mapping[str, PythonLock]] = {}
     groups: dict[tuple[str, ...], list[Profile]] = {}
     for profile in profiles:
-        part = ask.locked(profile, lock)
-        base = profile.base
-        if part.base is None:
-            continue  # already a problem
-        image = engine.image(str(base.image)) if engine else None
-        platform = (
-            base.platform.value if base.platform else f"linux/{image.architecture}" if image else ""
-        )
-        here = part.python.get(platform) if platform else next(iter(part.python.values()), None)
-        # Resolved without the image, which is there now.
-        assumed = image and here and here.assumes
-        if here is None or assumed or upgrade.wants_python(profile, lock):
-            key = (str(base.image), base.python, repr(base.apt), repr(profile.pip.index_variables))
+        if _is_open(profile, lock, upgrade, engine):
+            base = profile.base
+            indexes = repr(profile.pip.index_variables)
+            key = (str(base.image), base.python, repr(base.apt), indexes)
             groups.setdefault(key, []).append(profile)
-    for (name, *_), group in groups.items():
-        base_lock = lock.images[name]
+    resolved: dict[str, Mapping[str, PythonLock]] = {}
+    for (image, *_), group in groups.items():
+        base_lock = lock.images[image]
         names = ", ".join(profile.name for profile in group)
         try:
             image_name = _reference(base_lock, engine)
             assert engine
-            progress(f"packages of {names}: resolving in {name}")
+            progress(f"packages of {names}: resolving in {image}")
             started = time.monotonic()
             kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}
             reply = _ask_inside(engine, image_name, group, kept, files)
@@ -307,30 +298,58 @@ def _packages(
         except EnvgenError as error:
             out.problems += [Unresolved(one, group[0].name, "base.image") for one in error.problems]
             continue
-        platform = f"linux/{reply['arch']}"
-        for profile, answer in ((profile, reply["python"][profile.name]) for profile in group):
-            python = _read(profile, base_lock.digest, answer.get("ok", {}))
-            if problem := answer.get("failed") or _mismatch(python.sets):
-                message = f"the Python packages of profile {profile.name}: {problem}"
-                out.problems.append(
-                    Unresolved(Problem(message, hint=_hint(problem, profile)), profile.name, "pip")
-                )
+        for profile in group:
+            python = _answered(profile, base_lock.digest, reply["python"][profile.name], out)
+            if python is None:
                 continue
-            for pins in answer["ok"]["sets"].values():
-                known = [pin for pin in pins if isinstance(pin.get("size"), int)]
-                out.sizes |= {str(pin["name"]): pin["size"] for pin in known}
             # Another platform's packages stay if they are up to date.
-            before = lock.python.get(profile.name, {}).items()
-            others = {p: v for p, v in before if p != platform and v.asks == python.asks}
-            resolved[profile.name] = {**others, platform: python}
-            out.notes += [
-                _CLASH.format(profile.name, why) for why in [answer["ok"]["clash"]] if why
-            ]
-            out.notes += [
-                f"{profile.name}: {step} is not locked, so each build takes the newest versions: {why}"
-                for step, why in python.open.items()
-            ]
+            platform = f"linux/{reply['arch']}"
+            before = lock.python.get(profile.name, {})
+            same = {name: one for name, one in before.items() if one.asks == python.asks}
+            resolved[profile.name] = {**same, platform: python}
     return resolved
+
+
+def _is_open(profile: Profile, lock: Lock, upgrade: Upgrade, engine: Engine | None) -> bool:
+    """Whether a profile's packages are to be resolved: they are not locked for this platform, were
+    resolved without the image, which is there now, or are to move.
+    """
+    part = ask.locked(profile, lock)
+    if part.base is None:
+        return False  # already a problem
+    image = engine.image(str(profile.base.image)) if engine else None
+    here = next(iter(part.python.values()), None)
+    if profile.base.platform:
+        here = part.python.get(profile.base.platform.value)
+    elif image:
+        here = part.python.get(f"linux/{image.architecture}")
+    if here is None or (image and here.assumes):
+        return True
+    return upgrade.wants_python(profile, lock)
+
+
+def _answered(
+    profile: Profile, base_digest: str, answer: Mapping[str, Any], out: ResolveResult
+) -> PythonLock | None:
+    """The packages of an answer; None, and a problem, where there are none."""
+    found = answer.get("ok", {})
+    python = _read(profile, base_digest, found)
+    problem = answer.get("failed") or _mismatch(python.sets)
+    if problem:
+        message = f"the Python packages of profile {profile.name}: {problem}"
+        told = Problem(message, hint=_hint(problem, profile))
+        out.problems.append(Unresolved(told, profile.name, "pip"))
+        return None
+    for pins in found["sets"].values():
+        for pin in pins:
+            if isinstance(pin.get("size"), int):
+                out.sizes[str(pin["name"])] = pin["size"]
+    if found["clash"]:
+        out.notes.append(_CLASH.format(profile.name, found["clash"]))
+    for step, why in python.open.items():
+        newest = "is not locked, so each build takes the newest versions"
+        out.notes.append(f"{profile.name}: {step} {newest}: {why}")
+    return python
 
 
 def _reference(base: ImageLock, engine: Engine | None) -> str:

@@ -570,10 +570,12 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
 
 def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:
     """A line where no prebuilt library is for any GPU of this environment."""
-    archs = [arch for folder in folders or () for arch in folder.split("_")]
-    codes = [code for _, codes, _ in package.providers for code in codes]
-    fits = any(runs(code, arch) for code in codes for arch in archs)
-    if fits or not archs or not codes:
+    archs = "_".join(folders or ()).split("_")
+    for _, codes, _ in package.providers:
+        for code in codes:
+            if any(runs(code, arch) for arch in archs):
+                return []
+    if not folders or not package.providers:
         return []
     return [f"FlashInfer compiles all, because none of them is for {', '.join(archs)}"]
 
