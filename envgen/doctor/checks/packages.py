@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.model import Context, Finding, Findings, Section, check, error, info, ok, warning
 from envgen.doctor.probed import Distribution, Probe, Root
 from envgen.profile.model import Source
-from envgen.profile.values import Pin
 
 UNKNOWN = "0.0.0+unknown"
 
@@ -104,22 +103,7 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> Find
         if context.is_temporary:  # without the service's first step, which installs the checkout
             return info(title, evidence)
         return error(title, evidence, wanted, cure, case="second")
-    if (pin := source.origin.wheel) and not _is(pin, first):
-        title = f"{first.name} {first.version} is installed, not {pin}"
-        return error(title, first.metadata, str(pin), remedies.anew(context), case="other-version")
     return ok(f"{source.distribution} {first.version} is installed")
-
-
-def _is(pin: Pin, distribution: Distribution) -> bool:
-    """Whether a distribution is the pinned one. A build may add a local version (`+cu130`)."""
-    if canonicalize_name(pin.name) != canonicalize_name(distribution.name):
-        return True  # a profile may call a source by another name; its metadata is judged by that
-    if not pin.version:
-        return True  # the lock has the version
-    installed = (
-        distribution.version if "+" in pin.version else distribution.version.partition("+")[0]
-    )
-    return canonicalize_version(pin.version) == canonicalize_version(installed)
 
 
 # --- FlashInfer and patches

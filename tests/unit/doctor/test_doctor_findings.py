@@ -77,12 +77,6 @@ def promised(installed: str) -> dict[str, Any]:
     return {"count": 2, "differ": [{"name": "torch", "promised": "2.10.0", "installed": installed}]}
 
 
-def of_build(version: str) -> dict[str, Any]:
-    """An image in which FlashInfer has this version."""
-    document = recording("prod-wheel")
-    return altered("prod-wheel", distributions=[{**one, "version": version} for one in document["distributions"]])
-
-
 def programs(**more: Any) -> tuple[Running, ...]:
     """A service's Python program, and the file that it has."""
     cell = {"package": "flashinfer", "how": "-c", "folder": "/", "kind": "regular", "origin": HOME, "entry": PP}
@@ -349,8 +343,6 @@ def tried(**given_: Any) -> Callable[[Make], Context]:
 
 STASH = "git -C /home/me/flashinfer stash push -- flashinfer/__init__.py"
 CUSTOMIZED = starters(customize={"sitecustomize": "/site/sitecustomize.py"})
-EXACT = "sources.flashinfer.origin.wheel=flashinfer-python=={}"
-OLDER = EXACT.format("0.5.2")
 OVERLAY = "/opt/envgen/env/lib/python3.12/site-packages"
 IMPORTS: list[Row] = [
     ("import.truth", given("hook"), "trap", "flashinfer: the namespace-package trap: an empty package is imported",
@@ -413,16 +405,6 @@ IMPORTS: list[Row] = [
     ("import.metadata", given("wheel-pythonpath"), "second", "as a wheel, beside the mounted checkout", "",
      f"{EXEC}envgen-install flashinfer"),
     ("import.metadata", given("wheel-pythonpath", is_temporary=True), "info", "beside the mounted checkout", "", ""),
-    ("import.metadata", given("prod-wheel", profile="prod", sets=[OLDER]),
-     "other-version", "flashinfer-python 0.5.3 is installed, not flashinfer-python==0.5.2", "",
-     "envgen up -p prod serve --recreate"),
-    # A build may add a local version; one that the profile names is a part of its pin.
-    ("import.metadata", given(of_build("0.5.3+cu130"), profile="prod", sets=[EXACT.format("0.5.3")]), "ok",
-     "flashinfer-python 0.5.3+cu130 is installed", "", ""),
-    ("import.metadata", given(of_build("0.5.3+cu130"), profile="prod", sets=[EXACT.format("0.5.3+cu130")]), "ok",
-     "flashinfer-python 0.5.3+cu130 is installed", "", ""),
-    ("import.metadata", given(of_build("0.5.3"), profile="prod", sets=[EXACT.format("0.5.3+cu130")]), "other-version",
-     "flashinfer-python 0.5.3 is installed, not flashinfer-python==0.5.3+cu130", "", ""),
     # In the image's site-packages a new container is enough; in the overlay, which outlives it, they are removed.
     ("packages.locked", given(installed("/usr/lib/python3/dist-packages", "locked", "prod-wheel"), profile="prod"),
      "differ", "1 of 2 locked packages", "numpy 1.26.4", "envgen up -p prod serve --recreate"),
