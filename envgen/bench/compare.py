@@ -75,9 +75,8 @@ class FigureRange:
 
     def __str__(self) -> str:
         spread = "" if self.variation is None else f", CV {self.variation:.1f} %"
-        least = min(self.values)
-        most = max(self.values)
-        return f"{self.median:,.2f} ({least:,.2f} to {most:,.2f}{spread}, {len(self.values)})"
+        ends = f"{min(self.values):,.2f} to {max(self.values):,.2f}"
+        return f"{self.median:,.2f} ({ends}{spread}, {len(self.values)})"
 
 
 Table = Mapping[tuple[str, MatrixCell], FigureRange]  # by the figure's name and cell

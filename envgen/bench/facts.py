@@ -26,6 +26,7 @@ _KERNELS = re.compile(
     r"Using (?:AttentionBackendEnum\.)?\w+(?: attention)? backend|Using '?\w+'? (?:\w+ )?MoE backend"
     r"|(?:Selected|Using) \w*Kernel\w* for \w+|Using \S+ (?:GDN prefill kernel|Mamba SSU backend)"
 )
+_OF_HOST = ("arch", "cpus", "memory", "version", "kernel")  # not its address or its name
 _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
 
 
@@ -113,6 +114,7 @@ class RunningService(LiveService):
             for name, source in profile.sources.items()
             if source.origin.wheel
         }
+        info = self.engine.info()
         image = self.engine.image(container.image_id)
         labels = image.labels if image else {}
         seen: dict[str, Any] = {
@@ -122,7 +124,7 @@ class RunningService(LiveService):
             "sources": {**pins, **checkouts(profile, root), "project": commit_of(root)},
             "container": container.name,
             "variant": container.labels.get("dev.envgen.variant", ""),
-            "host": vars(self.engine.info()),
+            "host": {key: getattr(info, key) for key in _OF_HOST},
             "image": image
             and {
                 "name": next(iter(image.repo_tags), ""),

@@ -77,12 +77,8 @@ class RunRecord:
     @property
     def title(self) -> str:
         """Profile and variant, or else the model."""
-        words = [
-            str(self.environment[key])
-            for key in ("profile", "variant")
-            if self.environment.get(key)
-        ]
-        return " ".join(words) or str(self.environment.get("model") or self.id)
+        words = filter(None, map(self.environment.get, ("profile", "variant")))
+        return " ".join(map(str, words)) or str(self.environment.get("model") or self.id)
 
 
 # --- writing
@@ -248,9 +244,8 @@ def resolve(folder: Path, name: str, kind: str = "") -> RunRecord:
     file.
     """
     if name.endswith(SUFFIX):
-        return load(
-            next((path for path in (Path(name), folder / name) if path.exists()), Path(name))
-        )
+        path = Path(name)
+        return load(path if path.exists() else folder / name)
     entries = [run for run in runs(folder)[0] if kind in ("", run.kind)]
     if latest := _LATEST.fullmatch(name):
         back = int(latest[1] or 0)
