@@ -219,16 +219,17 @@ def medians(summary: Mapping[str, Any]) -> dict[str, float]:
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The table, its head first; a row whose answers are not the reference's is marked."""
-    measured = [_cells(row) for row in rows]
-    labels = list(dict.fromkeys(label for cells in measured for label in cells))
+    labels = dict[str, str]()
+    for row in rows:
+        labels |= _cells(row)
     lines: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
-    for row, cells in zip(rows, measured, strict=True):
+    for row in rows:
         verdict = row["verdict"] or "-"
         if verdict not in (*GOOD, "-"):
             verdict += " !"
         started = "-" if row["seconds"] is None else duration(row["seconds"])
-        shown = [cells.get(label, "-") for label in labels]
-        lines.append((row["variant"], started, verdict, *shown, row["cause"]))
+        cells = dict.fromkeys(labels, "-") | _cells(row)
+        lines.append((row["variant"], started, verdict, *cells.values(), row["cause"]))
     return lines
 
 

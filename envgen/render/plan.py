@@ -141,15 +141,21 @@ class ImagePlan:
     def _plan_sources(self) -> None:
         """What is built and installed, and which files of the project that reads."""
         profile = self.profile
-        built = ((name, one) for name, one in profile.sources.items() if one.origin.is_built)
-        self.built = tuple(self._built(name, one) for name, one in built)
+        built = list[BuiltSource]()
+        for name, source in profile.sources.items():
+            if source.origin.is_built:
+                built.append(self._built(name, source))
+        self.built = tuple(built)
         packages = (*profile.pip.tools, *profile.pip.deps)
         deps = self._pip("deps", packages, self._install_options())
-        steps = [*([deps] if deps else []), *self._installs()]
+        steps = [deps] if deps else []
+        steps += self._installs()
         self.installs = tuple(self._with_programs(steps))
         self.patch_installed = self._patch_installed()
-        patched = [self.patch_installed, *(source.patch_source for source in self.built)]
-        read = {patch.path for step in patched if step for patch in step.patches}
+        read = set[str]()
+        for step in (self.patch_installed, *(one.patch_source for one in built)):
+            if step:
+                read.update(patch.path for patch in step.patches)
         self.context_files = tuple(sorted(read))
 
     def _plan_environment(self) -> None:
@@ -244,10 +250,14 @@ class ImagePlan:
         """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
         if not kept:
             return
-        names = ", ".join(str(with_version(pin, self.lock)) for pin in kept.values())
-        file = self._joined("binaries", (f"binaries.{name}" for name in kept))
-        words = locking.HASHED if file else tuple(map(str, kept.values()))
-        title = f"{names}: wheels for the mounted checkouts."
+        pins = kept.values()
+        shown = ", ".join(str(with_version(pin, self.lock)) for pin in pins)
+        title = f"{shown}: wheels for the mounted checkouts."
+        lists = [f"binaries.{name}" for name in kept]
+        file = self._joined("binaries", lists)
+        words = tuple(map(str, pins))
+        if file:
+            words = locking.HASHED
         yield RunStep(title, ("--keep", WHEELS, "--", *words), file or "", keeps=True)
 
     def _wheels(self, wheels: Mapping[str, Source], kept: Mapping[str, Pin]) -> Iterator[RunStep]:

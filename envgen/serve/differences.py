@@ -144,23 +144,34 @@ def _settings(
     user = str(wanted.get("user") or "root")
     if "user" in wanted or ":" in running.user:  # an unset user is the image's
         yield "user", running.user or "root", user
-    mounted = {mount.target: mount.source for mount in running.mounts}
-    sources = {
-        str(one["target"]): str(one.get("source", "")) for one in wanted.get("volumes") or ()
-    }
-    for target in sorted(mounted.keys() | sources.keys()):
-        source = sources.get(target, NONE)
-        is_volume = target in mounted and not source.startswith("/") and source != NONE
-        if not is_volume:  # Compose has another name for it
-            yield f"mount {target}", mounted.get(target, NONE), source
+    yield from _mounts(wanted.get("volumes") or (), running)
     open_ = {f"{port.host}:{port.container}" for port in running.ports}
     published = {f"{one.get('published')}:{one.get('target')}" for one in wanted.get("ports") or ()}
     yield "ports", _listed(open_), _listed(published)
-    yield "cap_add", _capabilities(host.get("CapAdd")), _capabilities(wanted.get("cap_add"))
+    had = _capabilities(host.get("CapAdd"))
+    gets = _capabilities(wanted.get("cap_add"))
+    yield "cap_add", had, gets
     yield "pid", host.get("PidMode") or NONE, wanted.get("pid") or NONE
-    yield "privileged", str(bool(host.get("Privileged"))), str(bool(wanted.get("privileged")))
-    on_host = str(host.get("NetworkMode") == "host")
-    yield "on the host's network", on_host, str(wanted.get("network_mode") == "host")
+    was_privileged = bool(host.get("Privileged"))
+    is_privileged = bool(wanted.get("privileged"))
+    yield "privileged", str(was_privileged), str(is_privileged)
+    was_on_host = host.get("NetworkMode") == "host"
+    is_on_host = wanted.get("network_mode") == "host"
+    yield "on the host's network", str(was_on_host), str(is_on_host)
+
+
+def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[tuple[str, str, str]]:
+    mounted = {mount.target: mount.source for mount in running.mounts}
+    sources = dict[str, str]()
+    for volume in wanted:
+        source = volume.get("source") or volume.get("type")
+        sources[volume["target"]] = str(source)
+    for target in sorted(mounted.keys() | sources.keys()):
+        old = mounted.get(target, NONE)
+        new = sources.get(target, NONE)
+        is_named = new != NONE and not new.startswith("/")
+        if old == NONE or not is_named:  # else Compose has another name for the same volume
+            yield f"mount {target}", old, new
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -26,23 +26,18 @@ POLL = 0.5  # seconds between two checks of a container
 READ = 5.0  # seconds between two readings of a log
 LOST = 10.0  # seconds without an answer of its engine after which a rank is lost
 SETTLE = 2.0  # seconds for a last check of the others when one has ended
-QUIET = 120.0  # seconds without output after which that is printed
 # NCCL's log lines (NCCL_DEBUG=INFO is rendered) if it does not use a machine's RDMA devices.
 OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device found)"}
 
 
 @dataclass
 class WatchedRank:
-    """A watched container. ``evidence``: what its log has shown, if that matters; ``wrote``: time
-    of its last output.
-    """
+    """A watched container. ``evidence``: what its log has shown, if that matters."""
 
     deployment: Deployment
     container: Container
     follower: Follower
     evidence: Evidence | None = None
-    wrote: float = field(default_factory=time.monotonic)
-    last: str = ""
 
     @property
     def engine(self) -> Engine:
@@ -117,7 +112,6 @@ class Watch:
             self._read(rank, event.line)
         elif event.kind is Kind.RUNNING:
             self._offline = False
-            self._note_quiet(rank)
 
     def _silent(self, rank: WatchedRank, error: EngineError, seconds: float) -> None:
         """After ``patience`` the rank of a silent engine is lost, unless none answers."""
@@ -144,8 +138,6 @@ class Watch:
         if rank.evidence is None:
             return
         rank.evidence.feed(line)
-        rank.last = line
-        rank.wrote = time.monotonic()
         if rank.evidence.forbidden is None:
             return
         name, found = rank.evidence.forbidden
@@ -154,16 +146,6 @@ class Watch:
             what = "shows that NCCL uses TCP, not RDMA"
         reason = f"its log {what}: {log_text(found)[:200]!r}"
         self.report(rank, StartFailure(reason, rank.container, says_all=True))
-
-    def _note_quiet(self, rank: WatchedRank) -> None:
-        """Print that a worker writes nothing; the head's log is shown anyway."""
-        if rank.evidence is None or rank is self.ranks[-1]:
-            return
-        if time.monotonic() - rank.wrote > QUIET:
-            rank.wrote = time.monotonic()
-            last = log_text(rank.last)[:100]
-            what = f"has written nothing for {QUIET:g} s; last: {last}"
-            self.say(f"  {rank.deployment.node}: {what}")
 
     def report(self, rank: WatchedRank, failure: StartFailure) -> None:
         """Report a failed rank. If another one ended before it, ``first`` gets that one."""

@@ -104,8 +104,11 @@ class Bisection:
         good, bad = self.sides
         before = _versions(good.lock, self.profile)
         after = _versions(bad.lock, self.profile)
-        self.differing = {one.name: (one.before, one.after) for one in changes(before, after)}
-        state = files.state_dir(self.session.loaded().project.root, "state")
+        self.differing = dict[str, tuple[str, str]]()
+        for one in changes(before, after):
+            self.differing[one.name] = (one.before, one.after)
+        root = self.session.loaded().project.root
+        state = files.state_dir(root, "state")
         self.path = state / f"bisect-{self.profile}.json"
         self.key = [*map(str, self.differing.items()), self.service, self.test, *self.argv]
 
@@ -168,7 +171,8 @@ class Bisection:
 
     def _python(self, units: Units) -> dict[str, PythonLock]:
         """Each platform's packages: BAD's of ``units``, else GOOD's; to be resolved again."""
-        good, bad = (side.lock.python.get(self.profile, {}) for side in self.sides)
+        good = self.sides[0].lock.python.get(self.profile, {})
+        bad = self.sides[1].lock.python.get(self.profile, {})
         mixed = {}
         for platform in good.keys() & bad.keys():
             kept = good[platform].sets

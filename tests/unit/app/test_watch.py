@@ -159,17 +159,6 @@ def test_what_the_log_of_one_machine_must_not_show(
         assert idle.first.result()[0] is one and f"its log {reason}" in idle.first.result()[1].reason
 
 
-def test_a_silent_worker_is_named_with_its_last_line(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = list[str]()
-    idle.say = printed.append
-    one = reading(idle, monkeypatch, "world_size=2 rank=1 backend=gloo\n", Ready())
-    idle.finish_reading()
-    for ago in (0, 60, 121, 60):
-        one.wrote -= ago
-        idle.take(one, Event(Kind.RUNNING, one.container))
-    assert printed == ["  b: has written nothing for 120 s; last: world_size=2 rank=1 backend=gloo"]
-
-
 # A start on several machines of which one goes away
 
 
