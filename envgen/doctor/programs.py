@@ -30,7 +30,6 @@ class Tried:
     """
 
     file: str = ""
-    version: str = ""
     seconds: float = 0.0
     problem: str = ""
     untried: str = ""

@@ -538,8 +538,8 @@ def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
 
 def run_list(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``list``: the modules that match the request's patterns (none: all), with state and
-    evidence.
-    ``thorough``: read all their inputs, and list the files of each reason."""
+    evidence. ``thorough``: read all their inputs, and list the files of each reason.
+    """
     root = root_of(request)
     thorough = bool(request.get("thorough"))
     patterns = request.get("patterns") or []
@@ -582,8 +582,8 @@ def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:
 
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``baseline``: record the files of the chosen modules. Refuses a module whose files
-    changed after it was
-    linked."""
+    changed after it was linked.
+    """
     patterns = request.get("patterns") or []
     reader = RecipeReader()
     files = tree.FileFacts()
@@ -601,8 +601,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
                     recipe = reader.read(choice.shelf, name)
                     why, changed = _record(cache, recipe, files, request, made_by)
                 records.append(BaselineRecord(name, not why, why, changed[:NAMED]))
-        result = RecordedBaseline(root_of(request), tuple(records), tuple(cache.problems))
-    return asdict(result)
+    return asdict(RecordedBaseline(tuple(records)))
 
 
 def _record(

@@ -99,9 +99,7 @@ class ImportedPackage:
 class RecordedBaseline:
     """The answer of ``baseline``."""
 
-    root: str
     modules: tuple[BaselineRecord, ...]
-    problems: tuple[str, ...]
     place: str = ""
 
 
