@@ -197,8 +197,8 @@ class GpuFacts:
 @dataclass(frozen=True)
 class Binaries:
     """A mounted checkout with compiled modules of a wheel. ``compiled``: their sources against that
-    release: same,
-    differs, "" (unknown)."""
+    release: same, differs, "" (unknown).
+    """
 
     source: str
     wheel: str

@@ -38,8 +38,8 @@ class Tried:
 @dataclass(frozen=True)
 class Mapped:
     """A library of a package that a process has mapped. ``gone``: the file was replaced since;
-    ``changed``: seconds
-    since 1970."""
+    ``changed``: seconds since 1970.
+    """
 
     package: str
     folder: str

@@ -53,8 +53,8 @@ def probe(request: Doc) -> Doc:
 
 def run(request: Doc) -> Doc:
     """Run the tool, with the paths of files for {book}, {result} and {folder}. Kill it after
-    ``silence``
-    seconds without output."""
+    ``silence`` seconds without output.
+    """
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
     names = {name: f"{folder}/{name}" for name in ("result", "output", "book")}
     with open(names["book"], "w", encoding="utf-8") as file:

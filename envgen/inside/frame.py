@@ -46,8 +46,8 @@ class ProgramFiles:
 
 def watch() -> None:
     """End at the end of stdin, which means that envgen was killed: the next envgen must not find
-    this one at work. It
-    finishes what is half done."""
+    this one at work. It finishes what is half done.
+    """
     while os.read(0, 4096):
         pass
     os._exit(1)

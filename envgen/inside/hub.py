@@ -196,8 +196,8 @@ def opened(path: str) -> BinaryIO:
 
 def differs(path: str, size: int) -> bool:
     """Whether a file has other bytes than the hub's: its blob is called after their hash, by git's
-    rule where they are
-    few. False where its name is none, or where it can't be read."""
+    rule where they are few. False where its name is none, or where it can't be read.
+    """
     name = os.path.basename(os.path.realpath(path))
     if os.path.basename(os.path.dirname(os.path.realpath(path))) != "blobs" or len(name) not in (
         40,

@@ -121,8 +121,8 @@ class JitCache:
         **more: Any,
     ) -> tuple[AgentHost, P]:
         """Where the agent ran, and its answer to an operation that judges modules. The request has
-        the environment to
-        judge by; in a running service the agent uses the service's."""
+        the environment to judge by; in a running service the agent uses the service's.
+        """
         place = place or self.place()
         if place is None:
             raise not_found(AgentRefusal(missing=query.patterns))

@@ -33,8 +33,8 @@ HOURS = 24 * 3600.0
 @dataclass
 class Built:
     """A module's result. ``outcome``: done, fresh (there was nothing to compile), masked, unknown
-    (it can't be compiled
-    by name) or failed."""
+    (it can't be compiled by name) or failed.
+    """
 
     name: str
     outcome: str = "failed"
@@ -203,8 +203,8 @@ def compile_for(
 
 def find_compile_host(cache: JitCache) -> AgentHost:
     """Where to compile: in a running service with the cache, else in the image with the cache
-    mounted (created if
-    missing). EngineError without either."""
+    mounted (created if missing). EngineError without either.
+    """
     profile = cache.deployment.profile
     place = cache.place()
     if place is not None and place.container is not None:

@@ -114,8 +114,8 @@ def is_for_blackwell(tool: CompilerFacts) -> bool:
 
 def wanted_of(tool: CompilerFacts, context: Context, split: bool) -> set[str]:
     """The architectures that a compiler must support. ``split``: Triton has one ptxas for Blackwell
-    and one for older
-    GPUs."""
+    and one for older GPUs.
+    """
     archs = context.profile.cuda.arch_list.archs
     if tool.name == "nvcc":  # it lists no suffixes
         return {arch.sm.rstrip("af") for arch in archs}

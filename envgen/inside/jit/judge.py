@@ -639,8 +639,8 @@ def _changed_since(
     recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any]
 ) -> list[str]:
     """Inputs that changed after the library was linked. ``since``: the start of envgen's own
-    compilation in ns; 0:
-    unknown."""
+    compilation in ns; 0: unknown.
+    """
     if recipe.library is None:
         return []
     linked = recipe.linked

@@ -73,8 +73,8 @@ def root_of(request: dict[str, Any]) -> str:
 
 def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Shelves | None:
     """Open the root (which may be a link) and every ``cached_ops`` of this version and these archs,
-    through no link;
-    None without a root."""
+    through no link; None without a root.
+    """
     real = os.path.realpath(root)
     try:
         cache = Shelves(real, os.open(real, FOLDER))

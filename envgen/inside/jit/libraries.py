@@ -24,8 +24,8 @@ def parse_arch(text: str) -> tuple[int, int, str] | None:
 
 def runs(code: str, device: str) -> bool:
     """Whether a GPU of ``device`` runs machine code for ``code``. CUDA's rule: ``a`` only on that
-    GPU, else on all
-    later ones of its major version."""
+    GPU, else on all later ones of its major version.
+    """
     made = parse_arch(code)
     gpu = parse_arch(device)
     if made is None or gpu is None or made[0] != gpu[0]:

@@ -236,8 +236,8 @@ def _begin(top: int) -> tuple[str, int]:
 
 def sweep(top: int, errors: list[str], *, dry: bool = False) -> Leftovers:
     """Delete (``dry``: measure) what killed runs left in ``top``; its count and bytes. What can't
-    be removed is added
-    to ``errors``."""
+    be removed is added to ``errors``.
+    """
     count = size = 0
     for name in [name for name in listing(top) if name.startswith(WORK)]:
         with ExitStack() as stack:  # the lock is held until it is gone

@@ -36,8 +36,8 @@ def expand(text: str, variables: dict[str, str]) -> str:
 
 def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
     """All build lines, and whether every line was understood (a damaged one is skipped). Fills
-    ``variables`` with the
-    file's variables."""
+    ``variables`` with the file's variables.
+    """
     variables = {} if variables is None else variables
     edges: list[Edge] = []
     whole = True
@@ -265,8 +265,8 @@ class RecipeReader:
 
 def library_of(name: str, fd: int) -> tuple[tuple[int, int] | None, int]:
     """Size and time of the module's library (None without one), and when it was written, in ns: not
-    later than the file
-    system got it, whatever time it was given."""
+    later than the file system got it, whatever time it was given.
+    """
     try:
         status = os.stat(f"{name}.so", dir_fd=fd, follow_symlinks=False)
     except OSError:

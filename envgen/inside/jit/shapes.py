@@ -13,8 +13,8 @@ NAMED = 40  # files listed for one reason; the rest are counted
 @dataclass
 class Reason:
     """A reason for the state of a module. ``stale``: it makes it stale; else it is a note.
-    ``files``: the first of its
-    files; ``more``: the number of others."""
+    ``files``: the first of its files; ``more``: the number of others.
+    """
 
     kind: str
     message: str

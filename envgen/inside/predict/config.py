@@ -108,8 +108,8 @@ def find_config(args: Any, request: Doc, report: Doc, folder: str) -> None:
 
 def located(name: str, revision: str | None, request: Doc, folder: str) -> Doc:
     """Where a model's config.json is: in its folder, in the Hugging Face cache, or in the request,
-    from where it is
-    written into ``folder``. NotAskable without a usable one."""
+    from where it is written into ``folder``. NotAskable without a usable one.
+    """
     facts = request["models"].get(name)
     model = {"weights": facts["weights"]} if facts else {}
     if os.path.isdir(name):

@@ -105,8 +105,8 @@ def supported(name: str, *_: Any) -> bool:
 
 def set_platform(request: Doc, report: Doc, folder: str) -> Doc:
     """Play the requested GPU, unless a real one is there and requested; that one is asked for its
-    figures first, and
-    no context is opened on it. ``count`` of the answer may be changed."""
+    figures first, and no context is opened on it. ``count`` of the answer may be changed.
+    """
     gpu = dict(request["gpu"], count=1, real=False)
     if request.get("real") and importlib.import_module("torch").cuda.is_available():
         real = imported("vllm.platforms", report).current_platform

@@ -70,8 +70,8 @@ def causes_of(problem: BaseException) -> list[BaseException]:
 
 def is_refusal(problem: BaseException) -> bool:
     """Whether the release itself refuses. A bug, a missing package or a missing file is not a
-    refusal: the server may
-    have them."""
+    refusal: the server may have them.
+    """
     text = str(problem)
     if "failed to be inspected" in text or re.search(r"\bImportError\b", text):
         return False
