@@ -110,9 +110,8 @@ class Context:
     profile: Profile
     service: str  # the service that is examined, or would be started
     digest: str = ""  # of the image that the profile renders now; "": unknown
-    stale: tuple[Problem, ...] | None = (
-        None  # that the image is missing or out of date; None: unknown
-    )
+    # that the image is missing or out of date; None: unknown
+    stale: tuple[Problem, ...] | None = None
     other_base: str = ""  # the ID of the base image here, where the lock has another one
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None
@@ -120,29 +119,24 @@ class Context:
     box: Box | None = None  # of this machine; None: the engine is on another one
     image: Image | None = None
     container: Container | None = None
-    differing: tuple[str, ...] | None = (
-        None  # what `envgen up` would change of it; None: not compared
-    )
+    # what `envgen up` would change of it; None: not compared
+    differing: tuple[str, ...] | None = None
     probe: Probe | None = None
     trouble: str = ""  # why there is no probe, though it was asked
     running: tuple[Running, ...] = ()  # of each running container
-    tried: Mapping[str, Tried] = field(
-        default_factory=dict
-    )  # package -> its import in the container
-    ended: Mapping[str, Ended] = field(
-        default_factory=dict
-    )  # container ID -> how its program ended last
+    # package -> its import in the container
+    tried: Mapping[str, Tried] = field(default_factory=dict)
+    # container ID -> how its program ended last
+    ended: Mapping[str, Ended] = field(default_factory=dict)
     ran: tuple[RanBackend, ...] = ()  # whose kernels, in a trace of this image and settings
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
-    inodes: Mapping[str, int] = field(
-        default_factory=dict
-    )  # source -> inode of that folder; 0: no such folder
+    # source -> inode of that folder; 0: no such folder
+    inodes: Mapping[str, int] = field(default_factory=dict)
     modules: tuple[Module, ...] | None = None  # of the JIT cache, as the running container has it
     build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
-    unpatched: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # source -> patches that its checkout lacks
+    # source -> patches that its checkout lacks
+    unpatched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     changes: str = ""  # what changed since the service last started well; "": no such start
     is_unlocked: bool = False  # a production profile without a lock, which a build needs
     is_temporary: bool = False  # started by `--run`

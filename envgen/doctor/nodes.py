@@ -74,9 +74,8 @@ class NodeFacts:
     image: Image | None = None
     stale: tuple[Problem, ...] = ()  # why the head's image is out of date
     facts: dict[str, Any] = field(default_factory=dict)
-    absent: list[ContainerMount] = field(
-        default_factory=list
-    )  # folders of the service that this machine lacks
+    # folders of the service that this machine lacks
+    absent: list[ContainerMount] = field(default_factory=list)
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
     refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory

@@ -75,9 +75,8 @@ class Origins:
 class Starters:
     """What decides before a program: files that change sys.path, and the files of import hooks."""
 
-    customize: Mapping[str, str] = field(
-        default_factory=dict
-    )  # sitecustomize, usercustomize -> file
+    # sitecustomize, usercustomize -> file
+    customize: Mapping[str, str] = field(default_factory=dict)
     hooks: Mapping[str, str] = field(default_factory=dict)  # finder -> file
 
 
@@ -218,9 +217,8 @@ class Probe:
     origins: tuple[Origins, ...] = ()
     starters: Starters = Starters()
     binaries: tuple[Binaries, ...] = ()
-    variables: Mapping[str, str] = field(
-        default_factory=dict
-    )  # those of the container that the probe tells
+    # those of the container that the probe tells
+    variables: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[FolderFacts, ...] = ()
     locked: Promises = Promises()
     protected: Promises = Promises()

@@ -102,9 +102,8 @@ class Lock:
 
     images: Mapping[str, ImageLock] = field(default_factory=dict)
     git: Mapping[str, GitLock] = field(default_factory=dict)  # by git_key
-    python: Mapping[str, Mapping[str, PythonLock]] = field(
-        default_factory=dict
-    )  # profile -> platform
+    # profile -> platform
+    python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
     read: Mapping[str, str] = field(default_factory=dict)
 

@@ -48,9 +48,8 @@ class Judgement:
     verdict: Verdict
     refusals: tuple[Refusal, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
-    shown: Mapping[str, str] = field(
-        default_factory=dict
-    )  # name of an expected pattern -> the line that matches it
+    # name of an expected pattern -> the line that matches it
+    shown: Mapping[str, str] = field(default_factory=dict)
     unjudged: tuple[str, ...] = ()  # patterns of lines that are logged after the choice
     unasked: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()

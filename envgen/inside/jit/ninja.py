@@ -159,9 +159,8 @@ class NinjaRecipe:
     machine: str = ""  # of its .so, as `uname -m` prints it
     broken: str = ""  # why its .so can't be loaded
     linked: int = 0  # when its .so was written, in ns
-    library: tuple[int, int] | None = (
-        None  # size and mtime in ns of the .so, which identify the build
-    )
+    # size and mtime in ns of the .so, which identify the build
+    library: tuple[int, int] | None = None
     ninja: str = ""  # digest of build.ninja; "" without one
     variables: dict[str, str] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)

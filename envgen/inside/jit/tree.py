@@ -152,9 +152,8 @@ class Measure:
     objects: int = 0
     newest: float = 0.0
     libraries: list[tuple[str, int, float]] = field(default_factory=list)  # name, inode, time
-    locks: list[str] = field(
-        default_factory=list
-    )  # *.lock inside: FlashInfer 0.7 keeps some in module folders
+    # *.lock inside: FlashInfer 0.7 keeps some in module folders
+    locks: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
 
