@@ -124,12 +124,16 @@ def judged(lines: Sequence[str], about: Circumstances) -> Cause:
 def cause_in(deployment: Deployment, failure: StartFailure) -> tuple[Cause, list[str]]:
     """The cause of ``failure``, and the lines in which it was looked for."""
     container = failure.container
-    log = deployment.engine.logs(container.id, tail=LINES) if container else ""
-    logged = [log_text(line) for line in log.splitlines()]
-    if container and container.state == "exited":  # not between two runs of Docker's
-        logged = _last_run(logged)
-    lines = [*map(log_text, failure.lines), *logged]
-    return Cause() if failure.says_all else judged(lines, known_of(deployment, container)), lines
+    lines = [log_text(line) for line in failure.lines]
+    if container:
+        log = deployment.engine.logs(container.id, tail=LINES)
+        logged = [log_text(line) for line in log.splitlines()]
+        if container.state == "exited":  # not between two runs of Docker's
+            logged = _last_run(logged)
+        lines += logged
+    if failure.says_all:
+        return Cause(), lines
+    return judged(lines, known_of(deployment, container)), lines
 
 
 # An end that is over

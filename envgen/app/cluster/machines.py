@@ -26,11 +26,11 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
     """
     profile = deployment.profile
     nodes = nodes_of(profile, (service,) if service else ())
-    alone = any(one.cluster is None for one in profile.services.values())
-    if service is None and alone:
+    is_alone = any(one.cluster is None for one in profile.services.values())
+    if service is None and is_alone:
         default = host_of(profile, "")
-        same = (node for node in nodes if host_of(profile, node) == default)
-        return [deployment.on(next(same, ""))]
+        here = [node for node in nodes if host_of(profile, node) == default]
+        nodes = here[:1] or [""]
     return [deployment.on(node) for node in nodes]
 
 
