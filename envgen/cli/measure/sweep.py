@@ -15,7 +15,7 @@ from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask, flag, option
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
 from envgen.deployment import known_service
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.text import table, visible
 
 VARIANTS = option(
@@ -70,8 +70,9 @@ def command(
         if not names:
             return answer({"rows": []}, ["nothing is missing: each variant has a row"])
     if not names:
-        hint = f"envgen sweep {service} --variants plain,NAME"
-        raise UsageError("name variants, or --missing", hint=hint)
+        raise UsageError(
+            "name variants, or --missing", hint=f"envgen sweep {service} --variants plain,NAME"
+        )
     forms = sweep.forms_of(session, service, names)
     _require_agreement(session, service, len(forms), yes)
     plan = None if no_bench else matrix_of(given)
@@ -85,13 +86,13 @@ def command(
 
 
 def _require_agreement(session: Session, service: str, count: int, yes: bool) -> None:
-    """UsageError where the service runs, and may not be stopped."""
+    """RefusedError where the service runs, and may not be stopped."""
     running = VariantSwitch(session, service).before
     if running is None or yes:
         return
     runs = f"{service} runs ({running.profile().variant or 'plain'})"
     if not ask(f"{runs}. Stop it, try {count} variants, and start it again?"):
-        raise UsageError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
+        raise RefusedError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
