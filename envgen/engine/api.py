@@ -14,7 +14,7 @@ from envgen.text import reason_of
 GREETING = 5  # seconds for the first answer of an engine
 QUESTION = 8  # for what an engine answers at once; a busy one took two
 WORK = 300  # for slow requests: removing a volume of many files, starting a container
-AGAIN = 5.0  # seconds after which an engine that did not answer is asked again
+SILENT = 30  # for a question beside them: an engine answers it whatever else it does
 
 
 def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:

@@ -95,11 +95,11 @@ def build(
     output: list[str] = []
     before = _records() if show and is_terminal() else None
 
-    def on_output(_channel: str, line: bytes) -> None:
-        output.append(line.decode(errors="replace"))
-        on_line(output[-1])
+    def on_output(line: str) -> None:
+        output.append(line)
+        on_line(line)
         if show and before is None:
-            progress(output[-1])
+            progress(line)
 
     argv = argv_of("build", *request.words())
     started = time.monotonic()
@@ -113,9 +113,9 @@ def build(
         )
     else:
         with live.paused():
-            done = process.on_terminal([*argv, "--progress=tty"], env=env)
+            done = process.on_terminal([*argv, "--progress=tty"], env)
         for line in _recorded(request.context, before):
-            on_output("", line)
+            on_output(line)
     return result_of(output, done.code, time.monotonic() - started)
 
 
@@ -131,13 +131,13 @@ def _records() -> list[str] | None:
     return None if done.code else done.stdout.decode().split()
 
 
-def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
+def _recorded(context: Path, before: Sequence[str]) -> list[str]:
     """The output of our build of ``context``, which has ended: its display was no log. It began
     after ``before``.
     """
     new = [ref for ref in reversed(_records() or ()) if ref not in before]
     if not new:  # the engine ended, or buildx before it asked
-        return [b"BuildKit has no record of this build: its output was on the terminal alone"]
+        return ["BuildKit has no record of this build: its output was on the terminal alone"]
     # Others may have begun beside it. buildx prints the folder relative to the current one.
     folders = (
         (ref, _history("inspect", "--format={{.Context}}", ref).stdout.decode().strip())
@@ -150,7 +150,7 @@ def _recorded(context: Path, before: Sequence[str]) -> list[bytes]:
     log = _history("logs", "--progress=plain", ours)
     # The log lacks an error that is of no step, such as a mistake in the Dockerfile.
     error = _history("inspect", "--format={{with .Error}}ERROR: {{.Message}}{{end}}", ours)
-    return (log.stdout + log.stderr + error.stdout).split(b"\n")
+    return (log.stdout + log.stderr + error.stdout).decode(errors="replace").split("\n")
 
 
 def proxies() -> tuple[str, ...]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from envgen.engine import api, log, process, values
 from envgen.engine.endpoint import Endpoint, docker_program, find_endpoint
@@ -32,9 +31,6 @@ _STARTS = (
     b"Cannot connect to the Docker",
     b"error during connect:",
 )
-IMAGE = (
-    6 * 3600
-)  # seconds to read or load an image; the engine may store all of it before it answers
 FILE = 64 << 10  # bytes read of a container's file
 LOG_TIME = 30  # seconds to read a log; the rest is left out
 
@@ -142,11 +138,16 @@ class Engine:
         ``since`` and ``until``: seconds, a dot, nanoseconds, as the engine writes them. Reading
         ends after ``seconds``.
         """
-        query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
-        query |= {name: value for name, value in (("since", since), ("until", until)) if value}
-        query |= {"timestamps": "1"} if timestamps else {}
+        query = {
+            "stdout": 1,
+            "stderr": 1,
+            "tail": "all" if tail is None else tail,
+            "since": since or None,
+            "until": until or None,
+            "timestamps": int(timestamps),
+        }
         with self._wrap_errors(f"log of {container_id[:12]}"):
-            url = self._url("containers", container_id, "logs")
+            url = self._api._url("/containers/{0}/logs", container_id)
             response = self._api.get(url, params=query, stream=True)
             with contextlib.closing(response):
                 if response.status_code >= 400:
@@ -327,19 +328,18 @@ class Engine:
         """
         mark = os.urandom(16).hex()
         variables = {_MARK: mark, **(env or {})}
-        words = ["exec", *(["--interactive"] if stdin else []), *(["--user", user] if user else [])]
-        words += ["--workdir", workdir] if workdir else []
+        words = ["exec", f"--user={user}"]
+        place = [f"--workdir={workdir}", *(["--interactive"] if stdin else [])]
         for name, value in variables.items():
-            words += ["--env", f"{name}={value}" if _OF_DOCKER.match(name) else name]
+            place += ["--env", f"{name}={value}" if _OF_DOCKER.match(name) else name]
 
         def kill() -> None:
-            self.exec(
-                container_id, ["sh", "-c", _KILLER, "sh", f"{_MARK}={mark}"], user=user, timeout=10
-            )
+            killer = [container_id, "sh", "-c", _KILLER, "sh", f"{_MARK}={mark}"]
+            self._talk([*words, *killer], b"", 10, "", lambda: None)  # which nothing kills
 
         with process.terminable():
             return self._talk(
-                [*words, container_id, *argv],
+                [*words, *place, container_id, *argv],
                 stdin,
                 timeout,
                 f"`{argv[0]}` in container {container_id[:12]}",
@@ -358,7 +358,6 @@ class Engine:
         timeout: float,
         what: str,
         kill: Callable[[], object],
-        on_line: Callable[[str], None] | None = None,
         **more: Any,
     ) -> values.ExecResult:
         """A program of the docker CLI that speaks for a program in a container. On every error that
@@ -372,14 +371,11 @@ class Engine:
                 timeout=timeout,
                 check=False,
                 ending=signal.SIGKILL,
-                on_line=lambda _channel, line: (
-                    on_line(line.decode(errors="replace")) if on_line else None
-                ),
                 limit=values.OUTPUT_LIMIT,
                 **more,
             )
         except BaseException as error:
-            with contextlib.suppress(EngineError):
+            with contextlib.suppress(EngineError, OSError):
                 kill()
             if isinstance(error, process.ProcessTimeout):
                 raise EngineError(f"{what} did not end within {timeout:g} s") from None
@@ -395,15 +391,6 @@ class Engine:
         if refused and (message := _REFUSED.match(done.stderr)):
             raise EngineError(f"{what}: {message[1].decode(errors='replace')}")
         return done
-
-    def _url(self, *parts: str) -> str:
-        return "/".join(
-            [
-                self._api.base_url,
-                f"v{self._api.api_version}",
-                *(quote(part, safe="") for part in parts),
-            ]
-        )
 
     def run_once(
         self,

@@ -89,12 +89,12 @@ class Compose:
             cwd=self.place,
             timeout=timeout,
             check=False,
-            on_line=lambda _channel, line: on_line(line.decode(errors="replace")),
+            on_line=on_line,
         )
 
     def interactive(self, *words: str) -> int:
         """Run on our own terminal; returns its exit code."""
-        return process.interactive(self.argv(*words), env=self.environment)
+        return process.interactive(self.argv(*words), self.environment)
 
 
 def attach(
@@ -110,7 +110,7 @@ def attach(
     # rewrites line ends.
     terminal = ["--tty"] if tty and sys.stdin.isatty() and sys.stdout.isatty() else []
     words = [docker_program(), "exec", "--interactive", *terminal, *options, container_id, *argv]
-    return process.interactive(words, env=endpoint.environment)
+    return process.interactive(words, endpoint.environment)
 
 
 # A `.env` file, read by Compose itself. No value of it is printed, not even in an error.

@@ -282,7 +282,7 @@ class Forward:
         )
         self._child: process.Child | None = None
         try:
-            self._child = process.start(argv, stdin=process.PIPE, stderr=process.PIPE)
+            self._child = process.start(argv)
         except EngineError as error:
             message = f"the engine at {address} needs ssh: {error.problems[0].message}"
             raise EngineError(message, hint="install OpenSSH's client") from None

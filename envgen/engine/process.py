@@ -21,15 +21,18 @@ from types import FrameType
 from typing import IO, Any, TypeVar
 
 from envgen.engine.values import ExecResult
-from envgen.errors import EngineError, ProcessError
+from envgen.errors import EngineError, EngineTimeout, ProcessError
 from envgen.text import Verbosity, reason_of, shell_line
 
-Child = subprocess.Popen[bytes]
+# DOCKER_HOST of an engine -> a question to it; EngineTimeout where it no longer answers
+Probe = Callable[[], object]
+PROBES: dict[str, Probe] = {}
 PIPE = subprocess.PIPE
 
 # Seconds between the first signal and SIGKILL. buildx needs about one to stop the engine's build.
 GRACE = 10.0
 TICK = 0.2  # seconds
+AGAIN = 5.0  # seconds until an engine is asked again
 _TAIL = 64 << 10
 _LONGEST_LINE = 1 << 20
 
@@ -43,6 +46,32 @@ class ProcessTimeout(ProcessError):
         )
 
 
+class Child(subprocess.Popen[bytes]):
+    """A program. One of Docker's would wait for a silent engine for ever: it is ended."""
+
+    _silent: EngineTimeout | None = None
+
+    def watch(self, probe: Probe) -> None:
+        """In a thread: asks the engine as long as the program runs."""
+        try:
+            time.sleep(AGAIN)
+            while self.poll() is None:
+                probe()
+                time.sleep(AGAIN)
+        except EngineTimeout as error:
+            self._silent = error
+            self.terminate()
+            time.sleep(GRACE)
+            self.kill()  # in the middle of an answer, some don't end before
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. EngineTimeout where its engine is silent."""
+        code = super().wait(timeout)
+        if self._silent:
+            raise self._silent
+        return code
+
+
 class OutputTooLong(Exception):
     """A program wrote more than it may."""
 
@@ -51,18 +80,18 @@ def run(
     argv: Sequence[str],
     *,
     stdin: bytes | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = {},
     cwd: Path | None = None,
     timeout: float | None = 60,
     check: bool = True,
-    on_line: Callable[[str, bytes], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     limit: int | None = None,
     hold: bool = False,
     ending: signal.Signals = signal.SIGINT,
 ) -> ExecResult:
     """Run a program and return its output. With ``check`` ProcessError unless it ends with 0.
 
-    ``on_line("stdout" | "stderr", line)`` gets each line as it comes, without its newline.
+    ``on_line`` gets each line as it comes, without its newline.
     What it raises ends the program, and so do ProcessTimeout and
     OutputTooLong (more than ``limit`` bytes; without it, of a program with ``on_line`` only the
     last 64 KiB are returned). ``ending``: the first signal to it then. ``hold``: keep its stdin
@@ -70,7 +99,7 @@ def run(
     """
     written = {"stdout": bytearray(), "stderr": bytearray()}
     deadline = None if timeout is None else time.monotonic() + timeout
-    lines = _Lines(on_line or (lambda _channel, _line: None))
+    rest = {"stdout": b"", "stderr": b""}
     with _started(
         argv, env, cwd, subprocess.DEVNULL if stdin is None else PIPE, ending=ending
     ) as child:
@@ -79,9 +108,11 @@ def run(
         for channel, data in _blocks(child):
             if channel:
                 written[channel] += data
-                lines.feed(channel, data)
-            if on_line and limit is None:  # it may write for hours
-                del written[channel or "stdout"][:-_TAIL]
+            if on_line and channel:
+                for line in _lines(rest, channel, data):
+                    on_line(line)
+                if limit is None:  # it may write for hours
+                    del written[channel][:-_TAIL]
             if limit is not None and sum(map(len, written.values())) > limit:
                 raise OutputTooLong
             if deadline is not None and time.monotonic() > deadline:
@@ -102,7 +133,7 @@ def _send(pipe: IO[bytes], data: bytes, hold: bool) -> None:
             pipe.close()
 
 
-def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
+def interactive(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not
     ours.
     """
@@ -111,23 +142,18 @@ def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
         return _popen(argv, env).wait()
 
 
-def on_terminal(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> ExecResult:
+def on_terminal(argv: Sequence[str], env: Mapping[str, str]) -> ExecResult:
     """Run a program that draws on our standard error. Ctrl-C ends it, as in ``run``."""
     with _started(argv, env, None, subprocess.DEVNULL, stderr=None) as child:
         return ExecResult(child.wait(), b"", b"")
 
 
-def start(
-    argv: Sequence[str], *, stdin: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
-) -> subprocess.Popen[bytes]:
-    """Start a program in the background, in its own session; the caller ends it."""
+def start(argv: Sequence[str]) -> Child:
+    """Start a program in the background, in its own session; the caller ends it. Its stdin and
+    stderr are pipes.
+    """
     return _popen(
-        argv,
-        None,
-        stdin=stdin,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        start_new_session=True,
+        argv, {}, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, start_new_session=True
     )
 
 
@@ -137,21 +163,21 @@ def show_command(argv: Sequence[str]) -> None:
         print(f"$ {shell_line(argv)}", file=sys.stderr, flush=True)
 
 
-def _popen(
-    argv: Sequence[str], env: Mapping[str, str] | None, **options: Any
-) -> subprocess.Popen[bytes]:
+def _popen(argv: Sequence[str], env: Mapping[str, str], **options: Any) -> Child:
     show_command(argv)
     try:
-        merged = {**os.environ, **env} if env else None
-        return subprocess.Popen(list(argv), env=merged, **options)
+        child = Child(argv, env={**os.environ, **env}, **options)
     except FileNotFoundError:
         hint = "install it, or put its folder on PATH"
         raise EngineError(f"the program {argv[0]!r} is not installed", hint=hint) from None
     except OSError as error:
         raise EngineError(f"cannot run {argv[0]}: {reason_of(error)}") from None
+    if probe := PROBES.get(env.get("DOCKER_HOST", "")):
+        in_background(lambda: child.watch(probe))
+    return child
 
 
-def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
+def stop(child: Child, first: signal.Signals = signal.SIGINT) -> None:
     """End a program and its children: ``first``, then SIGKILL after ``GRACE`` seconds. Leaves no
     zombie.
     """
@@ -175,12 +201,12 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
 @contextlib.contextmanager
 def _started(
     argv: Sequence[str],
-    env: Mapping[str, str] | None,
+    env: Mapping[str, str],
     cwd: Path | None,
     stdin: int,
     stderr: int | None = PIPE,
     ending: signal.Signals = signal.SIGINT,
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Child]:
     """A program in its own session: one signal reaches it and all its children, and Ctrl-C only
     envgen.
     """
@@ -264,22 +290,16 @@ def _blocks(child: Child) -> Iterator[tuple[str, bytes]]:
             yield "", b""
 
 
-class _Lines:
-    """Cuts what a program writes into lines; a longer one than ``_LONGEST_LINE`` comes in pieces."""
-
-    def __init__(self, on_line: Callable[[str, bytes], None]) -> None:
-        self._on_line = on_line
-        self._rest = {"stdout": b"", "stderr": b"", "": b""}
-
-    def feed(self, channel: str, data: bytes) -> None:
-        """The next bytes of a channel; b"" at its end."""
-        *lines, rest = (self._rest[channel] + data).split(b"\n")
-        if rest and (not data or len(rest) > _LONGEST_LINE):
-            lines = [*lines, rest]
-            rest = b""
-        self._rest[channel] = rest
-        for line in lines:
-            self._on_line(channel, line.removesuffix(b"\r"))
+def _lines(rest: dict[str, bytes], channel: str, data: bytes) -> list[str]:
+    """The lines that are whole with the next bytes of a channel (b"" at its end); ``rest`` keeps
+    what is not. A longer one than ``_LONGEST_LINE`` comes in pieces.
+    """
+    *lines, left = (rest[channel] + data).split(b"\n")
+    if left and (not data or len(left) > _LONGEST_LINE):
+        lines.append(left)
+        left = b""
+    rest[channel] = left
+    return [line.removesuffix(b"\r").decode(errors="replace") for line in lines]
 
 
 T = TypeVar("T")

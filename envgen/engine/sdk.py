@@ -11,6 +11,8 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
+from functools import partial
 from typing import Any
 
 import docker.errors
@@ -18,7 +20,7 @@ import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 
 import docker
-from envgen.engine import api
+from envgen.engine import api, process
 from envgen.engine.endpoint import Endpoint
 from envgen.errors import EngineError
 
@@ -39,6 +41,7 @@ class EngineSession(docker.APIClient):
         """
         with wrap_errors(endpoint):
             super().__init__(endpoint.url, version or DEFAULT_DOCKER_API_VERSION, seconds)
+            self._probe = process.PROBES[endpoint.url] = partial(probe, endpoint)
         self.trust_env = False  # no proxy and no ~/.netrc for an engine
         self._silent_until = 0.0
 
@@ -49,10 +52,13 @@ class EngineSession(docker.APIClient):
         streams = options.pop("stream", False)
         options["timeout"] = options.get("timeout") or self.timeout  # requests has none by itself
         try:
-            response = super().send(request, stream=True, **options)
+            answer = process.in_background(partial(super().send, request, stream=True, **options))
+            while self.timeout > api.SILENT and not wait((answer,), process.AGAIN).done:
+                self._probe()
+            response = answer.result()
             return response if streams else read_all(response)
         except requests.Timeout:
-            self._silent_until = time.monotonic() + api.AGAIN
+            self._silent_until = time.monotonic() + process.AGAIN
             raise
 
 
@@ -60,6 +66,12 @@ def greet(endpoint: Endpoint) -> Any:
     """The answer of an engine to ``GET /version``, its first one."""
     with wrap_errors(endpoint):
         return EngineSession(endpoint, seconds=api.GREETING).version(api_version=False)
+
+
+def probe(endpoint: Endpoint) -> None:
+    """EngineTimeout where an engine does not even answer that it is there."""
+    with wrap_errors(endpoint):
+        EngineSession(endpoint, seconds=api.SILENT).ping()
 
 
 def read_all(response: requests.Response) -> requests.Response:

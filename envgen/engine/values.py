@@ -371,12 +371,10 @@ def container_of(document: Mapping[str, Any]) -> Container:
 
 def _has_gpu(host: Mapping[str, Any]) -> bool:
     requests = [one for one in host.get("DeviceRequests") or () if "gpu" in str(one)]
-    devices = [
-        one
-        for one in host.get("Devices") or ()
-        if str(one.get("PathOnHost")).startswith("/dev/nvidia")
-    ]
-    return bool(requests or devices) or host.get("Runtime") == "nvidia"
+    for device in host.get("Devices") or ():
+        if str(device.get("PathOnHost")).startswith("/dev/nvidia"):
+            return True
+    return bool(requests) or host.get("Runtime") == "nvidia"
 
 
 def too_old(version: Mapping[str, Any]) -> str:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engine_proxy import Proxy
 from projects import Project, docker
-
-from envgen.engine.endpoint import find_endpoint
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
@@ -35,43 +28,6 @@ profiles:
 """
 
 
-class Cut:
-    """The real engine behind a socket that can go away, with all connections, as that of a killed dockerd does."""
-
-    def __init__(self, path: Path) -> None:
-        self.host = f"unix://{path}"
-        self._path = path
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen(64)
-        self._socks: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, far = self._listener.accept()[0], socket.socket(socket.AF_UNIX)
-                far.connect(find_endpoint().host.removeprefix("unix://"))
-                self._socks += [near, far]
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def cut(self) -> None:
-        """From now on nothing listens there, and what was connected is not."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for sock in self._socks:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.fixture
 def slow(make_project: Callable[..., Project], free_port: int) -> Callable[[str, str], Project]:
     def make(name: str, timeout: str) -> Project:
@@ -82,11 +38,9 @@ def slow(make_project: Callable[..., Project], free_port: int) -> Callable[[str,
 
 
 def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Project], tmp_path: Path) -> None:
-    made, engine = slow("envgentestcut", "300s"), Cut(tmp_path / "s")
+    made, engine = slow("envgentestcut", "300s"), Proxy(tmp_path / "s")
     made.envgen("build")
-    argv = [sys.executable, "-m", "envgen", "up", "web"]
-    with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
+    with made.start("up", "web", env={"DOCKER_HOST": engine.host}) as child:
         assert child.stderr
         while "up web" not in (line := child.stderr.readline()):
             assert line, "it ended before the service ran"
@@ -101,10 +55,8 @@ def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Proj
 
 def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:
     text = SLOW.replace("PORT", "1").replace("TIMEOUT", "9s")
-    made, engine = make_project("envgentestcut2", text + "    apt: {build: [hello, cowsay]}\n"), Cut(tmp_path / "s")
-    argv = [sys.executable, "-m", "envgen", "build", "--no-cache", "--unlocked"]
-    with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
+    made, engine = make_project("envgentestcut2", text + "    apt: {build: [hello, cowsay]}\n"), Proxy(tmp_path / "s")
+    with made.start("build", "--no-cache", env={"DOCKER_HOST": engine.host}) as child:
         assert child.stderr
         while "RUN" not in (line := child.stderr.readline()):
             assert line, "it ended with its first step"
@@ -121,7 +73,7 @@ def test_a_service_that_floods_its_log_is_given_up_in_time(make_project: Callabl
     text = text.replace('        ports: ["127.0.0.1:PORT:8000"]\n', "").replace("TIMEOUT", "5s")
     made = make_project("envgentestchatty", text)
     made.envgen("build")
-    argv = [sys.executable, "-m", "envgen", "up", "web"]
-    done = subprocess.run(argv, cwd=made.root, capture_output=True, text=True, timeout=5 + TIME, check=False)
-    assert done.returncode == 5 and "not ready in time" in done.stderr, done.stderr[:5000]
-    assert max(map(len, done.stderr.splitlines())) < 2500
+    with made.start("up", "web") as child:
+        printed = child.communicate(timeout=5 + TIME)[1]
+    assert child.returncode == 5 and "not ready in time" in printed, printed[:5000]
+    assert max(map(len, printed.splitlines())) < 2500

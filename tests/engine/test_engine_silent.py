@@ -1,95 +1,51 @@
-"""A proxy in front of a real engine keeps back one answer after the other: each command ends, and says so."""
+"""A proxy in front of a real engine keeps back one answer, or all from one on: each command ends, and says so."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from engine_proxy import Proxy
+from local import free_port
 from projects import Project
 
-from envgen.engine.endpoint import find_endpoint
-
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+TIME = 180  # seconds; each needs less than 60, and without a question beside them for ever
 VERBS = ("status", "ps", "doctor", "logs web", "prune --dry-run")
+# The second: `status`; the third: of packages that `upgrade` resolves in an image.
+SENTENCES = ("does not answer in time", "engine      no answer within", "no Docker Engine answers")
+STOPPED = (
+    *("up web", "restart web", "stop web", "down", "run web true", "exec web true", "logs web", "ps", "status"),
+    *("build --no-cache", "doctor", "smoke web", "upgrade", "prune --yes", "cache list", "cache why page"),
+    *("cache clear page --yes", "cache warm page"),
+)
 FILE = """
 profiles:
   dev:
     mode: development
     gpu: none
     caches: {flashinfer: {path: /root/.cache/flashinfer}}
-    services: {web: {command: [sleep, infinity]}}
+    services: {web: {command: [python3, -m, http.server, "8000"], ports: ["127.0.0.1:PORT:8000"]}}
 """
-REQUEST = re.compile(rb"(GET|POST|DELETE|HEAD|PUT) (\S+) HTTP")
-
-
-@dataclass
-class Proxy:
-    """Passes everything on, but the request ``at`` (from 0 on; -1: none)."""
-
-    path: Path
-    at: int
-    asked: list[str] = field(default_factory=list)
-
-    def serve(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=self.pass_on, args=(listener.accept()[0],), daemon=True).start()
-
-    def pass_on(self, client: socket.socket) -> None:
-        with socket.socket(socket.AF_UNIX) as engine, client, contextlib.suppress(OSError):
-            engine.connect(find_endpoint().host.removeprefix("unix://"))
-            back = threading.Thread(target=copied, args=(engine, client), daemon=True)
-            back.start()
-            while data := client.recv(1 << 16):
-                if (request := REQUEST.match(data)) is not None:
-                    self.asked.append(request[0].decode())
-                    if len(self.asked) - 1 == self.at:
-                        time.sleep(600)
-                engine.sendall(data)
-            engine.shutdown(socket.SHUT_WR)
-            back.join()
-
-
-def copied(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-
-
-@contextlib.contextmanager
-def proxy(folder: Path, at: int) -> Iterator[Proxy]:
-    found = Proxy(folder / f"s{at}", at)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(found.path))
-        listener.listen(64)
-        threading.Thread(target=found.serve, args=(listener,), daemon=True).start()
-        yield found
-    found.path.unlink()
 
 
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Project:
-    made = make_project("envgentestsilent", FILE)
-    made.envgen("build")
-    made.envgen("up", "web")
+    made = make_project("envgentestsilent", FILE.replace("PORT", str(free_port())))
+    for verb in ("lock", "build", "up web"):
+        made.envgen(*verb.split())
     return made
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_answer_that_never_comes_is_an_error_or_not_needed(project: Project, tmp_path: Path, verb: str) -> None:
     def run(at: int) -> tuple[int, str, list[str]]:
-        with proxy(tmp_path, at) as engine:
-            done = project.envgen(*verb.split(), code=None, env={"DOCKER_HOST": f"unix://{engine.path}"})
-            return done.code, done.out, engine.asked
+        engine = Proxy(tmp_path / f"s{at}", at)
+        done = project.envgen(*verb.split(), code=None, env={"DOCKER_HOST": engine.host})
+        engine.cut()
+        return done.code, done.out, engine.asked
 
     code, usual, asked = run(-1)
     assert code == 0 and asked
@@ -99,3 +55,34 @@ def test_an_answer_that_never_comes_is_an_error_or_not_needed(project: Project, 
             # A question that is asked again, or whose answer was not needed, changes nothing.
             same = len(shown.splitlines()) == len(usual.splitlines())
             assert code in (1, 3, 4) or same, (asked[at], code, shown, usual)
+
+
+def test_an_engine_that_stops_ends_each_command(project: Project, tmp_path: Path) -> None:
+    """Before the first request, the first of one of Docker's programs, and the first that would change something."""
+    asked = dict[str, list[str]]()
+    for verb in STOPPED:
+        project.envgen("up", "web", "--recreate")
+        engine = Proxy(tmp_path / "usual")
+        project.envgen(*verb.split(), code=None, env={"DOCKER_HOST": engine.host})
+        engine.cut()
+        (tmp_path / "usual").unlink()
+        asked[verb] = engine.asked
+
+    def run(verb: str, at: int) -> tuple[str, str, int, str]:
+        engine = Proxy(tmp_path / f"{STOPPED.index(verb)}.{at}", at, stops=True)
+        with project.start(*verb.split(), env={"DOCKER_HOST": engine.host}) as child:
+            shown = "".join(child.communicate(timeout=TIME))
+        engine.cut()
+        return verb, "".join(engine.asked[at : at + 1]), child.returncode, shown
+
+    moments = list[tuple[str, int]]()
+    for verb, requests in asked.items():
+        kinds = [(one.split()[0], one.split()[1] in ("POST", "DELETE")) for one in requests]
+        moments += [(verb, at) for at in sorted({kinds.index(kind) for kind in kinds})]
+    with ThreadPoolExecutor(8) as at_once:
+        ends = list(at_once.map(lambda moment: run(*moment), moments))
+    assert len(ends) > 2 * len(STOPPED)
+    for verb, request, code, shown in ends:
+        reached = bool(request)  # what `prune` removes, it removes once
+        assert not reached or any(sentence in shown for sentence in SENTENCES), (verb, request, shown)
+        assert not reached or code in (3, {"doctor": 1, "upgrade": 7}.get(verb)), (verb, request, code, shown)

@@ -57,4 +57,4 @@ def test_the_engine_s_own_builder_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_log_without_a_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgen.engine.buildx._records", lambda: None)
-    assert b"was on the terminal alone" in _recorded(Path(), [])[0]
+    assert "was on the terminal alone" in _recorded(Path(), [])[0]

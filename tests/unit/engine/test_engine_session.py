@@ -7,8 +7,9 @@ import io
 import pytest
 import requests
 
-from envgen.engine.api import AGAIN, QUESTION, WORK
+from envgen.engine.api import QUESTION, WORK
 from envgen.engine.endpoint import Endpoint
+from envgen.engine.process import AGAIN
 from envgen.engine.sdk import EngineSession, wrap_errors
 from envgen.errors import EngineTimeout
 
