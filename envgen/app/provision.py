@@ -141,7 +141,7 @@ def _downloads(service: LiveService) -> Iterator[Download]:
 
 def record_compiled(deployment: Deployment, since: float) -> None:
     """Record what the modules were compiled from that a command has compiled since then."""
-    if deployment.gpu is GpuMode.NONE or CACHE not in deployment.profile.caches:
+    if CACHE not in deployment.profile.caches:
         return
     with suppress(EnvgenError, OSError):
         cache = JitCache(deployment)

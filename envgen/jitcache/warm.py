@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envgen.engine.owner import run_as
-from envgen.engine.values import MISSHAPEN, read_json
+from envgen.engine.values import KILLED, MISSHAPEN, read_json
 from envgen.errors import EngineError, NotFoundError
 from envgen.inside.jit.shapes import RecordedBaseline
 from envgen.inside.run import program_text
@@ -91,6 +91,10 @@ class Warm:
         code = self.run_lines(
             with_start_up(command), self._line, {} if jobs is None else {"MAX_JOBS": str(jobs)}
         )
+        if code == KILLED:
+            raise EngineError(
+                f"what compiles in {self.where} was killed (SIGKILL): is its memory full?"
+            )
         if not self.built and code:
             reason = next(
                 (line for line in reversed(self._tail) if line.strip()), f"exit code {code}"

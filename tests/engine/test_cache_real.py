@@ -74,6 +74,15 @@ def test_the_stale_header_from_first_to_last(lab: Lab, envgen: Envgen) -> None:
     assert int(lab.sh(f"grep -c envgen_was_here {CACHE}/0.5.3/121a/cached_ops/page/page.so")) > 0
 
 
+def test_what_exec_compiles_is_recorded(lab: Lab, envgen: Envgen) -> None:
+    lab.start()
+    envgen("clear", "page", "--version", "0.5.3")
+    words = [sys.executable, "-m", "envgen", "exec", "dev", "--", "python3", "/build.py", "page"]
+    subprocess.run(words, check=True)
+    states = envgen.states()  # not of what was compiled before it: a file may have changed since under its old time
+    assert (states["0.5.3 page"], states["0.5.3 vllm_comm"]) == ("fresh", "fresh?")
+
+
 def test_from_the_wheel_to_a_checkout_of_the_same_version(lab: Lab, envgen: Envgen) -> None:
     """0.5.3 keeps build.ninja: edits in the checkout would never be compiled. The issue's second trap."""
     lab.start()

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 from hub_server import Hub, model_files, serve
+from jit_lab import Envgen, Lab
 from local import until
-from projects import Finished, Project, docker
+from projects import Finished, Project, docker, ran
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
@@ -185,6 +186,30 @@ def test_kills_of_a_download(make_project: Callable[..., Project], monkeypatch: 
             until(lambda: not left_of(trial.project), "a container of a killed download is left")
             shutil.rmtree(trial.project.root / "cache")
     print(f"{trial.ended} had ended", file=sys.stderr)
+
+
+@pytest.mark.parametrize("victim", ["envgen", "container", "cicc"])
+def test_kills_of_a_compile(jit_lab: Lab, cache_command: Envgen, victim: str) -> None:
+    """Nothing half is called fresh, no lock is left, and the next `warm` compiles what is not there."""
+    jit_lab.start()
+    lab = jit_lab.container
+    for _ in range(max(KILLS // 4, 1)):
+        cache_command("clear", "page", "--version", "0.5.3")
+        argv = [sys.executable, "-m", "envgen", "cache", "warm", "page"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as warm:
+            until(lambda: jit_lab.sh("pgrep cicc || true"))
+            time.sleep(random.uniform(0, 8))
+            if victim == "envgen":
+                warm.kill()
+            else:  # it may have ended
+                ran(*{"container": ("kill", lab), "cicc": ("exec", lab, "pkill", "-9", "cicc")}[victim], check=False)
+            said = {"envgen": "", "cicc": "page: "}.get(victim, "page: compiled" if warm.wait() == 0 else "was killed")
+            assert said in warm.communicate()[0]
+        docker("start", jit_lab.container)
+        state = cache_command.states().get("0.5.3 page", "absent")
+        printed = cache_command("warm", "page")
+        assert "already compiled" in printed or state in ("absent", "partial", "building"), (state, printed)
+        assert cache_command.states()["0.5.3 page"] == "fresh"
 
 
 def left_of(project: Project) -> str:

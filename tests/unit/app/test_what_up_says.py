@@ -128,21 +128,6 @@ def test_a_fresh_module_without_proof_gets_its_baseline(monkeypatch: pytest.Monk
     assert Cache.recorded == [("sampling",)]  # not the stale one, not what is proven, not what is half built
 
 
-def test_what_a_command_has_compiled_gets_its_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what was compiled before it: a file may have changed since under its old time."""
-    asked = list[Any]()
-    rows = [("before", 99.0, True), ("made", 101.0, True), ("recorded", 102.0, False)]
-    modules = [Module("0.7.4", "121a", name, modified=at, guess=guess) for name, at, guess in rows]
-    cache = SimpleNamespace(
-        inventory=lambda: SimpleNamespace(modules=modules),
-        baseline=lambda query, since: asked.append((query.patterns, since)),
-    )
-    monkeypatch.setattr(provision, "JitCache", lambda _: cache)
-    deployment: Any = SimpleNamespace(gpu=GpuMode.ALL, profile=SimpleNamespace(caches={"flashinfer": None}))
-    provision.record_compiled(deployment, 100.0)
-    assert asked == [(("made",), 100 * 10**9)]
-
-
 def test_a_new_driver_is_said_before_a_start_where_it_makes_kernels_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
     stale = Module("0.7.4", "121a", "moe_cute_dsl", state="stale")

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from jitcache_engine import PROJECT, ROOT, VOLUME, LocalEngine, cache, container
 from jitcache_layouts import put, release
 
 from envgen.__main__ import main
-from envgen.cli.check import cache_lines as shown
 from envgen.engine.values import ContainerMount, ExecResult
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.warm import MARK
@@ -262,15 +260,6 @@ def test_what_the_gate_prints_is_progress_and_not_the_output_of_a_module() -> No
     run, printed = warmed([*STARTED, "compilers: 1 running, 2 waiting", failed], 1)
     assert printed == ["compilers: 1 running, 2 waiting"]
     assert (run.version, run.built["page"].lines, run.built["page"].error) == ("0.5.3", [], "boom")
-
-
-@pytest.mark.parametrize(("output", "outcome"), [(["[1/2] nvcc -o page.o", "[2/2] ld"], "done"), ([], "fresh"),
-                                                 (["ninja: no work to do."], "fresh")])  # fmt: skip
-def test_a_module_that_was_compiled_already_is_not_called_compiled(output: list[str], outcome: str) -> None:
-    built = warmed([*STARTED, *output, event("done", module="page")])[0].built["page"]
-    assert built.outcome == outcome
-    (line,) = shown.built([replace(built, seconds=0.3)], None)
-    assert line == ("page: compiled in 0.3s" if outcome == "done" else "page: already compiled")
 
 
 def test_an_image_without_flashinfer_is_the_profile_s_fault_and_not_docker_s() -> None:
