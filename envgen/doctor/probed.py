@@ -242,6 +242,8 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Probe 
     """Run the probe in a container. A text: why there is no document."""
     try:
         answer = run.ask(execute, python, PROGRAM, request, timeout=TIMEOUT)
-        return answer.seen if isinstance(answer, run.NoAnswer) else bind(Probe, answer)
+        if isinstance(answer, run.NoAnswer):
+            return answer.seen
+        return bind(Probe, answer)
     except (EnvgenError, ShapeError) as problem:
         return str(problem).splitlines()[0][:300]

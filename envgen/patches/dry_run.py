@@ -103,9 +103,8 @@ def _state(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
         return State.FITS, ()
     if apply(folder, patch.content, "--check", "-R").code == 0:
         return State.ALREADY, ()
-    return State.CONFLICT, tuple(
-        line.removeprefix("error: ") for line in applied.stderr.splitlines() if line.strip()
-    )
+    lines = filter(str.strip, applied.stderr.splitlines())
+    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in lines)
 
 
 def apply(folder: Path, content: bytes, *options: str) -> GitOutput:

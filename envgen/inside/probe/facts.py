@@ -298,8 +298,12 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
     output, why = call(words, GPU_LIMIT)
     if why:
         document["errors"].append({"part": "gpus", "error": f"nvidia-smi: {why}"})
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    return [{"name": row[0], "capability": row[1]} for row in rows if len(row) == 2]
+    facts = []
+    for line in output.splitlines():
+        name, comma, capability = line.rpartition(",")
+        if comma:
+            facts.append({"name": name.strip(), "capability": capability.strip()})
+    return facts
 
 
 # --- the document
