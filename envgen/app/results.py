@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -49,21 +50,22 @@ def targets(profile: Profile, service: str) -> list[page.TargetLine]:
     return lines
 
 
-def target_lines(profile: Profile, service: str) -> list[str]:
-    """The targets as text."""
-    return [
-        f"{one.name}: {one.decode:g} tokens/s ({one.source})" for one in targets(profile, service)
-    ]
+def matrix_of(session: Session, service: str) -> tuple[list[MatrixRow], list[str]]:
+    """The rows of a service's matrix, and its targets as text."""
+    rows, _ = table(session, service)
+    drawn = targets(session.profile(), service)
+    return rows, [f"{one.name}: {one.decode:g} tokens/s ({one.source})" for one in drawn]
 
 
 def write_matrix(session: Session, service: str) -> Path:
-    """Write results/matrix.md. Returns its path."""
-    profile = session.profile()
-    rows, _ = table(session, service)
-    drawn = target_lines(profile, service)
+    """Write results/matrix.md and .json. Returns the path of the first."""
+    rows, drawn = matrix_of(session, service)
     folder = results_folder(session.file)
-    text = matrix.markdown(f"{profile.name}: {service}", rows, drawn)
+    text = matrix.markdown(f"{session.profile().name}: {service}", rows, drawn)
     _write(folder / "matrix.md", text, folder)
+    plain = [row.plain() for row in rows]
+    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    _write(folder / "matrix.json", text, folder)
     return folder / "matrix.md"
 
 

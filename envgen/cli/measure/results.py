@@ -14,7 +14,7 @@ from envgen.bench.compare import SIDES, FigureRow, compare, differing, sections
 from envgen.bench.record import RunRecord, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option, reporting, service_argument
-from envgen.text import progress, table
+from envgen.text import progress, table, visible
 
 HEAD = ("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")
 
@@ -84,6 +84,10 @@ def compare_(a: str, b: str) -> int:
     document = {
         "runs": {name: _header(record) for name, record in zip(SIDES, both, strict=True)},
         "figures": [row.plain() for row in rows],
+        "targets": {
+            name: record.summary.get("targets", [])
+            for name, record in zip(SIDES, both, strict=True)
+        },
         "differing": apart,
     }
     return answer(document, _compared(both, rows, apart))
@@ -97,11 +101,27 @@ def _compared(
     )
     for title, lines in sections(rows):
         yield from ("", title, *table(lines, right=range(1, 4)))
+    targets = _targets(both)
+    if len(targets) > 1:
+        yield from ("", "Targets", *map(visible, table(targets, right=range(1, 3))))
     yield from (
         "",
         "What differed in environments and parameters",
         *(apart or ["nothing that was recorded"]),
     )
+
+
+def _targets(both: Sequence[RunRecord]) -> list[Sequence[str]]:
+    """How far each run is from the targets that it had, the head first."""
+    gaps: dict[str, dict[str, str]] = {}
+    for side, record in zip(SIDES, both, strict=True):
+        for row in record.summary.get("targets", ()):
+            name = f"{row['wanted']:g} {row['target']} ({row['figure']}), {row['test']}"
+            gaps.setdefault(name, {})[side] = f"{row['percent']:+.0f} %"
+    lines: list[Sequence[str]] = [("", *SIDES)]
+    for name, sides in gaps.items():
+        lines.append((name, *(sides.get(side, "-") for side in SIDES)))
+    return lines
 
 
 def _header(record: RunRecord) -> dict[str, str]:

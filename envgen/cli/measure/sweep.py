@@ -11,6 +11,7 @@ from envgen.app import predict, results, sweep
 from envgen.app.measure import MeasureOptions
 from envgen.app.session import Session
 from envgen.app.stage import VariantSwitch
+from envgen.bench import matrix
 from envgen.bench.checks import PASSED
 from envgen.cli.common import answer, ask, flag, option
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
@@ -32,6 +33,7 @@ VARIANTS = option(
 @flag("--quick", "Ask eight of the questions.")
 @flag("--fresh", "Begin anew, even if the last such sweep was interrupted.")
 @flag("--missing", "The variants that say TODO in the matrix.")
+@flag("--dry-run", "Show the matrix as it is, and measure nothing.")
 @flag("--yes, -y", "Stop the service that runs without asking.")
 def command(
     asked: MeasureOptions,
@@ -40,6 +42,7 @@ def command(
     quick: bool,
     fresh: bool,
     missing: bool,
+    dry_run: bool,
     yes: bool,
     **given: Any,
 ) -> int:
@@ -58,14 +61,20 @@ def command(
     Examples:
       envgen sweep serve --variants plain,cutlass,flashinfer,cutlass+eagle3 --yes
       envgen sweep serve --variants fitting --quick --no-bench
+      envgen sweep serve --dry-run
       envgen sweep serve --missing
     """
     session = asked.session
     service = asked.service or predict.choose_service(session.profile(), None)
     known_service(session.profile(), service)
+    rows, targets = results.matrix_of(session, service)
+    if dry_run:
+        lines = table([matrix.HEAD, *(row.cells() for row in rows)], right=range(4, 7))
+        shown = (*lines, *(f"target {line}" for line in targets))
+        plain = [row.plain() for row in rows]
+        return answer({"rows": plain, "targets": targets}, map(visible, shown))
     names = [name.strip() for name in (variants or "").split(",") if name.strip()]
     if missing:
-        rows, _ = results.table(session, service)
         names += [row.variant for row in rows if not row.run]
         if not names:
             return answer({"rows": []}, ["nothing is missing: each variant has a row"])

@@ -87,16 +87,18 @@ def test_a_row_keeps_what_starts_it_again() -> None:
 def test_the_shipped_matrix_has_each_variant_and_the_targets_before_anything_was_measured(
     project: str, profile: str, variants: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As a sweep without measuring prints it, and as the page shows it."""
     file = str(shutil.copy(TOP / project / "envgen.yaml", tmp_path))
+    assert main(["sweep", "serve", "--dry-run", "-f", file, "-p", profile]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.endswith("TODO")]
+    assert {*variants} <= {row[0] for row in rows} and all(row[1:] == ["pp2048", "tg32", *["TODO"] * 4] for row in rows)
+    assert any(line.startswith("target llama.cpp: 57.85 tokens/s (llama-bench, ") for line in lines)
+    assert any(line.startswith("target SGLang: 52.37 tokens/s") for line in lines)
+
     assert main(["results", "html", "serve", "-f", file, "-p", profile, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    html = Path(answer["file"]).read_text(encoding="utf-8")
-    rows = answer["rows"]
-    assert (
-        {*variants} <= {row["variant"] for row in rows}
-        and html.count("TODO") >= 4 * len(rows)
-        and all(variant in html for variant in variants)
-    )
+    html = Path(json.loads(capsys.readouterr().out)["file"]).read_text(encoding="utf-8")
+    assert html.count("TODO") >= 4 * len(rows) and all(variant in html for variant in variants)
     assert "llama.cpp: 57.85 (llama-bench, build f5acfb2ff" in html and "SGLang: 52.37" in html
 
 

@@ -47,3 +47,16 @@ def test_list_and_compare(deployment: Path, capsys: pytest.CaptureFixture[str]) 
     figures = document["figures"][0]
     assert figures["metric"] == "prefill_tps"
     assert figures["percent"] and figures["runs"]["B"]["min"] <= figures["runs"]["B"]["median"]
+
+
+def test_compare_shows_the_targets_that_each_run_had(deployment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = (deployment / "results").glob(f"*{B}*")
+    *lines, end = path.read_text().splitlines()
+    gap = {"target": "llama.cpp", "figure": "tg32", "wanted": 57.85, "test": "pp64 tg32", "percent": -4.2}
+    document = json.loads(end)
+    document["summary"]["targets"] = [gap]
+    path.write_text("\n".join([*lines, json.dumps(document), ""]))
+    assert "Targets" not in envgen(capsys, "compare", A, A)
+    text = envgen(capsys, "compare", A, B)
+    assert re.search(r"^Targets\n +A +B\n57.85 llama.cpp \(tg32\), pp64 tg32 +- +-4 %$", text, re.M), text
+    assert json.loads(envgen(capsys, "compare", A, B, "--json"))["targets"] == {"A": [], "B": [gap]}
