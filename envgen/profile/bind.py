@@ -251,7 +251,7 @@ class Binding:
         if node.kind == nodes.NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
         if node.kind in (nodes.MAP, nodes.LIST):
-            hint = "quote it to pass it on as text"
+            hint = "quote it if it is JSON; variables of a group are written one level up"
             return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
         return self.text(node, path)
 
