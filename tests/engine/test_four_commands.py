@@ -27,8 +27,8 @@ NAME = "envgenfour"
 SERVER = """\
 import http.server, json
 from flashinfer.jit.page import gen_page_module
-gen_page_module()._timed_build()  # as its build_and_load(), without loading it
-
+spec = gen_page_module()
+getattr(spec, "_timed_build", spec.build)()  # as build_and_load() of 0.7.4, or 0.7.2, without loading it
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
