@@ -63,15 +63,17 @@ def ran(trace: RunRecord) -> Iterator[RanBackend]:
         for kernel in phase["kernels"]
     ]
     for kind, backends in _DATA["backends"].items():
-        seen: dict[str, str] = {}
+        examples: dict[str, str] = {}  # by backend, one of its kernels that ran
         for name in filter(lambda name: kind_of(name) == kind, names):
-            seen |= {each: name for each, known in backends.items() if _fits(known["ran"], name)}
+            examples |= {
+                each: name for each, known in backends.items() if _fits(known["ran"], name)
+            }
         named = [each for each, known in backends.items() if re.search(known["log"], log)]
-        named = named or list(seen)  # a log on a CPU names none
-        for backend in [*filter(seen.get, named), *seen][:1]:
+        named = named or list(examples)  # a log on a CPU names none
+        for backend in [*filter(examples.get, named), *examples][:1]:
             good = backend in named
             but = "" if good else f", not {named[0]}"
-            day = f"{trace.started:%Y-%m-%d} ({shorten(seen[backend], 70)})"
+            day = f"{trace.started:%Y-%m-%d} ({shorten(examples[backend], 70)})"
             yield RanBackend(named[0], good, f"{kind} ran: {backend}{but}, in the trace of {day}")
 
 

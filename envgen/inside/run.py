@@ -128,8 +128,8 @@ def in_image(
             try:
                 return engine.run_once(image, argv, mounts=present, **options)
             except EngineError as error:
-                said = str(error).splitlines()[0]
-                missing = [one for one in present if f"{ABSENT}{one.source}" in said]
+                message = str(error).splitlines()[0]
+                missing = [one for one in present if f"{ABSENT}{one.source}" in message]
                 if absent is None or not missing:
                     raise
                 absent.extend(missing)

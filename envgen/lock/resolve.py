@@ -337,8 +337,8 @@ def _answered(
     problem = answer.get("failed") or _mismatch(python.sets)
     if problem:
         message = f"the Python packages of profile {profile.name}: {problem}"
-        told = Problem(message, hint=_hint(problem, profile))
-        out.problems.append(Unresolved(told, profile.name, "pip"))
+        unresolved = Unresolved(Problem(message, hint=_hint(problem, profile)), profile.name, "pip")
+        out.problems.append(unresolved)
         return None
     for pins in found["sets"].values():
         for pin in pins:

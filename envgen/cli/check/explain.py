@@ -156,10 +156,13 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
     lines = []
     for explanation in explanations:
         evidence = shorten(explanation.evidence.strip(), 400)
-        mark = f"FAIL{' ?'[explanation.general]}" if explanation.failure else "note "
+        mark = "note "
+        if explanation.failure:
+            mark = "FAIL?" if explanation.general else "FAIL "
+        place = f"{name}:{explanation.line}: " if explanation.line else ""
         lines += [
             f"{mark} {explanation.cause} ({explanation.rule})",
-            f"      {f'{name}:{explanation.line}: ' * bool(explanation.line)}{evidence}",
+            f"      {place}{evidence}",
             *([f"      when: {explanation.phase or 'unknown'}"] if explanation.failure else []),
             f"      fix:  {explanation.cure}",
             f"      more: {explanation.link}",

@@ -102,8 +102,7 @@ def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
     return table(lines)
 
 
-_TITLES = "service state health ports image settings since container"
-COLUMNS = tuple(_TITLES.split())
+COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:

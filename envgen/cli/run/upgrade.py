@@ -159,8 +159,13 @@ def _pages(trial: UpgradeTrial) -> Iterator[str]:
 
 def _end(trial: UpgradeTrial, kept: bool) -> int:
     pages = list(_pages(trial))
-    told = {"rows": trial.rows, "reasons": trial.reasons, "pages": pages}
-    document: dict[str, Any] = {"kept": kept, "changes": [], **told}
+    document: dict[str, Any] = {
+        "kept": kept,
+        "changes": [],
+        "rows": trial.rows,
+        "reasons": trial.reasons,
+        "pages": pages,
+    }
     if kept:
         profile = trial.session.profile()
         line = f"kept; the way back: envgen upgrade --back {profile.chosen}"

@@ -22,5 +22,8 @@ python.start mounts.sources import.truth import.running import.scripts import.me
 packages.locked patches.claimed packages.binaries flashinfer.data
 flashinfer.prebuilt mounts.caches caches.stale cuda.compilers gpu.arch
 """
-CHECKS: tuple[Check, ...] = tuple(CHECKED[name] for name in _ORDER.split())
+# A check without a place above is an error here: it would never run.
+CHECKS: tuple[Check, ...] = tuple(
+    sorted(CHECKED.values(), key=lambda check: _ORDER.index(check.id))
+)
 BOX = CHECKS[:3]  # of the machine itself

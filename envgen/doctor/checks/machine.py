@@ -173,8 +173,7 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
                 context, *(("cache list",) if guess else ("cache clear", "--stale"))
             )
         case = "guess" if guess else "stale"
-        seen = "; ".join(evidence)
-        yield warning(title, seen, "the files that are there now", cure, case=case)
+        yield warning(title, "; ".join(evidence), "the files that are there now", cure, case=case)
     return (
         ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None
     )
