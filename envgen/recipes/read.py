@@ -455,9 +455,11 @@ class _Reader:
         return words
 
 
-def flags_of(words: Sequence[str], place: Place, *, again: bool = False) -> dict[str, Any]:
-    """Flags and their values. ``again``: a flag may come again, and the last one counts, as in
-    overrides.
+def flags_of(
+    words: Sequence[str], place: Place, *, again: bool = False, ours: Iterable[str] = _OURS
+) -> dict[str, Any]:
+    """Flags and their values, without ``ours``. ``again``: a flag may come again, and the last one
+    counts, as in overrides.
     """
     flags: dict[str, Any] = {}
     for flag in parsed(words):
@@ -468,7 +470,7 @@ def flags_of(words: Sequence[str], place: Place, *, again: bool = False) -> dict
             raise refusal(f"{flag.word!r} is not a flag that envgen knows", place)
         if flag.name in flags and not again:
             raise refusal(f"the flag --{flag.name} is there twice", place)
-        if flag.name not in _OURS:
+        if flag.name not in ours:
             flags[flag.name] = _typed(flag.values, place)
     return flags
 

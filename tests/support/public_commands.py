@@ -238,7 +238,7 @@ services:
         "o/m --chat-template /app/chat.jinja",
         {
             "ports": ["127.0.0.1:9000:8000"], "mounts": ["./chat.jinja:/app/chat.jinja"],
-            "caches": {"huggingface": "~/.cache/huggingface"}, "left": ["volumes /tmp: "],
+            "caches": {"huggingface": "~/.cache/huggingface"}, "left": ["volumes type=tmpfs,target=/tmp: "],
         },
     ),
 }  # fmt: skip

@@ -28,6 +28,7 @@ BASE = "version: 1\nname: t\nprofiles:\n  prod:\n    mode: production\n    base:
     "    caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}\n"
 )
 IMAGE = "vllm/vllm-openai:v0.33.0"
+MODEL = "names no model: the command is not `vllm serve MODEL ...`"
 # Each: the text, its words after `vllm serve`, and what else must be there.
 GOOD: dict[str, tuple[str, str, dict[str, Any]]] = {
     "readme": (
@@ -76,6 +77,22 @@ GOOD: dict[str, tuple[str, str, dict[str, Any]]] = {
             "mounts": ["./chat.jinja:/app/chat.jinja"],
             "left": ["cap-add SYS_NICE: ", "memory 68g: ", "volumes /mnt/x:/x: "],
         },
+    ),
+    "attached": (
+        f"docker run -p8000:8000 -dP -eA=1 --gpus '\"device=GPU-0a1b,1\"' {IMAGE} o/m --seed=1",
+        "o/m --seed 1",
+        {"ports": ["8000:8000"], "env": {"A": "1"}, "gpu": ["GPU-0a1b", "1"]},
+    ),
+    "block": (
+        f"services:\n  v:\n    image: {IMAGE}\n    gpus: [{{driver: nvidia, count: 2}}]\n    command: |\n"
+        "      o/m \\\n      --seed 1 \\\n      --max-model-len 9\n",
+        "o/m --seed 1 --max-model-len 9",
+        {"gpu": ["0", "1"]},
+    ),
+    "entry points of a list": (
+        f"services: {{v: {{image: {IMAGE}, entrypoint: [bash, -c, 'pip install a && exec vllm serve o/m --seed 2']}}}}",
+        "o/m --seed 2",
+        {"left": ["`pip install a` before the server"]},
     ),
     "folder": (
         f"docker run --gpus all -v ./weights:/models/w {IMAGE} --model /models/w --served-model-name w",
@@ -170,17 +187,22 @@ def test_a_public_command_arrives_word_for_word(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("#!/bin/bash\necho hi\n", "is a shell script; envgen reads one `docker run` or `vllm serve` line"),
+        ("#!/bin/bash\necho hi\n", MODEL),
+        (
+            "#!/bin/bash\ncd x\nvllm serve o/m\n",
+            "is a shell script; envgen reads one `docker run` or `vllm serve` line",
+        ),
+        (f"docker run {IMAGE} bash -c 'vllm serve o/m | tee log'", "is a shell script; envgen reads one"),
         (f"docker run {IMAGE} o/m | tee log", "is a shell script; envgen reads one"),
         (f"docker run {IMAGE} o/m $(cat flags)", "is a shell script; envgen reads one"),
         (f"docker run {IMAGE} o/m\ndocker run {IMAGE} o/n", "is a shell script; envgen reads one"),
         (f"docker run {IMAGE} 'o/m", "the command can't be read: No closing quotation"),
         (f"docker run {IMAGE} $MODEL", "$MODEL depends on your machine: write its value"),
-        (f"docker run {IMAGE}", "names no model that envgen can read"),
-        ("docker run --rm", "names no image"),
-        (f"docker run {IMAGE} bash", "the command is not `vllm serve MODEL ...`"),
-        (f"docker run {IMAGE} bash bash", "the command is not `vllm serve MODEL ...`"),
-        ("docker run --rm debian:12 sleep 1", "the command is not `vllm serve MODEL ...`"),
+        (f"docker run {IMAGE}", MODEL),
+        ("docker run --rm", MODEL),
+        (f"docker run {IMAGE} bash", MODEL),
+        (f"docker run {IMAGE} bash bash", MODEL),
+        ("docker run --rm debian:12 sleep 1", MODEL),
         ("services: {a: {image: vllm/x}, b: {image: vllm/x}}", "has no single service with vLLM: a, b"),
         ("services: {a: [vllm]}", "has no single service with vLLM: a"),
     ],
