@@ -18,19 +18,18 @@ from envgen.profile.caches import KNOWN, SETS
 from envgen.profile.checks import OWN_VARIABLES
 from envgen.profile.flags import VARIABLE
 from envgen.profile.shape import HUB_REPO, as_profile_name, matches
-from envgen.profile.tree import PROJECT, ValueText, parse
+from envgen.profile.tree import MAP, PROJECT, ValueText, parse
 from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, split, value_of
 from envgen.redact import redact_secrets, secret_like
 
 _TABLE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
-_ROWS = "docs/coming-from.md has a row for each part"
 
 
 def read_command(text: str, file: str) -> Recipe | None:
     """The recipe in a command or a Compose file; None for any other text. Raises ProjectError."""
     for written, spelled in _TABLE["spelled"].items():
         text = re.sub(written, spelled, text)
-    command = re.sub(_TABLE["skipped"], "", text.replace("\\\n", " ")).strip()
+    command = re.sub(_TABLE["skipped"], "", text).strip()
     begin = re.match(_TABLE["begin"], command)
     if begin is None and not text.startswith("#!") and not file.endswith(".sh"):
         return _of_compose(text, file)
@@ -50,14 +49,18 @@ def read_command(text: str, file: str) -> Recipe | None:
 def _of_compose(text: str, file: str) -> Recipe | None:
     """The recipe of the service with vLLM in it, or of the only one; None without services."""
     top, _ = parse(ValueText(file, PROJECT, text), foreign=True)
-    services = value_of(top).get("services") if top else None
-    if top is None or not isinstance(services, dict):
+    node = top.at(("services",)) if top else None
+    if node is None or node.kind != MAP:
         return None
-    container = _Container(top.items["services"].place())
-    servers = [name for name, one in services.items() if "vllm" in str(one)] or list(services)
-    service = services[servers[0]] if len(servers) == 1 else None
-    if not isinstance(service, dict):
-        container.refuse(f"has no single service with vLLM: {', '.join(servers)}")
+    container = _Container(node.place())
+    services = {name: one for name, one in value_of(node).items() if isinstance(one, dict)}
+    programs = {
+        name: str([one.get(key) for key in _TABLE["program"]]) for name, one in services.items()
+    }
+    servers = [name for name, program in programs.items() if "vllm" in program] or list(services)
+    if len(servers) != 1:
+        container.refuse(f"has no single service with vLLM: {', '.join(servers) or 'none'}")
+    service = services[servers[0]]
     for other in sorted(services.keys() - servers):
         container.option("service", other)
     image = str(service.pop("image", None) or "")
@@ -65,7 +68,7 @@ def _of_compose(text: str, file: str) -> Recipe | None:
     for key in ("entrypoint", "command"):
         given = service.pop(key, None) or []
         if isinstance(given, str):
-            given = container.split(re.sub(r"\\?\n", " ", given))
+            given = container.split(given.replace("\n", " "))
         words += _texts(given)
     for key, value in service.items():
         for one in _texts(value):
@@ -105,14 +108,13 @@ class _Container:
     profile: dict[str, Any] = field(default_factory=dict)
 
     def refuse(self, message: str) -> NoReturn:
-        raise refusal(message, self.place, _ROWS)
+        raise refusal(message, self.place, _TABLE["hint"])
 
     def split(self, text: str) -> list[str]:
         """The words of one command."""
-        text = text.replace("\\\n", " ")
         if re.search(_TABLE["script"], re.sub(_TABLE["quoted"], "", text)):
             self.refuse("is a shell script; envgen reads one `docker run` or `vllm serve` line")
-        return split(text, self.place, _ROWS)
+        return split(text, self.place, _TABLE["hint"])
 
     def option(self, name: str, value: str) -> None:
         """Give one option its place in the profile, or name it."""
@@ -134,8 +136,7 @@ class _Container:
         if name in OWN_VARIABLES or name in SETS:
             self.left.append(f"{name}={value}: envgen sets it itself")
         elif not given or VARIABLE.fullmatch(value) or secret_like(name):
-            self.profile.setdefault("secrets", []).append(name)
-            self.left.append(f"the value of {name}: export it in your shell, or write it in .env")
+            self.option("from-shell", name)
         else:
             self.env[name] = value
 
@@ -153,12 +154,11 @@ class _Container:
 
     def recipe(self, image: str, words: Sequence[str]) -> Recipe:
         """The recipe of the server that ``image`` runs with these words."""
-        words = [*self.entry, *words]
+        words = self._server([*self.entry, *words])
         for word in (image, *words):
             if variable := VARIABLE.search(word):
                 self.refuse(f"{variable[0]} depends on your machine: write its value")
-        words = ["--model", *self._server(words)]  # a later one counts
-        args = flags_of(words, self.place, again=True, ours=())
+        args = flags_of(["--model", *words], self.place, again=True, ours=())
         repo = str(args.pop("model", ""))
         if not matches(HUB_REPO, repo) and not repo.startswith("/"):
             self.refuse("names no model: the command is not `vllm serve MODEL ...`")
@@ -168,8 +168,8 @@ class _Container:
         self.service.setdefault("ports", [f"127.0.0.1:{port}:{port}"])
         if gpus := self.service.get("gpu") or self.env.pop("CUDA_VISIBLE_DEVICES", ""):
             self.service["gpu"] = re.findall(r"[\w-]+", gpus)
-        mounts = str(self.service.get("mounts"))
-        brings = [one for one in brought(args) if one.split()[3] not in mounts]
+        mounts = tuple(one.split(":")[1] for one in self.service.get("mounts", {}).values())
+        brings = [one for one in brought(args) if not one.split()[3].startswith(mounts)]
         left = tuple(dict.fromkeys([*self.left, *brings]))
         kept: dict[str, Any] = {"image": image, "service": self.service, "profile": self.profile}
         return Recipe(name_of(repo), repo, args=args, env=self.env, left=left, **kept)
