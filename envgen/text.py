@@ -135,7 +135,7 @@ def instant(text: str) -> str:
 def shorten(text: str, limit: int) -> str:
     """``text`` made visible and cut to ``limit`` characters."""
     text = visible(text[: limit + 1])
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def counted(number: int, one: str, several: str = "") -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from envgen.app.history import since_it_worked
+from envgen.app.history import NOTHING, since_it_worked
 from envgen.deployment.service import LiveService
 from envgen.errors import ServiceError
 from envgen.serve.ended import SHOWN, StartFailure, cause_in, with_profile_named
@@ -24,11 +24,12 @@ def failed(
     verdict: str = "is not ready",
     hint: str = "",
     say: Say = progress,
+    found: Mapping[str, str] = NOTHING,
 ) -> ServiceError:
     """Save a crash bundle and return the error to raise. Call it before the container is removed.
 
     ``machines``: all that the service runs on, if there are several. ``hint``: the fix if the log
-    shows no cause.
+    shows no cause. ``found``: what the start found on this machine.
     """
     from envgen.app import bundle  # with doctor, and all of its checks
 
@@ -37,7 +38,7 @@ def failed(
     say(f"  {name}: {failure.reason}; saving a crash bundle")
     cause, lines = cause_in(deployment, failure)
     ranks = machines or (service,)
-    changes = [line for one in ranks if (line := since_it_worked(one, asks=True))]
+    changes = [line for one in ranks if (line := since_it_worked(one, asks=True, before=found))]
     kept = bundle.save(ranks, failure, cause.cause, deployment.node, changes)
     text = f"{name} {verdict}: {failure.reason}"
     if cause.rule:

@@ -19,15 +19,16 @@ from envgen import files
 from envgen.bench.facts import PROGRAM, checkouts, kernels
 from envgen.binding import bind
 from envgen.deployment.service import LiveService
-from envgen.engine import process
+from envgen.engine import box, process
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
-from envgen.inside import run
+from envgen.inside import hub, run
 from envgen.inside.common import read_text
+from envgen.profile.caches import HUGGINGFACE
 from envgen.redact import redact_secrets
 from envgen.render.locking import LABEL as LOCK_LABEL
 from envgen.serve.start import StartResult
-from envgen.text import first_of, shorten, visible
+from envgen.text import GIB, first_of, shorten, visible
 
 FORMAT = 1
 FOLDER = "starts"
@@ -38,6 +39,7 @@ SHOWN = 60  # characters of a value
 KERNEL_LINES = 5000  # of a log, for the kernels that it names
 INSIDE = 30.0  # seconds for one in a container
 LISTED = 9  # changes in a sentence
+NOTHING: Mapping[str, str] = {}
 PACKAGE = "package "  # the name of a fact begins with it; of the last start alone
 
 # The names of facts, the most suspicious first: what changes without a word of the user's.
@@ -45,6 +47,9 @@ DRIVER = "driver"
 KERNEL = "kernel"
 FIRMWARE = "firmware"
 SYSTEM = "DGX OS"
+MEMORY = "free memory, GiB"
+CLOCKS = "clocks"
+ABOUT = 0.75  # of another free memory, and it is no change
 SUSPECTS = (
     DRIVER,
     KERNEL,
@@ -52,6 +57,8 @@ SUSPECTS = (
     SYSTEM,
     "Docker",
     "container toolkit",
+    MEMORY,
+    CLOCKS,
     "image",
     "lock",
     "command",
@@ -98,6 +105,16 @@ def machine_facts() -> dict[str, str]:
     return facts
 
 
+def found(service: LiveService) -> dict[str, str]:
+    """What a start finds on this machine: free memory, and what lowers the clocks of its GPUs."""
+    if not service.deployment.is_local:
+        return {}
+    machine = box.look()
+    free = machine.memory.get("MemAvailable", 0) / GIB
+    limits = sorted({limit for gpu in machine.gpus for limit in gpu.limits})
+    return {MEMORY: f"{free:.1f}", CLOCKS: f"limited by {', '.join(limits) or 'nothing'}"}
+
+
 def facts_of(service: LiveService) -> dict[str, str]:
     """What a start of ``service`` is made of now, as far as it is known without a container."""
     deployment = service.deployment
@@ -110,6 +127,11 @@ def facts_of(service: LiveService) -> dict[str, str]:
         if image is not None:
             facts["image"] = image.id.removeprefix("sha256:")[:12]
             facts["lock"] = image.labels.get(LOCK_LABEL, "")[:12]
+        weights = deployment.caches.get(HUGGINGFACE.name)
+        if weights and deployment.is_local:  # a volume has no such folder
+            for model in service.described.models:
+                folder = hub.folder_of(weights.source, model.repo)
+                facts[f"weights {model.repo}"] = hub.commit_of(folder, model.revision)
     facts["variant"] = profile.variant
     facts["command"] = redact_secrets(" ".join(service.described.argv))
     for name, commit in checkouts(profile, deployment.root).items():
@@ -130,9 +152,14 @@ def inside(place: run.Execute) -> dict[str, str]:
     return {}
 
 
-def remember(service: LiveService, started: StartResult) -> list[str]:
-    """Note a start that became ready. Lines for the user where it was slower than usual."""
-    facts = inside(run.in_container(service.engine, started.container.id)) | facts_of(service)
+def remember(
+    service: LiveService, started: StartResult, before: Mapping[str, str] = NOTHING
+) -> list[str]:
+    """Note a start that became ready, and what was ``found`` before. Lines for the user where it
+    was slower than usual.
+    """
+    seen = inside(run.in_container(service.engine, started.container.id))
+    facts = {**seen, **facts_of(service), **before}
     with contextlib.suppress(EnvgenError):
         log = service.engine.logs(started.container.id, tail=KERNEL_LINES)
         for number, line in enumerate(kernels(log)):
@@ -143,15 +170,17 @@ def remember(service: LiveService, started: StartResult) -> list[str]:
     return note(root, profile, place, facts, started.seconds, started.awaited.phases)
 
 
-def since_it_worked(service: LiveService, *, asks: bool = False) -> str:
+def since_it_worked(
+    service: LiveService, *, asks: bool = False, before: Mapping[str, str] = NOTHING
+) -> str:
     """What changed since the last start that worked; "" where none is noted. ``asks``: another
     image than then is asked for its packages, and another machine for its driver, which takes a
-    second.
+    second. ``before``: what this start ``found``.
     """
     earlier = starts(service.deployment.root, service.profile.name, place_of(service))
     if not earlier:
         return ""
-    facts = facts_of(service)
+    facts = {**facts_of(service), **before}
     deployment = service.deployment
     image = deployment.image if asks else None
     last = earlier[-1]
@@ -214,14 +243,18 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
     both = before.keys() & now.keys()
     changed = {}
     for name in (*SUSPECTS, *sorted(both.difference(SUSPECTS))):
-        if name in both and before[name] != now[name]:
+        if name in both and _differ(name, before[name], now[name]):
             then = shorten(before[name], SHOWN)
             changed[name] = f"{name} {then} → {shorten(now[name], SHOWN)}"
     return changed
 
 
-def _listed(differing: Mapping[str, str]) -> str:
-    return visible(", ".join(first_of(list(differing.values()), LISTED)))
+def _differ(name: str, then: str, now: str) -> bool:
+    if name == MEMORY:
+        with contextlib.suppress(ValueError):
+            least, most = sorted(map(float, (then, now)))
+            return least < ABOUT * most
+    return then != now
 
 
 def since(last: NotedStart, facts: Mapping[str, str]) -> str:
@@ -232,4 +265,5 @@ def since(last: NotedStart, facts: Mapping[str, str]) -> str:
         return f"{when}: nothing that envgen knows has changed"
     same = [it for it in ("image", "lock", "command") if it in facts and it not in differing]
     unchanged = f"; the same: {', '.join(same)}" if same else ""
-    return f"{when}: {_listed(differing)}{unchanged}"
+    listed = visible(", ".join(first_of(list(differing.values()), LISTED)))
+    return f"{when}: {listed}{unchanged}"

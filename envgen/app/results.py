@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from envgen.app.measure import results_folder, targets_of
 from envgen.app.session import Session
 from envgen.app.stage import PLAIN
 from envgen.bench import matrix, page
+from envgen.bench.compare import MatrixCell
 from envgen.bench.matrix import MatrixRow
 from envgen.bench.record import RunRecord, runs
 from envgen.deployment import known_service
@@ -30,38 +32,40 @@ def service_named(profile: Profile, service: str | None) -> str:
     return name
 
 
-def table(session: Session, service: str) -> tuple[list[MatrixRow], list[RunRecord]]:
-    """The matrix of a service, its variants in the order of the file, and all records."""
+def table(
+    session: Session, service: str, names: Sequence[str] = (), tests: Sequence[str] = ()
+) -> tuple[list[MatrixRow], list[RunRecord]]:
+    """The matrix of a service, its variants in the order of the file and then ``names``, and all
+    records. ``tests``: see ``rows_of``.
+    """
     records, bad = runs(results_folder(session.file))
     for line in bad:
         progress(f"left out: {line}")
     profile = session.profile()
-    variants = [PLAIN, *profile.variants]
-    return matrix.rows_of(records, profile.name, service, variants), records
+    variants = list(dict.fromkeys([PLAIN, *profile.variants, *names]))
+    return matrix.rows_of(records, profile.name, service, variants, tests), records
 
 
 def targets(profile: Profile, service: str) -> list[page.TargetLine]:
-    """The decode targets for the model of a service that are drawn: one request, no context."""
+    """The targets for the model of a service. Those of one request without context are drawn."""
     lines = []
     for name, target in targets_of(profile, service).items():
-        decode = target.figures.get("decode") or target.figures.get("tg32")
-        if decode and not target.depth and target.concurrency == 1:
-            lines.append(page.TargetLine(name, float(decode), target.source))
+        figures = target.figures
+        place = MatrixCell(context=target.depth, concurrency=target.concurrency).place
+        decode = "0" if place else figures.get("decode") or figures.get("tg32", "0")
+        listed = ", ".join(map(" ".join, figures.items()))
+        text = f"{name}: {listed}{place} ({target.source})"
+        lines.append(page.TargetLine(name, float(decode), text))
     return lines
-
-
-def matrix_of(session: Session, service: str) -> tuple[list[MatrixRow], list[str]]:
-    """The rows of a service's matrix, and its targets as text."""
-    rows, _ = table(session, service)
-    drawn = targets(session.profile(), service)
-    return rows, [f"{one.name}: {one.decode:g} tokens/s ({one.source})" for one in drawn]
 
 
 def write_matrix(session: Session, service: str) -> Path:
     """Write results/matrix.md and .json. Returns the path of the first."""
-    rows, drawn = matrix_of(session, service)
+    rows, _ = table(session, service)
+    profile = session.profile()
     folder = results_folder(session.file)
-    text = matrix.markdown(f"{session.profile().name}: {service}", rows, drawn)
+    lines = [one.text for one in targets(profile, service)]
+    text = matrix.markdown(f"{profile.name}: {service}", rows, lines)
     _write(folder / "matrix.md", text, folder)
     plain = [row.plain() for row in rows]
     text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"

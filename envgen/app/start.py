@@ -114,9 +114,10 @@ class Checked:
     def launch(self, options: StartOptions) -> StartResult:
         """Take the steps."""
         service = self.service
+        found = {} if self.running else history.found(service)
         start = Start(
             service,
-            partial(failed, service),
+            partial(failed, service, found=found),
             recreate=options.recreate,
             timeout=options.timeout,
             prepare=partial(prepare_caches, service),
@@ -130,7 +131,7 @@ class Checked:
                 progress(f"\nno longer waiting; {service.name} is still starting: {more}")
             raise
         if options.wait and not started.already and service.described.serves:
-            for line in history.remember(service, started):
+            for line in history.remember(service, started, found):
                 progress(f"  {line}")
         return started
 

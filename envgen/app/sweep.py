@@ -175,7 +175,7 @@ def measured_row(
         word, summary, path = answered(asked, reference, quick=quick)
         kept = record.load(path)
         row |= {"verdict": word, "answers": kept.id, "kernels": kept.environment.get("kernels", [])}
-        progress(f"  answers: {word}" + ("" if reference else ", the reference of the others"))
+        progress(f"  answers: {word}{'' if reference else ', the reference of the others'}")
         if word not in GOOD:
             worst = [line for line in summary["rows"] if line["verdict"] == word]
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")

@@ -30,11 +30,15 @@ class MatrixCell:
 
     def __str__(self) -> str:
         """llama-bench's name of the test: ``pp2048 tg32 @ d4096 c8``."""
-        words = ["pp?" if self.prompt < 0 else f"pp{self.prompt}"]
-        words += [f"tg{self.output}"] if self.output >= 0 else []
-        words += [f"@ d{self.context}"] if self.context else []
-        words += [f"c{self.concurrency}"] if self.concurrency != 1 else []
-        return " ".join(words)
+        prompt = "pp?" if self.prompt < 0 else f"pp{self.prompt}"
+        output = f" tg{self.output}" if self.output >= 0 else ""
+        return prompt + output + self.place
+
+    @property
+    def place(self) -> str:
+        """Context and concurrency, as the name has them."""
+        depth = f" @ d{self.context}" if self.context else ""
+        return depth + (f" c{self.concurrency}" if self.concurrency != 1 else "")
 
     @property
     def sample(self) -> dict[str, int]:

@@ -53,10 +53,15 @@ class MatrixRow:
 
 
 def rows_of(
-    records: Iterable[RunRecord], profile: str, service: str, variants: Sequence[str]
+    records: Iterable[RunRecord],
+    profile: str,
+    service: str,
+    variants: Sequence[str],
+    tests: Sequence[str] = (),
 ) -> list[MatrixRow]:
     """The best and the newest row of each variant and test of a service, and one for each of
-    ``variants`` that has none. ``records``: oldest first.
+    ``tests`` that one of ``variants`` lacks. ``records``: oldest first. Without ``tests``, a
+    variant lacks what `bench` measures if it has no row.
     """
     groups: dict[tuple[str, str], list[MatrixRow]] = {}
     verdicts: dict[tuple[str, str], str] = {}
@@ -73,7 +78,9 @@ def rows_of(
     for measured in groups.values():
         rows += _kept(measured, verdicts)
     known = {row.variant for row in rows}
-    rows += [MatrixRow(name, str(DEFAULT)) for name in variants if name not in known]
+    for name in variants:
+        wanted = tests or [str(DEFAULT)] * (name not in known)
+        rows += [MatrixRow(name, test) for test in wanted if (name, test) not in groups]
     order = {name: number for number, name in enumerate(variants)}
 
     def place(row: MatrixRow) -> tuple[Any, ...]:

@@ -71,11 +71,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class TargetLine:
-    """A target that the matrix is drawn with."""
+    """A target of the matrix. ``decode``: where it is drawn; 0: nowhere."""
 
     name: str
     decode: float
-    source: str
+    text: str
 
 
 def decode_bars(
@@ -152,7 +152,7 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
         marked.append(((when - first).total_seconds(), value, label, color))
     lines = []
     for place, one in enumerate(targets):  # their names stand side by side
-        x = 4 + place % 4 * WIDTH / 4
+        x = place % 4 * 156.0  # on a telephone, too
         lines.append(Mark(f"{one.name} {one.decode:g}", x, _height(one.decode, most), 3))
     days = (f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}")
     names = tuple(titles[:COLORS])
@@ -213,7 +213,8 @@ def render(
     phases: Mapping[str, Mapping[str, float]],
 ) -> str:
     """The page. ``made``: when and by what; ``phases``: label -> seconds by phase of a start."""
-    bars, lines = decode_bars(rows, targets)
+    drawn = [one for one in targets if one.decode]
+    bars, lines = decode_bars(rows, drawn)
     newest = [run for run in records if run.kind == "bench"][-1:]
     axes = {"concurrency": "Speed by requests at once", "context_tokens": "Speed by depth"}
     sizes = [by_size(run, *axis) for run in newest for axis in axes.items()]
@@ -238,7 +239,7 @@ def render(
         bars=bars,
         lines=lines,
         targets=targets,
-        time=over_time(records, targets),
+        time=over_time(records, drawn),
         sizes=[chart for chart in sizes if chart],
         answers=answers,
         starts=stacked(phases, "s"),

@@ -126,7 +126,7 @@ def lines_of(
         before = against.pop(row.name, "")
         lines.append((*_cells(row), before))
         for name, *rest in map(_cells, kernels):
-            lines.append(("  " + name, *rest, ""))
+            lines.append((f"  {name}", *rest, ""))
     for name, share in against.items():
         lines.append((name, *["-"] * 4, share))
     return lines if other else [line[:-1] for line in lines]
@@ -134,7 +134,7 @@ def lines_of(
 
 def _cells(row: KernelRow) -> tuple[str, ...]:
     return (
-        row.name if len(row.name) <= 70 else row.name[:67] + "...",
+        row.name if len(row.name) <= 70 else f"{row.name[:67]}...",
         f"{row.share:.1f} %",
         str(row.calls or "-"),
         f"{row.mean_us:,.1f}" if row.calls else "-",

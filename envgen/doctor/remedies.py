@@ -59,7 +59,7 @@ def away(context: Context, path: str) -> Remedy:
     """Move a file or folder of the container out of Python's way; nothing is deleted."""
     binds = context.container.mounts if context.container and not context.is_temporary else ()
     for mount in sorted(binds, key=lambda one: -len(one.target)):
-        if path.startswith(mount.target + "/"):
+        if path.startswith(f"{mount.target}/"):
             if mount.kind == "bind" and mount.read_only:  # only this machine can change it
                 place = mount.source + path[len(mount.target) :]
                 return Remedy(shell_line(["mv", place, f"{place}.off"]))

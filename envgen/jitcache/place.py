@@ -114,7 +114,7 @@ def root_in(env: Mapping[str, str], profile: Profile) -> str:
 def mount_of(mounts: Sequence[ContainerMount], root: str) -> ContainerMount | None:
     """The innermost mount that contains ``root``."""
     covering = [
-        m for m in mounts if root == m.target or root.startswith(m.target.rstrip("/") + "/")
+        m for m in mounts if root == m.target or root.startswith(f"{m.target.rstrip('/')}/")
     ]
     return max(covering, key=lambda mount: len(mount.target), default=None)
 

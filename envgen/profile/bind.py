@@ -328,7 +328,7 @@ def below(path: str, name: str) -> str:
 
 def _short(text: str) -> str:
     text = redact_secrets(text)  # a secret that is cut has no shape any more
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def _stand_in(shape: Shape) -> Any:

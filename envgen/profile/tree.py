@@ -133,7 +133,7 @@ class YamlNode:
         if self.kind in (MAP, LIST, NULL):
             return SEEN[self.kind]
         text = redact_secrets(self.text)
-        text = text if len(text) <= 60 else text[:57] + "..."
+        text = text if len(text) <= 60 else f"{text[:57]}..."
         return f"{SEEN[self.kind]} ({text})" if self.kind != TEXT else f"the text {text!r}"
 
 
@@ -174,7 +174,7 @@ def profile_hint(profile: str, known: list[str]) -> str:
 
 
 def _known(known: list[str]) -> str:
-    return "known: " + ", ".join(map(visible, known)) if 0 < len(known) <= 40 else ""
+    return f"known: {', '.join(map(visible, known))}" if 0 < len(known) <= 40 else ""
 
 
 def written(
@@ -185,7 +185,7 @@ def written(
         for name, child in node.items.items():
             yield from written(child, (*path, name))
     elif node.kind == LIST:
-        yield path, "[" + ", ".join(child.text for child in node.elements) + "]", node
+        yield path, f"[{', '.join(child.text for child in node.elements)}]", node
     else:
         yield path, "null" if node.kind == NULL else node.text, node
 

@@ -85,7 +85,7 @@ class ContainerPath:
         parts = [part for part in text.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise ValueError(f"{text!r} contains '..'")
-        return cls("/" + "/".join(parts))
+        return cls(f"/{'/'.join(parts)}")
 
     def __str__(self) -> str:
         return self.path

@@ -9,6 +9,8 @@ import pytest
 from local import free_port
 from projects import BASE, Project, docker
 
+from envgen.app import history
+
 pytestmark = pytest.mark.engine
 
 NAME = "envgentesthistory"
@@ -54,6 +56,8 @@ def project(make_project: Callable[..., Project]) -> Iterator[Project]:
 def test_a_package_changed_by_hand_in_the_base_image_is_named(project: Project) -> None:
     project.envgen("build")
     project.envgen("up", "serve")
+    (noted,) = history.starts(project.root, "prod", "serve")
+    assert float(noted.facts[history.MEMORY]) > 0
     project.envgen("down")
     by_hand(OURS, "2.0")
     project.envgen("build")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -79,29 +79,25 @@ def compare_(a: str, b: str) -> int:
       envgen results compare latest~1 latest
     """
     both = (resolve(results_folder(), a), resolve(results_folder(), b))
+    sides = dict(zip(SIDES, both, strict=True))
     rows = compare(*both)
     apart = differing(*both)
     document = {
-        "runs": {name: _header(record) for name, record in zip(SIDES, both, strict=True)},
+        "runs": {name: _header(record) for name, record in sides.items()},
         "figures": [row.plain() for row in rows],
-        "targets": {
-            name: record.summary.get("targets", [])
-            for name, record in zip(SIDES, both, strict=True)
-        },
+        "targets": {name: record.summary.get("targets", []) for name, record in sides.items()},
         "differing": apart,
     }
-    return answer(document, _compared(both, rows, apart))
+    return answer(document, _compared(sides, rows, apart))
 
 
 def _compared(
-    both: Sequence[RunRecord], rows: Sequence[FigureRow], apart: Sequence[str]
+    sides: Mapping[str, RunRecord], rows: Sequence[FigureRow], apart: Sequence[str]
 ) -> Iterator[str]:
-    yield from table(
-        [("", *HEAD), *((name, *_row(record)) for name, record in zip(SIDES, both, strict=True))]
-    )
+    yield from table([("", *HEAD), *((name, *_row(record)) for name, record in sides.items())])
     for title, lines in sections(rows):
         yield from ("", title, *table(lines, right=range(1, 4)))
-    targets = _targets(both)
+    targets = _targets(sides)
     if len(targets) > 1:
         yield from ("", "Targets", *map(visible, table(targets, right=range(1, 3))))
     yield from (
@@ -111,10 +107,10 @@ def _compared(
     )
 
 
-def _targets(both: Sequence[RunRecord]) -> list[Sequence[str]]:
+def _targets(records: Mapping[str, RunRecord]) -> list[Sequence[str]]:
     """How far each run is from the targets that it had, the head first."""
     gaps: dict[str, dict[str, str]] = {}
-    for side, record in zip(SIDES, both, strict=True):
+    for side, record in records.items():
         for row in record.summary.get("targets", ()):
             name = f"{row['wanted']:g} {row['target']} ({row['figure']}), {row['test']}"
             gaps.setdefault(name, {})[side] = f"{row['percent']:+.0f} %"

@@ -67,26 +67,31 @@ def command(
     session = asked.session
     service = asked.service or predict.choose_service(session.profile(), None)
     known_service(session.profile(), service)
-    rows, targets = results.matrix_of(session, service)
-    if dry_run:
-        lines = table([matrix.HEAD, *(row.cells() for row in rows)], right=range(4, 7))
-        shown = (*lines, *(f"target {line}" for line in targets))
-        plain = [row.plain() for row in rows]
-        return answer({"rows": plain, "targets": targets}, map(visible, shown))
     names = [name.strip() for name in (variants or "").split(",") if name.strip()]
+    forms = sweep.forms_of(session, service, names)
+    plan = matrix_of(given)
+    rows, _ = results.table(session, service, names, list(map(str, plan.cells())))
+    if dry_run:
+        targets = [one.text for one in results.targets(session.profile(), service)]
+        lines = table([matrix.HEAD, *(row.cells() for row in rows)], right=range(4, 7))
+        lines += [f"target {line}" for line in targets]
+        plain = [row.plain() for row in rows]
+        return answer({"rows": plain, "targets": targets}, map(visible, lines))
     if missing:
-        names += [row.variant for row in rows if not row.run]
-        if not names:
+        lacking = [row.variant for row in rows if not row.run]
+        if not lacking:
             return answer({"rows": []}, ["nothing is missing: each variant has a row"])
-    if not names:
+        forms = sweep.forms_of(session, service, lacking)
+    if not forms:
         raise UsageError(
             "name variants, or --missing", hint=f"envgen sweep {service} --variants plain,NAME"
         )
-    forms = sweep.forms_of(session, service, names)
     _require_agreement(session, service, len(forms), yes)
-    plan = None if no_bench else matrix_of(given)
-    (outcome, summary), path = sweep.sweep(asked, service, forms, plan, quick=quick, fresh=fresh)
-    lines = [*_table(summary["rows"]), f"{outcome}; the record is {path}"]
+    measured = None if no_bench else plan
+    (outcome, summary), path = sweep.sweep(
+        asked, service, forms, measured, quick=quick, fresh=fresh
+    )
+    lines = [*shown(summary["rows"]), f"{outcome}; the record is {path}"]
     lines.append(f"the matrix is {results.write_matrix(session, service)}")
     page, _ = results.write_page(session, service, None)
     lines.append(f"{page.absolute().as_uri()} shows it")
@@ -104,7 +109,8 @@ def _require_agreement(session: Session, service: str, count: int, yes: bool) ->
         raise RefusedError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def shown(rows: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
+    """The measured rows as a table."""
     lines = sweep.lines_of(rows)
     figures = range(3, len(lines[0]) - 1)
-    yield from map(visible, table(lines, right=figures))
+    yield from map(visible, table(lines, right=figures, indent=indent))

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from envgen.app import build as builds
-from envgen.app import sweep
 from envgen.app.results import write_page
 from envgen.app.session import Session
 from envgen.app.upgrade import paper
@@ -23,6 +22,7 @@ from envgen.app.upgrade.trial import (
 )
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, flag, option, reporting, wants_json
+from envgen.cli.measure.sweep import shown
 from envgen.errors import ExitCode, Problem, RefusedError, UsageError
 from envgen.live import moving
 from envgen.lock.model import InputChange
@@ -141,9 +141,7 @@ def _agrees(trial: UpgradeTrial, keep: bool) -> bool:
 def _rows(trial: UpgradeTrial) -> Iterator[str]:
     for service, rows in trial.rows.items():
         yield service
-        lines = sweep.lines_of(rows)
-        figures = range(3, len(lines[0]) - 1)
-        yield from map(visible, table(lines, right=figures, indent="  "))
+        yield from shown(rows, "  ")
         added = set(rows[-1]["kernels"]).difference(rows[0]["kernels"])
         for line in sorted(added):
             yield visible(f"  another kernel: {line}")

@@ -100,6 +100,5 @@ def _state(gpu: BoxGpu) -> str:
         (gpu.temperature, "{:.0f} C"),
         (gpu.load, "{:.0f} % busy"),
     )
-    return f"{gpu.name}: " + (
-        ", ".join(text.format(one) for one, text in figures if one is not None) or "no figures"
-    )
+    shown = ", ".join(text.format(one) for one, text in figures if one is not None)
+    return f"{gpu.name}: {shown or 'no figures'}"

@@ -47,7 +47,7 @@ class WrongImport:
 
 def below(path: str, folder: str) -> bool:
     """Whether ``path`` is ``folder`` or inside it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def is_site(path: str) -> bool:

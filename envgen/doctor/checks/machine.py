@@ -54,7 +54,7 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
                 title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="moved"
             )
         elif not any(
-            root.root.startswith(folder.path + "/")
+            root.root.startswith(f"{folder.path}/")
             for root in probe.roots
             if root.package == source.package
         ):

@@ -130,9 +130,7 @@ def flashinfer_data(context: Context, probe: Probe) -> Findings:
             wanted = "csrc, include, cutlass and spdlog"
             yield error(title, ", ".join(lacks), wanted, cure, case="missing")
         elif root.version in (None, UNKNOWN):
-            evidence = f"{root.root}/_build_meta.py " + (
-                "is missing" if root.version is None else "says so"
-            )
+            evidence = f"{root.root}/_build_meta.py {'says so' if root.version else 'is missing'}"
             title = f"flashinfer reports {UNKNOWN} as its version"
             wanted = "its version, which names the cache folder"
             yield warning(title, evidence, wanted, cure, case="unknown-version")

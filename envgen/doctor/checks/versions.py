@@ -65,7 +65,7 @@ def locked(context: Context, probe: Probe) -> Findings:
             title, listed(differ), "the locked versions", _fresh(context, differ), case="differ"
         )
     if differ := probe.protected.differ:
-        title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
+        title = f"packages of the base image were replaced: {', '.join(one.name for one in differ)}"
         yield error(
             title,
             listed(differ),

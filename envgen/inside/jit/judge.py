@@ -312,12 +312,8 @@ class Judge:
         if self.package.version and shelf.version != self.package.version:
             return f"FlashInfer {self.package.version} is imported here, not {shelf.version}"
         if self.archs is not None and shelf.arch not in self.archs:
-            return (
-                "this environment compiles for "
-                + " or ".join(self.archs)
-                + ", not "
-                + (shelf.arch or "any GPU")
-            )
+            archs = " or ".join(self.archs)
+            return f"this environment compiles for {archs}, not {shelf.arch or 'any GPU'}"
         return ""
 
     def _compare(self, recipe: NinjaRecipe, library: tuple[int, int], module: Module) -> None:
@@ -392,7 +388,7 @@ class Judge:
             if then and then != now:
                 module.add(
                     "other flags",
-                    name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"),
+                    f"{name} was {then!r} and is {repr(now) if now else 'not set'}",
                 )
 
     def _unrecorded(
@@ -413,15 +409,14 @@ class Judge:
         own = [path for path in changed if self.texts(path).have(recipe.name)]
         again = rewrites(recipe.shelf.version)
         if changed:
-            message = "changed after it was compiled, and " + (
-                "names it: " if own else "may concern it: "
-            )
-            message += "its flags or its list of sources may differ now"
-            message += (
+            concerns = "names" if own else "may concern"
+            then = (
                 "; FlashInfer then compiles it again"
                 if again
                 else ", which FlashInfer does not notice"
             )
+            message = f"changed after it was compiled, and {concerns} it: its flags or its list of sources "
+            message += f"may differ now{then}"
             module.add("generator changed", message, own or changed, stale=bool(own) and not again)
         if changed and not known and module.state == "fresh":
             module.guess = True

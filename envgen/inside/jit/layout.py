@@ -132,12 +132,12 @@ def _folders(cache: Shelves, fd: int, shown: str) -> list[str]:
                 if entry.is_symlink():
                     note(
                         cache.problems,
-                        (shown + "/" if shown else "") + entry.name + ": is a link; not followed",
+                        f"{os.path.join(shown, entry.name)}: is a link; not followed",
                     )
                 elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     names.append(entry.name)
     except OSError as error:
-        note(cache.problems, (shown or ".") + ": " + reason(error))
+        note(cache.problems, f"{shown or '.'}: {reason(error)}")
     return sorted(names)
 
 

@@ -162,7 +162,7 @@ def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
     try:
         entries = os.scandir(fd)
     except OSError as error:
-        note(total.unread, (prefix or ".") + ": " + reason(error))
+        note(total.unread, f"{prefix or '.'}: {reason(error)}")
         return total
     folders = []
     with entries:

@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.app import history
+from envgen.engine.box import Box, BoxGpu
+from envgen.engine.values import ContainerMount
+from envgen.profile.service import ModelRef
 
 GOOD = {
     "driver": "580.142",
@@ -92,7 +95,13 @@ def far(root: Path, node: str, kernel: str, files: dict[str, str], patch: pytest
     image = SimpleNamespace(id=f"sha256:{node}", labels={})
     engine = SimpleNamespace(info=lambda: SimpleNamespace(kernel=kernel, version="28"), logs=lambda *_, **__: "")
     deployment = SimpleNamespace(
-        root=root, node=node, is_local=False, engine=engine, image=image, named=lambda text: f"{node}: {text}"
+        root=root,
+        node=node,
+        is_local=False,
+        engine=engine,
+        image=image,
+        caches={},
+        named=lambda text: f"{node}: {text}",
     )
     profile = SimpleNamespace(name="p", variant="", mounted_sources={})
     described = SimpleNamespace(argv=["vllm"])
@@ -120,3 +129,38 @@ def test_packages_are_those_of_the_last_start_and_the_rest_of_many_is_a_number(t
     assert first.facts == GOOD and last.facts == GOOD | many
     text = history.since(last, GOOD | dict.fromkeys(many, "2"))
     assert "package p00 1 → 2" in text and "package p07 1 → 2, and 4 more; the same: image" in text
+
+
+def test_the_commit_of_weights_is_that_of_the_folder_that_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = far(tmp_path, "a", "6.17.0", {}, monkeypatch)
+    service.deployment.is_local = True
+    monkeypatch.setattr(history, "machine_facts", dict)
+    service.deployment.caches = {"huggingface": ContainerMount(str(tmp_path), "/weights")}
+    service.described.models = [ModelRef("openai/gpt-oss-20b"), ModelRef("a/absent")]
+    main = tmp_path / "hub/models--openai--gpt-oss-20b/refs/main"
+    main.parent.mkdir(parents=True)
+    main.write_text("a" * 40)
+    before = history.facts_of(service)
+    main.write_text("b" * 40)
+    assert history.changes(before, history.facts_of(service)) == {
+        "weights openai/gpt-oss-20b": f"weights openai/gpt-oss-20b {'a' * 40} → {'b' * 40}"
+    }
+
+
+@pytest.mark.parametrize(("gib", "text"), [(90, ""), (60, "free memory, GiB 110.0 → 60.0, ")])
+def test_a_start_that_finds_less_memory_and_a_hot_gpu_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, text: str
+) -> None:
+    service = far(tmp_path, "a", "", {}, monkeypatch)
+    service.deployment.is_local = True
+    found = []
+    for free, limits in ((110, ()), (gib, ("heat",))):
+        machine = Box(memory={"MemAvailable": free << 30}, gpus=(BoxGpu("GB10", limits=limits),))
+        monkeypatch.setattr("envgen.engine.box.look", lambda machine=machine: machine)
+        found.append(history.found(service))
+    history.note(tmp_path, "p", "s", GOOD | found[0], 5, {})
+    (noted,) = history.starts(tmp_path, "p", "s")
+    changed = history.since(noted, GOOD | found[1]).partition(" that worked: ")[2]
+    assert changed == f"{text}clocks limited by nothing → limited by heat; the same: image, lock, command"

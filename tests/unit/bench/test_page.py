@@ -93,13 +93,36 @@ def test_the_shipped_matrix_has_each_variant_and_the_targets_before_anything_was
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.endswith("TODO")]
     assert {*variants} <= {row[0] for row in rows} and all(row[1:] == ["pp2048", "tg32", *["TODO"] * 4] for row in rows)
-    assert any(line.startswith("target llama.cpp: 57.85 tokens/s (llama-bench, ") for line in lines)
-    assert any(line.startswith("target SGLang: 52.37 tokens/s") for line in lines)
+    assert any(line.startswith("target llama.cpp: tg32 57.85, pp2048 2449.83 (llama-bench, ") for line in lines)
+    assert any(line.startswith("target SGLang: decode 52.37, first_token 49.87 (") for line in lines)
+    assert [line.partition(" (")[0].rpartition(" ")[2] for line in lines if "recipe-registry" in line] == [
+        "59.5",
+        "58.82",
+    ]
+    assert (project == ".") is any("llama.cpp at 4096: tg32 54.81, pp2048 2293.59 @ d4096 (" in line for line in lines)
 
     assert main(["results", "html", "serve", "-f", file, "-p", profile, "--json"]) == 0
     html = Path(json.loads(capsys.readouterr().out)["file"]).read_text(encoding="utf-8")
     assert html.count("TODO") >= 4 * len(rows) and all(variant in html for variant in variants)
-    assert "llama.cpp: 57.85 (llama-bench, build f5acfb2ff" in html and "SGLang: 52.37" in html
+    assert (
+        "llama.cpp: tg32 57.85, pp2048 2449.83 (llama-bench, build f5acfb2ff" in html and "SGLang: decode 52.37" in html
+    )
+
+
+def test_a_matrix_has_the_variants_and_lengths_that_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The notes' columns, and their pairs; `--missing` is what is TODO there."""
+    file = str(shutil.copy(TOP / "examples/from-source/envgen.yaml", tmp_path))
+    asked = ["sweep", "serve", "-f", file, "--variants", "marlin+eagle3,plain", "--tg", "32,128,256"]
+    assert main([*asked, "--dry-run", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["variant"] for row in rows][-3:] == ["marlin+eagle3"] * 3 and len(rows) == 3 * 8
+    assert [row["test"] for row in rows][:3] == ["pp2048 tg32", "pp2048 tg128", "pp2048 tg256"]
+    assert main([*asked[:4], "--dry-run", "--variants", "nobody"]) == 2
+    assert "no variant 'nobody'" in capsys.readouterr().err
+    measured = matrix.rows_of([bench("a", 1, 40)], "prod", "serve", ["plain"], ["pp2048 tg32", "pp2048 tg128"])
+    assert [(row.test, row.run) for row in measured] == [("pp2048 tg32", "a"), ("pp2048 tg128", "")]
 
 
 class Tags(HTMLParser):
