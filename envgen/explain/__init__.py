@@ -9,6 +9,7 @@ The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This 
 ``facts``    NAME: an expression with one group, which is searched in the whole log
 ``request``  of one request: the server goes on, and if it ends, it does not end of this
 ``general``  said only where no other failure explains the log: it may be the consequence of one
+             (`last`: and no other general one)
 ``weak``     a notice, unless something else shows that the program failed
 ``mild``     of a failure that is logged below an error (INFO, WARNING)
 ``kinds``    of logs: build, serve; a log that begins as a build's is one
@@ -103,6 +104,7 @@ FILES = (
     "build.yaml",
     "kinds.yaml",
     "requests.yaml",
+    "raised.yaml",
     "notices.yaml",
 )
 KINDS = ("build", "serve")
@@ -126,7 +128,7 @@ class Rule:
     never: tuple[str, ...] = ()  # `except`
     beside: tuple[RulePattern, ...] = ()
     facts: Mapping[str, RulePattern] = field(default_factory=dict)
-    general: bool = False
+    general: int = 0  # 1, or 2 for `last`
     weak: bool = False
     mild: bool = False
     only: str = ""
@@ -184,7 +186,7 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
         never=never,
         beside=beside,
         facts=facts,
-        general="general" in node or "request" in node,
+        general=1 + (node.get("general") == "last") if {"general", "request"} & {*node} else 0,
         phases=node.get("in", {}),
         **{name: node[name] for name in plain if name in node},
     )
@@ -239,10 +241,6 @@ class Circumstances:
     tags: frozenset[str] = frozenset()
 
 
-# An exception of code that calls other code; what went wrong is most often the same in each phase.
-_OF_CODE = re.compile(
-    r"(?:Attribute|Type|Import|ModuleNotFound|Name|Index|Key|NotImplemented)Error\b"
-)
 _OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
 # A line of a build: BuildKit numbers its steps.
@@ -360,13 +358,8 @@ def _matcher() -> tuple[Any, tuple[str, ...]]:
 
 
 def _lower(line: str) -> str:
-    """In lower case, and as long as before: a few letters change their length."""
-    low = line.lower()
-    return (
-        low
-        if len(low) == len(line)
-        else "".join(c if len(c.lower()) != 1 else c.lower() for c in line)
-    )
+    """In lower case, and as long as before: the one letter that would grow is replaced."""
+    return line.replace("\u0130", "i").lower()
 
 
 def classify(
@@ -405,13 +398,15 @@ def classify(
                 facts |= match[2]
         rows.append((rule, best[1], before + best[0] + 1, {**known.facts, **facts}))
     failed = known.failed or any(not rule.notice and not rule.weak for rule, *_ in rows)
-    certain = any(not rule.notice and not rule.weak and not rule.general for rule, *_ in rows)
+    surest = min(
+        (rule.general for rule, *_ in rows if not rule.notice and not rule.weak), default=2
+    )
     taken = set[int]()
     shown = list[Explanation]()
     for rule, evidence, line, facts in rows:
-        if line not in taken and not (
-            rule.general and certain
-        ):  # what is certain explains the line, or the log
+        if (
+            line not in taken and rule.general <= surest
+        ):  # what is surer explains the line, or the log
             taken.add(line)
             failure = not rule.notice and (failed or not rule.weak)
             phase = log.phase(line - before - 1).phase
@@ -419,7 +414,7 @@ def classify(
     raised, text = first or (0, "")
     if text and raised not in taken and not any(one.failure for one in shown):
         during = log.phase(raised - before - 1)
-        if during.cause and (during.phase or _OF_CODE.match(text)):
+        if during.cause and (during.phase or ": " in text):
             shown.append(_of_phase(during, raised, text))
     return tuple(sorted(shown, key=lambda one: (not one.failure, one.line != raised, one.rank)))
 
@@ -442,7 +437,7 @@ def _explanation(
         rule.link,
         failure,
         rule.rank,
-        rule.general,
+        rule.general > 0,
         phase,
     )
 

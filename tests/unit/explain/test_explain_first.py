@@ -49,7 +49,7 @@ FIRST = {
 RULES = {
     "architecture": "architecture", "model-missing": "model_path", "model-type": "model_type",
     "module": "module_absent", "parser": "parser_unknown", "quantization": "quantization_name",
-    "weights-shape": "weights_shape",
+    "weights-shape": "weights_shape", "tokenizer": "json_text",
     "other-cuda": "cuda_runtime", "shm": "shared_memory", "template": "chat_template",
     "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
 }  # fmt: skip
@@ -121,7 +121,7 @@ def test_any_text_is_taken(lines: list[str]) -> None:
 def test_a_crash_bundle_is_read_as_its_server_s_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = (LOGS / "tokenizer.log").read_text(encoding="utf-8")
     (tmp_path / "b.tar.gz").write_bytes(archive({"findings.json": "{}", "server.log": log}))
-    assert main(["explain", str(tmp_path / "b.tar.gz")]) == 0
+    assert main(["explain", str(tmp_path / "b.tar.gz")]) == 1
     assert "first exception of APIServer pid=1" in capsys.readouterr().out
     (tmp_path / "none.tar.gz").write_bytes(archive({"findings.json": "{}"}))
     (tmp_path / "cut.tar.gz").write_bytes((tmp_path / "b.tar.gz").read_bytes()[:300])
