@@ -347,7 +347,7 @@ class Waiter:
     def _ended(self, phase: Phase, seconds: float, what: str) -> None:
         """Print a phase that has ended."""
         if self._tells:
-            self._say(step_line(f"{self._name}: {phase.value:<7}", seconds, what))
+            self._say(step_line(f"{self._name}: {phase.value:<10}", seconds, what))
             self._last_said = time.monotonic()
 
     def report(self) -> None:

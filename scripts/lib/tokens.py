@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import io
+import re
+import signal
 import subprocess
 import sys
 import tokenize
@@ -45,11 +47,7 @@ def programs(folder: str) -> Iterator[Path]:
 
 
 def _names_python(path: Path) -> bool:
-    if path.suffix:
-        return False
-    with path.open("rb") as file:
-        first = file.readline(200)
-    return first.startswith(b"#!") and b"python3" in first
+    return re.match(rb"#!.*python3", path.read_bytes()) is not None
 
 
 def tokens_of(text: str) -> list[tokenize.TokenInfo]:
@@ -104,4 +102,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `tokens.py | head`: the reader has left
     sys.exit(main())

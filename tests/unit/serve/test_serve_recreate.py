@@ -106,9 +106,11 @@ def test_each_phase_has_a_line_when_it_ends(monkeypatch: pytest.MonkeyPatch, col
     waiter = Waiter(cast(Engine, None), "web", Service(("web",)), "", lines.append)
     waiter.report()
     waiter.progress.feed("INFO Starting to load model x")
+    waiter.progress.feed("INFO init engine (profile, create kv cache, warmup model) took 1.00 s")
     waiter.progress.finish()
     mark = "\x1b[32mok  \x1b[0m" if colour else "ok  "
-    assert lines == [f"  {mark}  web: start      0.0 s", f"  {mark}  web: weights    0.0 s"]
+    phases = ("start     ", "weights   ", "api server")
+    assert lines == [f"  {mark}  web: {phase}    0.0 s" for phase in phases]
 
 
 def test_without_a_live_line_a_long_phase_is_named_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
