@@ -95,7 +95,8 @@ class MissingInputs:
             what = self.image.removeprefix("the image ").replace("; ", ";\n            ")
             yield f"  image     {what}"
             if self.deployment.image is None:
-                yield "            a first build downloads all that it installs (vLLM: several GB)"
+                size = " (vLLM: several GB)" * ("vllm" in self.deployment.profile.sources)
+                yield f"            a first build downloads all that it installs{size}"
         for download in self.downloads:
             yield f"  weights   {download}"
 

@@ -36,6 +36,14 @@ def test_no_gpu_is_named_before_anything_is_offered(tmp_path: Path, gpu: str, wa
     assert lines[0].startswith("  no GPU ") is said and lines[-1].startswith("  lock ")
 
 
+@pytest.mark.parametrize("source", ["vllm", "flashinfer"])
+def test_only_where_vllm_is_installed_a_first_build_is_gigabytes(source: str) -> None:
+    profile = SimpleNamespace(gpu=GpuMode("none"), sources={source: None})
+    deployment: Any = SimpleNamespace(gpu=GpuMode("none"), profile=profile, image=None)
+    *_, last = provision.MissingInputs(deployment, image="is not built").lines()
+    assert last.endswith("(vLLM: several GB)") is (source == "vllm")
+
+
 def test_why_the_hub_names_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_model: ModelRef) -> int:
         raise LockError("the model acme/tiny at main: the hub refused HF_TOKEN (401)")
