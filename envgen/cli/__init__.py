@@ -105,6 +105,17 @@ class FullGroup(click.Group):
                 raise click.UsageError(message, ctx) from None
             raise
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        above = f"{ctx.info_name} " if ctx.parent else ""
+        for word in args[:1]:
+            if word not in known and not word.startswith("-"):
+                similar = typed.ANSWERS.get(above + word) or did_you_mean(known, word)
+                raise click.UsageError(f"no such command {word!r}. {similar}".rstrip(), ctx)
+        return super().resolve_command(ctx, args)
+
 
 class LazyGroup(FullGroup):
     """The top group: it lists its commands without importing them."""
@@ -130,16 +141,6 @@ class LazyGroup(FullGroup):
         command: click.Command = importlib.import_module(self._commands()[cmd_name][0]).command
         command.name = cmd_name  # each module calls its own `command`
         return with_verbose(command)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self._commands()
-        for word in args[:1]:
-            if word not in known and not word.startswith("-"):
-                similar = typed.ANSWERS.get(word) or did_you_mean(known, word)
-                raise click.UsageError(f"no such command {word!r}. {similar}".rstrip(), ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(

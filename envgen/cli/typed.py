@@ -75,6 +75,17 @@ validate: `envgen config`, or `envgen render --check`
 volume: `envgen cache list`
 wait: `envgen up SERVICE`, which waits
 watch: `envgen up dev`, where mounted files are edited in place
+cache ls: `envgen cache list`
+cache rm: `envgen cache clear MODULE`
+model list: `envgen model check`
+model ls: `envgen model check`
+model rm: its folder below ~/.cache/huggingface/hub (docs/disk.md)
+patch list: `envgen patch check`
+patch ls: `envgen patch check`
+export compose: `envgen render`
+recipe ls: `envgen recipe list`
+recipe show: `envgen recipe add NAME --dry-run`
+results ls: `envgen results list`
 -C: write `-f FOLDER` after the command
 --project-directory: write `-f FOLDER` after the command
 --project-name: write `name` in envgen.yaml
