@@ -12,6 +12,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,9 +138,14 @@ def interactive(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not
     ours.
     """
+    modes = termios.tcgetattr(0) if os.isatty(0) else []
     # A handler, not SIG_IGN, which the program would inherit.
     with _handling(lambda _signum, _frame: None, signal.SIGINT):
-        return _popen(argv, env).wait()
+        try:
+            return _popen(argv, env).wait()
+        finally:
+            if modes and termios.tcgetattr(0) != modes:  # it was killed
+                termios.tcsetattr(0, termios.TCSANOW, modes)
 
 
 def on_terminal(argv: Sequence[str], env: Mapping[str, str]) -> ExecResult:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,16 @@ def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: in
     assert child.wait(timeout=20) == 130
     ends(int(pid.read_text()))
     assert (tmp_path / "said").read_text() == "polite\n"
+
+
+def test_a_killed_program_leaves_the_terminal_as_it_was() -> None:
+    terminal, side = os.openpty()
+    before = termios.tcgetattr(side)
+    code = f"from envgen.engine import process; process.interactive({['sh', '-c', 'stty raw -echo; kill -9 $$']}, {{}})"
+    subprocess.run([sys.executable, "-c", code], stdin=side, check=True)
+    assert termios.tcgetattr(side) == before
+    os.close(terminal)
+    os.close(side)
 
 
 def test_input_and_output_of_any_size_pass_each_other() -> None:
