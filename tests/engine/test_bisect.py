@@ -67,6 +67,12 @@ def test_what_is_within_noise(project: Project) -> None:
     assert project.envgen("up", "serve", "--json").json["already_running"]
 
 
+def test_a_side_that_fails_although_it_is_called_good(project: Project) -> None:
+    failed = project.envgen("bisect", "toystart.lock", "toyspeed.lock", "--yes", code=6)
+    assert "GOOD fails in `start`, too" in failed.err
+    assert project.envgen("up", "serve", "--json").json["already_running"]
+
+
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_a_command_a_break_and_what_moves_together(project: Project, by: int) -> None:
     """A step that was done is not done again, and `up` starts what ran before."""

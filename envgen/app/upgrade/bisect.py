@@ -114,7 +114,7 @@ class Bisection:
 
     def run(self) -> Units:
         """The units that must be BAD's for the test to fail: one, or several that move together.
-        RefusedError where the two sides do not differ in it.
+        RefusedError where GOOD fails, or the two sides do not differ in it.
         """
         if not self.differing:
             raise RefusedError("both sides lock the same")
@@ -122,15 +122,19 @@ class Bisection:
         low = Units()
         high = Units(self.differing)
         with process.terminable(), self._stage() as stage:
-            if self.is_bad(stage, low) or not self.is_bad(stage, high):
-                self.path.unlink(missing_ok=True)
-                raise RefusedError(f"GOOD and BAD do not differ in `{self.test}`, beyond its noise")
-            while between := self._between(low, high):
+            trouble = ""
+            if self.is_bad(stage, low):
+                trouble = f"GOOD fails in `{self.test}`, too: name one that does not"
+            elif not self.is_bad(stage, high):
+                trouble = f"GOOD and BAD do not differ in `{self.test}`, beyond its noise"
+            while not trouble and (between := self._between(low, high)):
                 if self.is_bad(stage, between):
                     high = between
                 else:
                     low = between
         self.path.unlink(missing_ok=True)
+        if trouble:
+            raise RefusedError(trouble)
         return high - low
 
     def _between(self, low: Units, high: Units) -> Units | None:
