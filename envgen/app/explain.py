@@ -23,7 +23,7 @@ from envgen.explain import UNKNOWN, Circumstances
 from envgen.files import NotAFile, state_files
 from envgen.inside import run as inside
 from envgen.serve.ended import circumstances, known_of, last_end
-from envgen.text import instant, reason_of
+from envgen.text import instant, progress, reason_of
 
 LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
@@ -108,7 +108,7 @@ def starts(root: Path, service: str | None = None) -> Iterator[PastFailure]:
 
 def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFailure]:
     """Services of the profile that ended by themselves, those that Docker restarted included."""
-    with contextlib.suppress(EngineError):
+    try:
         for container in deployment.containers((service,) if service else (), all=True):
             end = last_end(deployment.engine, container)
             if end is None or end.asked:
@@ -117,6 +117,8 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
             # Of one that Docker started again, the run that ended is read, not the one since.
             opens = partial(of_container, deployment, container, instant(end.since))
             yield PastFailure("service", when, str(end), opens, container.service)
+    except EngineError as error:
+        progress(f"note: no container was looked at: {error.problems[0].message}")
 
 
 def asked(service: LiveService, evidence: str) -> str:
@@ -141,10 +143,8 @@ def asked(service: LiveService, evidence: str) -> str:
 
 def log_of(service: LiveService) -> Log | None:
     """The log of a service's container, if there is one."""
-    with contextlib.suppress(EngineError):
-        for container in service.containers(all=True):
-            return of_container(service.deployment, container)
-    return None
+    containers = service.containers(all=True)
+    return of_container(service.deployment, containers[0]) if containers else None
 
 
 def of_container(deployment: Deployment, container: Container, until: str = "") -> Log:

@@ -131,6 +131,31 @@ def test_what_the_engine_knows_of_memory_is_certain() -> None:
     assert better is not None and better.rule == "cuda_memory"
 
 
+OWN = "Including non-PyTorch memory, this process has"
+OTHERS = (
+    "Process 34 has 78.37 GiB memory in use. Of the allocated memory 0 bytes is allocated",
+    f"Process 7 has 29.04 GiB memory in use. {OWN} 3.14 GiB memory in use.",
+    f"{OWN} 41.20 GiB memory in use. Process 7 has 98.00 GiB memory in use.",
+    f"Process 7 has 0 bytes memory in use. Process 8 has 110.00 GiB memory in use. {OWN} 802.00 MiB",
+)
+OURS = (  # in a container, the first may be the server itself
+    "Process 7 has 78.37 GiB memory in use. Of the allocated memory 71.00 GiB is allocated",
+    f"Process 7 has 12.10 GiB memory in use. {OWN} 66.00 GiB memory in use.",
+    f"{OWN} 78.01 GiB memory in use. Of the allocated memory 1.20 GiB is allocated",
+)
+
+
+@pytest.mark.parametrize("uses", OTHERS + OURS)
+def test_whose_memory_it_is(uses: str) -> None:
+    lines = [
+        "Loading safetensors checkpoint shards:   0% Completed",
+        f"torch.OutOfMemoryError: CUDA out of memory. {uses}",
+    ]
+    (found,) = read_lines(lines, kind="serve").explanations
+    assert found.rule == ("memory_others" if uses in OTHERS else "cuda_memory")
+    assert ("GiB of it, more than this server" in found.cause) is (uses in OTHERS)
+
+
 @pytest.mark.parametrize("log", ["ERROR: failed to build: failed to solve: x did not complete: cannot allocate memory",
                                  "$ docker build -t a .\ncannot allocate memory"])  # fmt: skip
 def test_the_end_of_a_build_gets_no_fix_of_a_server(log: str) -> None:
