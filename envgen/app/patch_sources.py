@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -18,7 +18,7 @@ from envgen.app.session import Session
 from envgen.deployment import Deployment
 from envgen.errors import UsageError
 from envgen.patches.series import in_range
-from envgen.patches.source import PatchedSource, mounted_at
+from envgen.patches.source import PatchedSource
 from envgen.profile.model import Profile, Project
 from envgen.profile.tree import file_text
 from envgen.render.locking import built_version, lock_of
@@ -28,13 +28,11 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     """The sources with patches of the chosen profile; if none was chosen, of all profiles, each
     origin once.
     """
-    project = session.loaded().project
-    profiles = session.profiles()
     targets: dict[tuple[str, str, str], PatchedSource] = {}
-    for profile in profiles:
-        for target in Deployment(profile, project.root).to_build().patched_sources:
+    for target in _described(session):
+        if target.source.patches:
             key = (target.name, target.folder, repr(target.source.origin))
-            targets.setdefault(key, replace(target, checkouts=_checkouts(project, target.name)))
+            targets.setdefault(key, target)
     known = sorted({target.name for target in targets.values()})
     if not known:
         hint = "`envgen patch new NAME SOURCE` makes the first one"
@@ -47,15 +45,20 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[PatchedSou
     return [target for target in targets.values() if not names or target.name in names]
 
 
-def _checkouts(project: Project, name: str) -> tuple[Path, ...]:
-    """The mounted checkouts of a source that are there and have a history."""
-    folders: dict[Path, None] = {}
-    for profile in project.profiles.values():
-        source = profile.sources.get(name)
-        folder = mounted_at(source, project.root) if source else None
-        if folder is not None and (folder / ".git").exists():
-            folders[folder] = None
-    return tuple(folders)
+def _described(session: Session) -> Iterator[PatchedSource]:
+    """The sources of the chosen profile, or of all, with the mounted checkouts that are there and
+    have a history.
+    """
+    project = session.loaded().project
+    for profile in session.profiles():
+        for described in Deployment(profile, project.root).to_build().described_sources:
+            folders: dict[Path, None] = {}
+            for other in project.profiles.values():
+                if described.name in other.checkouts:
+                    folder = other.checkouts[described.name].below(project.root)
+                    if (folder / ".git").exists():
+                        folders[folder] = None
+            yield replace(described, checkouts=tuple(folders))
 
 
 def _distance(target: PatchedSource) -> int:
@@ -101,13 +104,27 @@ class NewPatch:
         """
         name = self.target.name
         folder = self.target.source.patches
-        lock = self.project.root
         return [
             key
             for key, profile in self._builders.items()
-            if profile.sources[name].patches == folder
-            and in_range(applies_to, built_version(profile.sources[name], lock_of(profile, lock)))
+            if profile.sources[name].patches == folder and in_range(applies_to, self._built(key))
         ]
+
+    def _built(self, profile: str) -> str:
+        """The release that a profile builds or installs; "" if it is not known."""
+        builder = self._builders[profile]
+        lock = lock_of(builder, self.project.root)
+        return built_version(builder.sources[self.target.name], lock)
+
+    def way_to_image(self, profile: str) -> list[str]:
+        """The commands that bring the patch into the image of a profile that takes it."""
+        commands = [
+            f"envgen patch check {self.target.name} -p {profile}",
+            f"envgen up -p {profile} --build --yes",
+        ]
+        if not self._built(profile):  # such as the wheel that another asks for, without a lock
+            commands.insert(0, self._builders[profile].lock_command)
+        return commands
 
     def image_of(self) -> str:
         """The profile whose image gets the edits: itself, or the one that it extends; "" if none is
@@ -176,38 +193,29 @@ def with_line(text: str, path: Sequence[str], line: tuple[str, str]) -> str:
 
 def new_target(session: Session, name: str | None, title: str) -> NewPatch:
     """Where a new patch goes. A source without `patches` gets a folder with its own name."""
-    project = session.loaded().project
-    places = [(key, profile) for profile in session.profiles() for key in profile.sources]
-    known = sorted({key for key, _ in places})
+    described = [*_described(session)]
+    known = sorted({one.name for one in described})
     if name is None and title in known:
         raise UsageError(
             f"{title} is a source, and the patch has no name", hint=f"envgen patch new NAME {title}"
         )
     if name is not None and name not in known:
         raise UsageError(f"no source {name!r}", hint=f"there is {', '.join(known) or 'none'}")
-    series = {key for key, profile in places if profile.sources[key].patches}
+    series = {one.name for one in described if one.source.patches}
     wanted = [name] if name else sorted(series) if len(series) == 1 else known
     if len(wanted) != 1:
         hint = f"name one: envgen patch new NAME SOURCE; there is {', '.join(known)}"
         raise UsageError("more than one source could be patched", hint=hint)
-    owners = [profile for key, profile in places if key == wanted[0]]
-    folders = sorted(
-        {folder for profile in owners if (folder := profile.sources[wanted[0]].patches)}
-    )
+    owners = [one for one in described if one.name == wanted[0]]
+    folders = sorted({folder for owner in owners if (folder := owner.source.patches)})
     if len(folders) > 1:
         raise UsageError(
             f"{wanted[0]} has several series: {', '.join(folders)}", hint="add -p PROFILE"
         )
-    sources = [
-        (profile, replace(profile.sources[wanted[0]], patches=(*folders, wanted[0])[0]))
-        for profile in owners
-    ]
-    checkouts = _checkouts(project, wanted[0])
-    targets = [
-        PatchedSource(wanted[0], profile, s, project.root, checkouts=checkouts)
-        for profile, s in sources
-    ]
-    return NewPatch(min(targets, key=_distance), project, session.profile_name or "")
+    target = min(owners, key=_distance)
+    source = replace(target.source, patches=(*folders, wanted[0])[0])
+    project = session.loaded().project
+    return NewPatch(replace(target, source=source), project, session.profile_name or "")
 
 
 def checkout_of(target: PatchedSource, given: Path | None) -> Path:

@@ -152,10 +152,7 @@ def kernels(log: str) -> list[str]:
 
 def checkouts(profile: Profile, root: Path) -> dict[str, str]:
     """The commit of each mounted source."""
-    return {
-        name: commit_of(root / Path(str(source.origin.checkout)).expanduser())
-        for name, source in profile.mounted_sources.items()
-    }
+    return {name: commit_of(folder.below(root)) for name, folder in profile.checkouts.items()}
 
 
 def commit_of(folder: Path) -> str:

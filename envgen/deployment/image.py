@@ -208,11 +208,7 @@ class BuiltImage(Host):
             "network.ca_certificates": profile.network.ca_certificates,
             "build.wheelhouse": profile.build.wheelhouse,
         }
-        return {
-            key: (self.root / Path(one.path).expanduser()).resolve()
-            for key, one in named.items()
-            if one
-        }
+        return {key: one.below(self.root) for key, one in named.items() if one}
 
     @property
     def missing_files(self) -> tuple[Problem, ...]:

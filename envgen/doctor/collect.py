@@ -293,9 +293,8 @@ def build_needs(profile: Profile, root: Path) -> frozenset[str]:
     packages.
     """
     needs: set[str] = set()
-    for source in profile.mounted_sources.values():
-        assert source.origin.checkout is not None
-        file = root / Path(source.origin.checkout.path).expanduser() / "pyproject.toml"
+    for checkout in profile.checkouts.values():
+        file = checkout.below(root) / "pyproject.toml"
         text = or_none(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]
         needs.update(build_requires(text or ""))
     return frozenset(needs)

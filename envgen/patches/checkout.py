@@ -26,14 +26,13 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
     Patches that are not for the checkout's nearest release don't count.
     """
     lacked = {}
-    for name, source in profile.mounted_sources.items():
-        assert source.origin.checkout is not None
-        folder = root / Path(source.origin.checkout.path).expanduser()
-        if source.patches and folder.is_dir():
-            with contextlib.suppress(
-                EnvgenError, OSError
-            ):  # `envgen patch check` reports an unreadable series
-                series = load_series(root, source.patches).for_version(nearest_release(folder))
+    for name, checkout in profile.checkouts.items():
+        folder = checkout.below(root)
+        patches = profile.sources[name].patches
+        if patches and folder.is_dir():
+            # `envgen patch check` reports an unreadable series
+            with contextlib.suppress(EnvgenError, OSError):
+                series = load_series(root, patches).for_version(nearest_release(folder))
                 if missing := _missing(folder, series):
                     lacked[name] = missing
     return lacked
@@ -135,14 +134,10 @@ class Checkout:
                 combined = self._combined(series.patches[:count])
             except EnvgenError:  # for another version
                 continue
-            if self._fits(combined, "-R"):
+            reverse = [*APPLY, "--check", "-R", "-"]
+            if self._work.git(reverse, stdin=combined, check=False).code == 0:
                 return self._patched(combined)
         return self.head
-
-    def _fits(self, content: bytes, *options: str) -> bool:
-        return (
-            self._work.git([*APPLY, "--check", *options, "-"], stdin=content, check=False).code == 0
-        )
 
     def _combined(self, patches: tuple[Patch, ...]) -> bytes:
         """One diff for several patches, so that all of them are applied or none."""

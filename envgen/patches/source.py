@@ -67,12 +67,6 @@ class GitTree:
         return {name: head.split(" ") for head, _, name in rows}
 
 
-def mounted_at(source: Source, root: Path) -> Path | None:
-    """The folder of a mounted checkout on this machine; None for a source that is not mounted."""
-    checkout = source.origin.checkout
-    return None if checkout is None else (root / Path(checkout.path).expanduser()).resolve()
-
-
 def nearest_release(folder: Path) -> str:
     """The release of the nearest tag at or before HEAD; "" without one."""
     described = WorkTree(folder).git(["describe", "--tags", "--abbrev=0"], check=False)
@@ -107,7 +101,8 @@ class PatchedSource:
     @property
     def mounted(self) -> Path | None:
         """Its checkout on this machine, where the profile mounts one."""
-        return mounted_at(self.source, self.root)
+        checkout = self.source.origin.checkout
+        return checkout.below(self.root) if checkout else None
 
     @cached_property
     def version(self) -> str:
@@ -142,10 +137,7 @@ class PatchedSource:
             or (origin.ref or "" if origin.git else f"v{version}" if version else "")
         )
         if not wanted:
-            hint = f"pin it, or lock it: {self.profile.lock_command}"
-            raise UsageError(
-                f"the version of {self.name} in profile {self.profile.name} is not known", hint=hint
-            )
+            raise self._unknown()
         if origin.wheel is not None and not ref:
             try:
                 return self.wheel()
@@ -175,13 +167,17 @@ class PatchedSource:
 
     def wheel(self) -> WheelTree:
         """Its released wheel. EnvgenError without one."""
+        if not self.version:
+            raise self._unknown()
         house = self.profile.build.wheelhouse
         pip = self.profile.pip
-        folder = None
-        if house is not None:
-            folder = (self.root / Path(house.path).expanduser()).resolve()
+        folder = house.below(self.root) if house else None
         indexes = (pip.index or "", *pip.extra_indexes)
         return released(self.source.distribution, self.version, indexes, folder, self.pins)
+
+    def _unknown(self) -> UsageError:
+        what = f"the version of {self.name} in profile {self.profile.name}"
+        return UsageError(f"{what} is not known", hint=self.profile.lock_command)
 
 
 # --- what its build asks for

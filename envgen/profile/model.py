@@ -509,11 +509,10 @@ class Profile:
     def user_of(self, service: str) -> str:
         """The user that a service runs as: host, root, UID[:GID], or "" for the image's own."""
         described = self.services.get(service)
-        if described is None:
-            return "host" if self.mounted_sources else ""
-        is_production_server = self.mode is Mode.PRODUCTION and described.serves
-        default = "host" if self.mounted_sources or is_production_server else ""
-        return described.user or default
+        if described and described.user:
+            return described.user
+        is_production_server = described and described.serves and self.mode is Mode.PRODUCTION
+        return "host" if self.mounted_sources or is_production_server else ""
 
     @property
     def only_reads_weights(self) -> bool:
@@ -570,11 +569,13 @@ class Profile:
     @property
     def mounted_sources(self) -> Mapping[str, Source]:
         """The sources whose checkout is mounted rather than baked in."""
-        return {
-            name: source
-            for name, source in self.sources.items()
-            if source.origin.kind == "checkout"
-        }
+        return {name: self.sources[name] for name in self.checkouts}
+
+    @property
+    def checkouts(self) -> Mapping[str, HostPath]:
+        """The folder of each mounted source."""
+        folders = {name: source.origin.checkout for name, source in self.sources.items()}
+        return {name: folder for name, folder in folders.items() if folder}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import ClassVar
 
 from envgen.text import escaped, forbidden_character, size
@@ -125,6 +126,10 @@ class HostPath:
     def is_relative(self) -> bool:
         """True where it starts from the project's folder."""
         return not self.path.startswith(("/", "~"))
+
+    def below(self, root: Path) -> Path:
+        """Where it is on this machine, for a project in ``root``."""
+        return (root / Path(self.path).expanduser()).resolve()
 
 
 @dataclass(frozen=True, order=True)

@@ -216,14 +216,10 @@ def _volume(name: str, target: str) -> Block:
 
 def _volumes(profile: Profile, key: str) -> list[Block]:
     volumes = []
-    for name, source in profile.mounted_sources.items():
-        assert source.origin.checkout is not None
-        text = _host(
-            names.checkout_variable(name),
-            source.origin.checkout,
-            f"the folder of your {name} checkout",
-        )
-        volumes.append(_bind(text, source.mount))
+    for name, folder in profile.checkouts.items():
+        variable = names.checkout_variable(name)
+        text = _host(variable, folder, f"the folder of your {name} checkout")
+        volumes.append(_bind(text, profile.sources[name].mount))
     if profile.mounted_sources:
         volumes.append(_volume("overlay", names.OVERLAY))
     for name, cache in profile.caches.items():

@@ -231,8 +231,8 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
         WHEELHOUSE_VARIABLE: profile.build.wheelhouse,
         NETRC_VARIABLE: profile.pip.netrc,
     }
-    for name, source in profile.mounted_sources.items():
-        paths[checkout_variable(name)] = source.origin.checkout
+    for name, checkout in profile.checkouts.items():
+        paths[checkout_variable(name)] = checkout
     for name, cache in profile.caches.items():
         paths[cache_variable(name)] = cache.host
     env = {}
@@ -243,7 +243,7 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
             paths[mount_variable(name, key)] = mount.host
     for variable, path in paths.items():
         if path is not None:
-            env[variable] = str((root / Path(path.path).expanduser()).resolve())
+            env[variable] = str(path.below(root))
     jobs = profile.build.max_jobs.count
     if jobs is not None:
         env[JOBS_VARIABLE] = str(jobs)

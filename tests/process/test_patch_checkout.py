@@ -18,11 +18,13 @@ from projects import Project
 
 from envgen.app.patch_sources import with_line
 from envgen.engine.git import git
-from envgen.lock.model import GitLock, Lock, save
+from envgen.lock.ask import locked
+from envgen.lock.model import GitLock, Lock, load, save
 from envgen.patches.checkout import command_for, lacking
 from envgen.profile.load import load_project
 
 SHIPPED = load_project(file=TOP / "envgen.yaml", local=False).project.profiles
+SHIPPED_LOCK = locked(SHIPPED["prod"], load(TOP) or Lock())
 LOADER = "vllm/model_executor/model_loader/weight_utils.py"
 
 
@@ -203,6 +205,10 @@ def test_a_checkout_lacks_a_patch_until_it_is_applied(
         if text == after:
             made.envgen("patch", "new", "two", "tool")
         told.append(lacking(load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"], tmp_path))
+    check = made.envgen("patch", "check", "-p", "dev").out
+    assert f"  {tool.parent} lacks 0001-two.patch; it gets what is lacking by:\n" in check
+    subprocess.run(["sh", "-c", check.splitlines()[-1]], check=True, cwd=tmp_path)
+    assert "it gets what" not in made.envgen("patch", "check", "-p", "dev").out
     assert told == [{}, {}, {"tool": ("0001-two.patch",)}]
 
 
@@ -236,6 +242,31 @@ def test_the_first_patch_names_its_series_and_no_second_time_gives_the_same(tmp_
     (tool / "more.py").write_text("z = 1\n")
     made.envgen("patch", "new", "other")
     assert "x = 2" not in (tmp_path / "patches/tool/0002-other.patch").read_text()
+
+
+def test_a_wheel_whose_release_the_lock_alone_has(tmp_path: Path) -> None:
+    """The shipped `prod` takes FlashInfer's release from vLLM's requirement, and its own 0001 is for an older one."""
+    made, _ = Project(tmp_path / "project", "mxfp4"), tool_of(tmp_path)
+    made.root.mkdir()
+    shutil.copytree(TOP / "patches", made.root / "patches")
+    for name in ("envgen.yaml", "envgen.lock"):
+        shutil.copy(TOP / name, made.root / name)
+    git(["tag", "-d", "v1.2.3"], cwd=tmp_path / "tool")
+    words = ("flashinfer", "-p", "prod", "--checkout", str(tmp_path / "tool"), "--yes")
+    done = made.envgen("patch", "new", "mine", *words)
+    release = SHIPPED_LOCK.version("flashinfer-python")
+    assert f"\nApplies-To: >={release}\n" in (made.root / done.out.strip()).read_text()
+    assert "taken by prod\ninto an image: envgen patch check flashinfer -p prod && envgen up" in done.err
+
+    (made.root / "envgen.lock").unlink()
+    (made.root / done.out.strip()).unlink()
+    shutil.copy(TOP / "patches/flashinfer/series", made.root / "patches/flashinfer/series")
+    done = made.envgen("patch", "new", "mine", *words)
+    assert "into an image: envgen lock --profile prod && envgen patch check flashinfer -p prod && " in done.err
+    told = made.envgen("patch", "check", "flashinfer", "-p", "prod", code=2).err
+    assert told.endswith(
+        "the version of flashinfer in profile prod is not known\n    hint: envgen lock --profile prod\n"
+    )
 
 
 def test_each_development_profile_has_its_own_checkout_and_image(tmp_path: Path) -> None:

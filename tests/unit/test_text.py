@@ -35,18 +35,8 @@ from envgen.text import (
 )
 
 STEERING = {"Cc", "Cs", "Zl", "Zp"}
-HOSTILE = [
-    "\x1b]0;PWN\x07",
-    "\x1b[31m",
-    "\x9b31m",
-    "\u202eabc",
-    "\u2066x",
-    "a\u2028b",
-    "a\x85b",
-    "\u200b",
-    "\ufeff",
-    "\udc80",
-]
+STEERED = ["\x1b]0;PWN\x07", "\x1b[31m", "\x9b31m", "\u202eabc", "\u2066x"]
+HOSTILE = [*STEERED, "a\u2028b", "a\x85b", "\u200b", "\ufeff", "\udc80"]
 
 
 @given(st.text(st.characters(exclude_categories=[])))

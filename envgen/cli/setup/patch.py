@@ -16,10 +16,9 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, ask, flag, option, project_options, reporting
 from envgen.errors import ExitCode, UsageError
-from envgen.patches.checkout import Checkout
-from envgen.patches.dry_run import DryRun, as_document, dry_run, report_lines
+from envgen.patches.checkout import Checkout, command_for, lacking
+from envgen.patches.dry_run import as_document, dry_run, report_lines
 from envgen.patches.series import Series, add
-from envgen.patches.source import PatchedSource
 from envgen.text import progress
 
 
@@ -44,26 +43,35 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
 
     Without --ref, the versions that the profiles build, and the mounted checkouts, are tested. A
     wheel is read from the package index (the few files that are patched), a repository from a
-    mounted checkout that has the release, else from its server. Exits with 1 if a build would fail.
+    mounted checkout that has the release, else from its server. Says which patches a mounted
+    checkout lacks. Exits with 1 if a build would fail.
 
     \b
     Examples:
       envgen patch check
       envgen patch check vllm --ref v0.16.0
     """
-    runs: list[tuple[PatchedSource, DryRun]] = []
+    code = ExitCode.OK
+    documents = list[object]()
+    lines = list[str]()
     for target in find_targets(session, sources):
-        if target.mounted is None or target.mounted.is_dir():
-            series = target.series()
-            mounted = target.mounted is not None
-            runs.append((target, dry_run(target.unpatched(ref or ""), series, mounted=mounted)))
-        else:
+        name = target.name
+        folder = target.mounted
+        if folder is not None and not folder.is_dir():
             progress(
-                f"note: {target.mounted} is not there, so {target.name} of {target.profile.name} is not tested"
+                f"note: {folder} is not there, so {name} of {target.profile.name} is not tested"
             )
-    documents = [as_document(target.name, run) for target, run in runs]
-    code = ExitCode.OK if all(run.ok for _, run in runs) else ExitCode.FINDINGS
-    lines = [line for _, run in runs for line in report_lines(run)]
+            continue
+        series = target.series()
+        run = dry_run(target.unpatched(ref or ""), series, mounted=folder is not None)
+        lines += report_lines(run)
+        lacks = lacking(target.profile, target.root).get(name, ()) if not ref else ()
+        if lacks:
+            lines.append(f"  {folder} lacks {', '.join(lacks)}; it gets what is lacking by:")
+            lines.append(f"    {command_for(target.source, str(folder), lacks)}")
+        documents.append({**as_document(name, run), "lacking": lacks})
+        if not run.ok:
+            code = ExitCode.FINDINGS
     return answer({"rehearsals": documents}, lines, code)
 
 
@@ -137,8 +145,10 @@ def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
     release = f" {applies_to.removeprefix('>=')} and later" if applies_to else " every version"
     progress(f"for{release} (Applies-To); taken by {', '.join(taken) or 'no profile yet'}")
     if taken:
-        image = place.image_of() if place.image_of() in taken else taken[-1]
-        progress(f"into an image: envgen patch check {name} && envgen up -p {image} --build --yes")
+        image = place.image_of()
+        if image not in taken:
+            image = taken[-1]
+        progress(f"into an image: {' && '.join(place.way_to_image(image))}")
 
 
 def _changes(there: Checkout, series: Series) -> bytes:

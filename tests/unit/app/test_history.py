@@ -103,7 +103,7 @@ def far(root: Path, node: str, kernel: str, files: dict[str, str], patch: pytest
         caches={},
         named=lambda text: f"{node}: {text}",
     )
-    profile = SimpleNamespace(name="p", variant="", mounted_sources={})
+    profile = SimpleNamespace(name="p", variant="", mounted_sources={}, checkouts={})
     described = SimpleNamespace(argv=["vllm"])
     return SimpleNamespace(name="s", deployment=deployment, engine=engine, profile=profile, described=described)
 

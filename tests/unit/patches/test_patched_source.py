@@ -10,7 +10,7 @@ import pytest
 
 from envgen.errors import EnvgenError, UsageError
 from envgen.patches import source
-from envgen.patches.source import PatchedSource, mounted_at, put
+from envgen.patches.source import PatchedSource, put
 from envgen.patches.wheel import File
 from envgen.profile.load import load_project
 
@@ -70,22 +70,17 @@ def patched(folder: Path, origin: str, distribution: str = "lib", **values: Any)
     return PatchedSource("lib", profile, profile.sources["lib"], file.parent, **values)
 
 
+LOCKED = {"commit": COMMIT}
+
+
 @pytest.mark.parametrize(
     ("origin", "ref", "values", "label", "commit", "version", "asked"),
     [
         ("mounted", "", {}, "HEAD of LIB", "a" * 40, "1.4", []),
         ("mounted", "v1.5", {}, "v1.5 of LIB", "b" * 40, "1.4", []),
         ("git", "", {}, f"main of {URL}", FETCHED, "", [(URL, "main", True)]),
-        (
-            "git",
-            "",
-            {"commit": COMMIT},
-            f"main of {URL}, locked at {FETCHED[:12]}",
-            FETCHED,
-            "",
-            [(URL, COMMIT, False)],
-        ),
-        ("git", "v3.0", {"commit": COMMIT}, f"v3.0 of {URL}", FETCHED, "3.0", [(URL, "v3.0", False)]),
+        ("git", "", LOCKED, f"main of {URL}, locked at {FETCHED[:12]}", FETCHED, "", [(URL, COMMIT, False)]),
+        ("git", "v3.0", LOCKED, f"v3.0 of {URL}", FETCHED, "3.0", [(URL, "v3.0", False)]),
         ("tag", "", {}, f"v2.0 of {URL}", FETCHED, "2.0", [(URL, "v2.0", False)]),
         ("exact", "", {}, f"{COMMIT[:12]} of {URL}", FETCHED, "", [(URL, COMMIT, False)]),
         ("wheel", "v1.5", {"checkouts": True}, "v1.5 in LIB", "b" * 40, "1.5", []),
@@ -115,13 +110,15 @@ def test_a_release_is_its_wheel_or_else_its_tag(
     assert "only a checkout or the repository of lib is asked" in capsys.readouterr().err
     with pytest.raises(UsageError, match="the version of lib in profile p is not known"):
         patched(tmp_path, "open").unpatched()
+    with pytest.raises(UsageError, match="the version of lib in profile p is not known"):
+        patched(tmp_path, "open").wheel()  # no index is asked for "lib "
     with pytest.raises(UsageError, match="the git repository of lib is not known"):
         patched(tmp_path, "open", locked="1.6").unpatched()
 
 
 def test_a_mounted_checkout_is_beside_the_project(tmp_path: Path, fetched: list[Any]) -> None:
     one = patched(tmp_path, "mounted", locked="9")
-    assert one.mounted == mounted_at(one.source, one.root) == tmp_path / "lib"
+    assert one.mounted == tmp_path / "lib"
     assert one.version == ""  # the folder is not there
     assert (one.folder, patched(tmp_path, "wheel").mounted) == ("patches/lib", None)
     assert patched(tmp_path, "git", locked="1.2").version == "1.2"

@@ -13,6 +13,7 @@ from envgen.patches.series import add, applies_to_of, head_of, in_range, load_se
 from envgen.profile.model import Origin
 from envgen.profile.values import Pin, version_of_ref
 
+FIELDS = ("Description", "Origin", "Forwarded", "Upstream-Status", "Applies-To", "Verified", "Not-Verified")
 HEAD = """\
 Description: One line
  and more
@@ -88,15 +89,7 @@ def test_the_shipped_patches_say_what_they_are(name: str) -> None:
         # What the compilers see is applied before the wheel is built.
         assert patch.is_python_only(name) is (patch.name[:4] not in ("0004", "0005"))
         head = head_of(patch.content).decode()
-        for field in (
-            "Description",
-            "Origin",
-            "Forwarded",
-            "Upstream-Status",
-            "Applies-To",
-            "Verified",
-            "Not-Verified",
-        ):
+        for field in FIELDS:
             assert re.search(rf"(?m)^{field}: \S", head), f"{patch.path} has no {field}"
 
 

@@ -28,6 +28,14 @@ BASE = "version: 1\nname: t\nprofiles:\n  prod:\n    mode: production\n    base:
 )
 IMAGE = "vllm/vllm-openai:v0.33.0"
 MODEL = "names no model: the command is not `vllm serve MODEL ...`"
+COMPOSE = f"""\
+services:
+  llm: {{image: {IMAGE}, command: "--model o/m --max-model-len ${{LEN:-4096}} --api-key abcdef", networks: [a],
+    environment: {{A: "1", HF_TOKEN: }}, ports: ["8000:8000"], volumes: ["./m:/m:ro"], shm_size: 2gb,
+    ulimits: {{memlock: {{soft: -1, hard: -1}}, stack: 9}},
+    deploy: {{resources: {{reservations: {{devices: [{{device_ids: ["1"]}}]}}}}}}}}
+  web: {{image: open-webui, depends_on: [llm]}}
+"""
 # Each: the text, its words after `vllm serve`, and what else must be there.
 GOOD: dict[str, tuple[str, str, dict[str, Any]]] = {
     "readme": (
@@ -124,37 +132,12 @@ GOOD: dict[str, tuple[str, str, dict[str, Any]]] = {
         "o/m --gpu-memory-utilization 0.8 --tensor-parallel-size 2 --max-model-len 4096 --served-model-name x",
         {"ready": "x"},
     ),
-    "compose": (
-        yaml.safe_dump(
-            {
-                "services": {
-                    "llm": {
-                        "image": IMAGE,
-                        "command": "--model o/m --max-model-len ${LEN:-4096} --api-key abcdef",
-                        "environment": {"A": "1", "HF_TOKEN": None},
-                        "ports": ["8000:8000"],
-                        "volumes": ["./m:/m:ro"],
-                        "shm_size": "2gb",
-                        "ulimits": {"memlock": {"soft": -1, "hard": -1}, "stack": 9},
-                        "deploy": {"resources": {"reservations": {"devices": [{"device_ids": ["1"]}]}}},
-                        "networks": ["a"],
-                    },
-                    "web": {"image": "open-webui", "depends_on": ["llm"]},
-                }
-            }
-        ),
-        "o/m --max-model-len 4096",
-        {
-            "env": {"A": "1"},
-            "secrets": ["HF_TOKEN"],
-            "gpu": ["1"],
-            "shm": "2gb",
-            "ulimits": {"memlock": -1, "stack": 9},
-            "mounts": ["./m:/m"],
-            "left": ["service web: ", "networks a: ", "api-key: write"],
-        },
-    ),
 }
+GOOD["compose"] = (
+    COMPOSE, "o/m --max-model-len 4096",
+    {"env": {"A": "1"}, "secrets": ["HF_TOKEN"], "gpu": ["1"], "shm": "2gb", "ulimits": {"memlock": -1, "stack": 9},
+     "mounts": ["./m:/m"], "left": ["service web: ", "networks a: ", "api-key: write"]},
+)  # fmt: skip
 
 
 PUBLIC: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -76,50 +76,30 @@ def test_the_release_is_asked_about_a_draft_of_its_flag(monkeypatch: pytest.Monk
     assert (twice.spec_model, twice.speculative_config["model"]) == ("o/x", "o/m-D")
 
 
+NO_PROGRAM = "is no program, and envgen replaces the image's entry point"
+
+
 @pytest.mark.parametrize(
     ("text", "where", "message", "hint"),
     [
-        (
-            "    services: {serve: {command: [RedHatAI/Qwen3.6-35B, --host=0.0.0.0]}}\n",
-            (9, "services.serve.command[0]"),
-            "is no program, and envgen replaces the image's entry point",
-            "write command: [vllm, serve, RedHatAI/Qwen3.6-35B], and its flags in `args`",
-        ),
-        (
-            "    services: {serve: {command: [--model, o/m, --port=8000]}}\n",
-            (9, "services.serve.command[0]"),
-            "is no program, and envgen replaces the image's entry point",
-            "write command: [vllm, serve, o/m], and its flags in `args`",
-        ),
-        (
-            "    services: {serve: {command: [vllm, serve, m], args: {O3: true}}}\n",
-            (9, "services.serve.args.O3"),
-            "is a short flag of vLLM's",
-            "write optimization-level: 3",
-        ),
-        (
-            "    services: {serve: {command: [vllm, serve, m], memory: 56g}}\n",
-            (9, "services.serve.memory"),
-            "unknown key",
-            "a key of Compose: write `compose: over.yaml` in the profile, and into the file over.yaml:"
-            " services: {serve: {mem_limit: ...}}",
-        ),
-        (
-            "    ulimits: {memlock: {soft: 1, hard: -1}}\n",
-            (9, "ulimits.memlock"),
-            "expected a whole number, found a mapping",
-            "",
-        ),
+        ("services: {serve: {command: [RedHatAI/Qwen3.6-35B, --host=0.0.0.0]}}", "services.serve.command[0]", NO_PROGRAM,
+         "write command: [vllm, serve, RedHatAI/Qwen3.6-35B], and its flags in `args`"),
+        ("services: {serve: {command: [--model, o/m, --port=8000]}}", "services.serve.command[0]", NO_PROGRAM,
+         "write command: [vllm, serve, o/m], and its flags in `args`"),
+        ("services: {serve: {command: [vllm, serve, m], args: {O3: true}}}", "services.serve.args.O3",
+         "is a short flag of vLLM's", "write optimization-level: 3"),
+        ("services: {serve: {command: [vllm, serve, m], memory: 56g}}", "services.serve.memory", "unknown key",
+         "a key of Compose: write `compose: over.yaml` in the profile, and into the file over.yaml:"
+         " services: {serve: {mem_limit: ...}}"),
+        ("ulimits: {memlock: {soft: 1, hard: -1}}", "ulimits.memlock", "expected a whole number, found a mapping", ""),
     ],
-)
-def test_what_would_start_nothing_is_an_error(
-    text: str, where: tuple[int, str], message: str, hint: str, tmp_path: Path
-) -> None:
+)  # fmt: skip
+def test_what_would_start_nothing_is_an_error(text: str, where: str, message: str, hint: str, tmp_path: Path) -> None:
     with pytest.raises(ProjectError) as error:
-        profile(text, tmp_path)
+        profile(f"    {text}\n", tmp_path)
     [problem] = error.value.problems
     assert problem.place is not None
-    assert (problem.place.line, problem.place.key) == where
+    assert (problem.place.line, problem.place.key) == (9, where)
     assert (problem.message, problem.hint) == (message, hint)
 
 
