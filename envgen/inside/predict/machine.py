@@ -160,6 +160,11 @@ def uncompiled() -> Iterator[None]:
         name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()
     }
 
+    if before:
+        with contextlib.suppress(Exception):
+            # Under placeholders it would take each for an operation, and describe what is not here.
+            importlib.import_module("vllm._custom_ops")
+
     class Operations:
         def __init__(self, here: Any) -> None:
             self.here = here
