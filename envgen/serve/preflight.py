@@ -183,11 +183,6 @@ def check_again(service: LiveService, container: Container) -> None:
         raise PreflightError(service.name, tuple(problems))
 
 
-def _place(root: Path, path: str) -> Path:
-    """The absolute path of a folder of the profile, as Compose resolves it."""
-    return Path(os.path.normpath(root / Path(path).expanduser()))
-
-
 def _elsewhere(profile: Profile, name: str) -> str:
     """The hint for a checkout that is somewhere else."""
     wanted = f"sources: {{{name}: {{origin: {{checkout: /path/to/{name}}}}}}}"
@@ -211,7 +206,7 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     ]
     if not others:
         return f"envgen lock -p {profile.name}` and this again: it names the release to clone"
-    asks = _place(deployment.root, others[0].path) / "requirements" / "cuda.txt"
+    asks = others[0].below(deployment.root) / "requirements" / "cuda.txt"
     wanted = f"s/^{source.distribution}==//p"
     release = f'"v$(sed -n {wanted} {shlex.quote(os.path.relpath(asks))})"'
     return f"git clone --branch {release} {shlex.join(words)}`"
@@ -220,7 +215,7 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
 def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
     """What is wrong with checkouts; with ``among``, only with those folders."""
     for name, checkout in deployment.profile.checkouts.items():
-        folder = _place(deployment.root, checkout.path)
+        folder = checkout.below(deployment.root)
         if among is None or str(folder) in among:
             yield from _checkout(deployment, name, deployment.profile.sources[name], folder)
 
@@ -246,7 +241,7 @@ def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -
 
 def _own_mounts(service: LiveService, among: Collection[str] | None = None) -> Iterator[Problem]:
     for key, mount in service.described.mounts.items():
-        place = _place(service.deployment.root, mount.host.path)
+        place = mount.host.below(service.deployment.root)
         if not place.exists() and (among is None or str(place) in among):
             where = f"services.{service.name}.mounts.{key}"
             hint = f"make it, or correct {where}.host"
@@ -309,7 +304,7 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
 def _folder_gone(service: LiveService, path: Path, head: str) -> RefusedError:
     """The error for a container whose mount ``path`` is no longer there."""
     for name, checkout in service.profile.checkouts.items():
-        folder = _place(service.deployment.root, checkout.path)
+        folder = checkout.below(service.deployment.root)
         if path.is_relative_to(folder) and not folder.is_dir():
             hint = (
                 f"bring it back, or {_elsewhere(service.profile, name)}; then: {service.hint('up')}"

@@ -139,6 +139,15 @@ def test_what_would_not_start_again_is_not_ended(tmp_path: Path, profile: Profil
         preflight.check_again(on(profile, root), SimpleNamespace(service="web", mounts=(moved,)))  # type: ignore[arg-type]
 
 
+def test_a_checkout_behind_a_link(tmp_path: Path, profile: Profile) -> None:
+    """A container has the folder itself, as the variables for Compose name it."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "src").symlink_to("disk")
+    web: Any = SimpleNamespace(service="web", mounts=(ContainerMount(str(tmp_path / "disk/lib"), "/code/lib"),))
+    with pytest.raises(preflight.PreflightError, match=r"sources\.lib: folder .*/disk/lib does not exist"):
+        preflight.check_again(on(profile, tmp_path / "p"), web)
+
+
 def test_checkouts_that_cannot_be_right(tmp_path: Path) -> None:
     names = ("gone", "empty", "wrong", "swapped", "good", "flat")
     line = "{0}: {{origin: {{checkout: {0}}}, package: {0}, distribution: {0}, mount: /workspace/{0}}}"
