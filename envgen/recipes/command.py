@@ -59,7 +59,7 @@ def _of_compose(text: str, file: str) -> Recipe | None:
     }
     servers = [name for name, program in programs.items() if "vllm" in program] or list(services)
     if len(servers) != 1:
-        container.refuse(f"has no single service with vLLM: {', '.join(servers) or 'none'}")
+        container.refuse(f"has no single service with vLLM; leave one of: {', '.join(servers)}")
     service = services[servers[0]]
     for other in sorted(services.keys() - servers):
         container.option("service", other)

@@ -230,7 +230,7 @@ def test_recipe_add_reads_the_originals_or_says_why_not() -> None:
     assert refused == {
         "playbook-gemma": "${HF_MODEL_HANDLE} depends on your machine: write its value",
         "playbook-nvfp4": "${LATEST_VLLM_VERSION} depends on your machine: write its value",
-        "router": "has no single service with vLLM: vllm1, vllm2",
+        "router": "has no single service with vLLM; leave one of: vllm1, vllm2",
     }
     for name, recipe in words.items():
         profile = load_project(file=FILES / f"{name}.envgen.yaml", local=False).project.profiles

@@ -207,8 +207,8 @@ def test_a_public_command_arrives_word_for_word(
         (f"docker run {IMAGE} bash", MODEL),
         (f"docker run {IMAGE} bash bash", MODEL),
         ("docker run --rm debian:12 sleep 1", MODEL),
-        ("services: {a: {image: vllm/x}, b: {image: vllm/x}}", "has no single service with vLLM: a, b"),
-        ("services: {a: [vllm]}", "has no single service with vLLM: none"),
+        ("services: {a: {image: vllm/x}, b: {image: vllm/x}}", "has no single service with vLLM; leave one of: a, b"),
+        ("services: {a: [vllm]}", "has no single service with vLLM"),
     ],
 )
 def test_what_is_no_server_is_refused_in_one_sentence(text: str, message: str) -> None:
