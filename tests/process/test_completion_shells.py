@@ -1,4 +1,4 @@
-"""The completion scripts in a real zsh and a real fish, which ask a real envgen."""
+"""The completion scripts in a real bash, zsh and fish, which ask a real envgen."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ LINES = [
     ("envgen recipe add gpt-oss-1", "gpt-oss-120b"),
     ("envgen sta", "status"),
 ]
+BASH = """\
+eval "$(_ENVGEN_COMPLETE=bash_source envgen)"
+complete -p envgen
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_envgen_completion envgen
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 # What Tab leaves in the line of an interactive zsh, written where the test reads it.
 ZSH = """\
 autoload -Uz compinit; compinit -u -D
@@ -39,6 +46,16 @@ def environment(folder: Path) -> dict[str, str]:
     (folder / "envgen.yaml").write_text(FILE)
     paths = f"{program.parent}:/usr/bin:/bin"
     return {"PATH": paths, "HOME": str(folder), "TERM": "dumb", "ZDOTDIR": str(folder), "KEPT": str(folder / "kept")}
+
+
+@pytest.mark.parametrize(("line", "name"), LINES)
+def test_bash_completes(line: str, name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "--norc", "-c", BASH, "bash", *line.split()],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    setup = "complete -o nosort -F _envgen_completion envgen"
+    assert (done.stdout.splitlines(), done.stderr, done.returncode) == ([setup, name], "", 0)
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
@@ -71,3 +88,16 @@ def test_zsh_completes(line: str, name: str, tmp_path: Path) -> None:
         os.close(own)
         shell.wait(240)
     assert (tmp_path / "kept").read_text().split() == [*line.split()[:-1], name]
+
+
+def test_nothing_of_a_folder_is_run_or_printed(tmp_path: Path) -> None:
+    """Also where the file is broken, and where a folder offers modules of the names that are imported."""
+    (tmp_path / "envgen.yaml").write_text("version: [")
+    for name in ("yaml", "click", "docker", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("open('was-run', 'w').close()\n")
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("envgen"))], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "_ENVGEN_COMPLETE": "bash_complete",
+             "COMP_WORDS": "envgen up ", "COMP_CWORD": "2"},
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("", "") and not (tmp_path / "was-run").exists()
