@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cpu_server import CpuServer
@@ -46,6 +49,42 @@ def test_each_phase_names_what_a_real_server_ran(cpu_server: CpuServer) -> None:
     assert [row["title"] for row in rows if row["check"] == "container.kernels"] == [told]
 
 
+# What a log may claim, whatever runs: written by the server itself, as a fallback that nobody notices would.
+CLAIM = """\
+import vllm.logger
+vllm.logger.init_logger("vllm.claim").info("Using TRITON_ATTN backend.")
+class Claim: ...
+"""
+CLAIMING = {
+    "args.worker-extension-cls": "claim.Claim", "working_dir": "/models",
+    "ready.expect": {"attention": "Using TRITON_ATTN backend"},
+}  # fmt: skip
+
+
+def set_of(settings: dict[str, Any]) -> list[str]:
+    return [word for key, value in settings.items() for word in ("--set", f"services.serve.{key}={json.dumps(value)}")]
+
+
+def test_what_ran_denies_what_a_real_servers_log_claims(cpu_server: CpuServer) -> None:
+    (cpu_server.project.root / "models" / "claim.py").write_text(CLAIM)
+    envgen = cpu_server.project.envgen
+    service, sets = ("serve", "-p", "cpu"), set_of(CLAIMING)
+    try:
+        ready = envgen("up", *service, "--recreate", "--json", *sets).json  # the log has what `ready.expect` wants
+        assert "ran" not in ready or not ready["ran"]
+        envgen("trace", *service, "--pp", "64", "--tg", "4", "--yes", *sets)
+        (told,) = envgen("up", *service, "--json", *sets).json["ran"]
+        assert told.startswith("attention ran: CPU_ATTN, not TRITON_ATTN, in the trace of 2")
+        rows = envgen("doctor", *service, "--json", *sets, code=None).json["findings"]
+        (row,) = [row for row in rows if row["check"] == "container.kernels"]
+        assert row["severity"] == "warning" and told in row["title"] + str(row["seen"])
+        checks = envgen("smoke", *service, "--full", "--json", *sets, code=1).json["criteria"]
+        (failed,) = [row for row in checks if row["name"] == "trace"]
+        assert failed["verdict"] == "failed" and failed["seen"] == told
+    finally:
+        envgen("up", *service, "--recreate")
+
+
 # 0.30.0 replaces a name that its launcher has read before; with this it drafts on a CPU, greedily, a token at a time.
 DRAFTS = """\
 import vllm.utils.cpu_triton_utils as cpu
@@ -64,8 +103,36 @@ def test_drafts_of_a_real_server(cpu_server: CpuServer) -> None:
     (cpu_server.project.root / "models" / "drafts.py").write_text(DRAFTS)
     envgen, up = cpu_server.project.envgen, ("up", "serve", "-p", "cpu", "--recreate")
     bench = ("bench", "serve", "-p", "cpu", "--tool", "vllm", "--pp", "32", "--tg", "16", "-r", "3", "--json")
-    sets = [word for key, value in DRAFTING.items() for word in ("--set", f"services.serve.{key}={json.dumps(value)}")]
+    sets = set_of(DRAFTING)
     envgen(*up, *sets)
     (cell,) = envgen(*bench, *sets).json["cells"]
     envgen(*up)
     assert cell["beside"] == {"accepted_percent": 100.0, "step_tokens": 2.0} and cell["failed"] == 0
+
+
+def test_drafts_from_the_words_of_the_prompt(cpu_server: CpuServer) -> None:
+    """vLLM's ngram, which needs numba; the image leaves it out."""
+    folder = cpu_server.project.root / "models" / "packages"
+    words = [
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--python-version",
+        "3.11",
+        "--target",
+        str(folder),
+        "numba",
+        "llvmlite",
+    ]
+    subprocess.run([sys.executable, "-m", "uv", *words], check=True)
+    (folder / "drafts.py").write_text(DRAFTS)
+    envgen, up = cpu_server.project.envgen, ("up", "serve", "-p", "cpu", "--recreate")
+    bench = ("bench", "serve", "-p", "cpu", "--tool", "vllm", "--pp", "64", "--tg", "64", "-r", "3", "--json")
+    drafts = {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    sets = set_of(DRAFTING | {"args.speculative-config": drafts, "working_dir": "/models/packages"})
+    envgen(*up, *sets)
+    (cell,) = envgen(*bench, *sets).json["cells"]
+    envgen(*up)
+    beside = cell["beside"]
+    assert 0 < beside["accepted_percent"] <= 100 and 1 < beside["step_tokens"] <= 2 and cell["failed"] == 0

@@ -422,7 +422,11 @@ def test_a_wedged_server_is_ended_with_its_stacks_and_a_code_of_its_own(
     tmp_path: Path, sign: signal.Signals | None
 ) -> None:
     """The engine answered once, then generates nothing: after three failures over three minutes its processes end."""
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    (tmp_path / "bin").mkdir()
+    for name in ("nvidia-smi", "py-spy"):
+        (tmp_path / "bin" / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
     libexec = tmp_path / "opt/libexec"
     shutil.copytree(DOCKER / "runtime", tmp_path / "opt")
     health = (tmp_path / "opt/bin/envgen-health").read_text().replace("QUIET = 180.0", "QUIET = 0.0")
@@ -441,19 +445,27 @@ def test_a_wedged_server_is_ended_with_its_stacks_and_a_code_of_its_own(
         words = [sys.executable, str(tmp_path / "opt/bin/envgen-health"), "--port", url.rpartition(":")[2],
                  "--path", "/health", "--model", "m", "--limit", "2", "--idle", "0", "--wedged", "restart"]  # fmt: skip
 
-        def check() -> int:
+        def check(program: Path = tmp_path / "opt") -> int:
+            words[1] = str(program / "bin/envgen-health")
             return subprocess.run(words, env=env, capture_output=True, check=False).returncode
 
         assert check() == 0  # it answers
         Engine.answer = 500
         assert [check(), check()] == [1, 1] and server.poll() is None
+        assert check(DOCKER / "runtime") == 1  # as it is, it waits for three minutes
         Engine.tokens += 1  # progress: the count begins again
         assert check() == 0
-        assert [check(), check(), check()] == [1, 1, 1]
+        assert [check(), check()] == [1, 1] and server.poll() is None
+        assert check() == 1
         rest = server.stderr.read()
     assert server.wait(60) == 76
     assert "in stuck_here" in rest and "the server was wedged and was ended" in rest
     assert "the server is ended: m generates nothing: answered 500" in rest and f"wedged: process {worker} " in rest
+    for line in (
+        "vllm:generation_tokens_total", "nvidia-smi --query-gpu=utilization.gpu,power.draw,clocks.sm,",
+        "nvidia-smi --query-compute-apps=pid,", f"py-spy dump --nonblocking --pid {worker}",
+    ):  # fmt: skip
+        assert f"envgen: wedged: {line}" in rest, rest
 
 
 def test_a_server_that_sleeps_or_has_never_answered_is_not_ended(check: Any, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from local import until
@@ -100,13 +102,18 @@ def test_memory_that_comes_back_is_waited_for(spark: Spark) -> None:
 
 
 @pytest.mark.parametrize(("local", "shares"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("verb", ["stop", "down"])
 def test_stop_and_down_say_it(
-    local: bool, shares: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str, local: bool, shares: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from types import SimpleNamespace
-
     monkeypatch.setattr(memory, "not_returned", lambda: ["the driver holds 33.0 GiB"])
-    profile = SimpleNamespace(shares_memory=shares)
-    deployment = SimpleNamespace(is_local=local, profile=profile)
-    lifecycle._say_what_is_held(deployment)  # type: ignore[arg-type]
+    running = [SimpleNamespace(id="1", name="serve-1")]
+    deployment: Any = SimpleNamespace(
+        is_local=local, profile=SimpleNamespace(shares_memory=shares), engine=None, named=str, require_name=lambda: None,
+        containers=lambda *_, **__: list(running), by_name=SimpleNamespace(run=lambda *_: running.clear()),
+    )  # fmt: skip
+    if verb == "stop":
+        lifecycle.halt(deployment, [])
+    else:
+        lifecycle.remove(deployment, [], volumes=False, dry_run=False)
     assert ("33.0 GiB" in capsys.readouterr().err) == (local and shares)
