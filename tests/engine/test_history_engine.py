@@ -58,6 +58,10 @@ def test_a_package_changed_by_hand_in_the_base_image_is_named(project: Project) 
     project.envgen("up", "serve")
     (noted,) = history.starts(project.root, "prod", "serve")
     assert float(noted.facts[history.MEMORY]) > 0
+    docker("kill", f"{NAME}-prod-serve-1")
+    for words in ("ps", "status", "explain serve", "doctor serve"):
+        shown = project.envgen(*words.split(), code=None).out
+        assert "that worked: nothing that envgen knows has changed" in shown, (words, shown)
     project.envgen("down")
     by_hand(OURS, "2.0")
     project.envgen("build")

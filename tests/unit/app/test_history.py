@@ -119,6 +119,7 @@ def test_each_machine_has_its_own_driver_and_kernel(tmp_path: Path, monkeypatch:
     far(tmp_path, "b", "", MACHINE, monkeypatch)  # it has gone back
     assert "driver 590.44 → 580.142; the same: image" in history.since_it_worked(second, asks=True)
     assert "nothing that envgen knows" in history.since_it_worked(second)  # which starts no container
+    assert history.since_it_worked(first, asks=True).endswith("nothing that envgen knows has changed")
 
 
 def test_packages_are_those_of_the_last_start_and_the_rest_of_many_is_a_number(tmp_path: Path) -> None:

@@ -162,5 +162,14 @@ def test_a_new_driver_is_said_before_a_start_where_it_makes_kernels_stale(monkey
     (line,) = notes("575.57", "580.142")
     assert "driver 575.57 → 580.142, so compiled kernels are stale" in line
     assert "moe_cute_dsl" in line and "page" not in line and "`envgen cache clear --stale -p prod`" in line
+    # It is a note of every check before a start, and of none beside a server that runs.
+    deployment.engine = SimpleNamespace(listed=lambda **_: [], inspected=lambda _: [])
+    deployment.rendered_files = lambda: SimpleNamespace(require_name=lambda _: None)
+    profile.compose_name = "prod"
+    service.on = lambda _: service
+    for name in ("require_plugin", "adopt"):
+        monkeypatch.setattr(start, name, lambda same: same)
+    monkeypatch.setattr(start, "preflight", SimpleNamespace(check=lambda *_: [], notes=lambda *_, **__: []))
+    assert start.check(service).notes == (line,)
     deployment.is_local = False  # this machine's driver is none of another's
     assert notes("575.57", "580.142") == []
