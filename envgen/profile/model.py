@@ -388,7 +388,8 @@ class Target:
         names=p.FIGURE,
     )
     model: str = key(
-        "The model that was measured; for another one nothing is compared.", item=p.HUB_REPO
+        "The model that was measured: its repository, or for a service without `model` the name that it is "
+        "served under. For another one nothing is compared."
     )
     source: str = key("Who measured it, where and how: a link, or a sentence.")
     depth: int = key("Tokens in the context before the prompt.", 0, low=0)
