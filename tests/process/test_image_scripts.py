@@ -457,8 +457,8 @@ def test_a_wedged_server_is_ended_with_its_stacks_and_a_code_of_its_own(
         assert check() == 0
         assert [check(), check()] == [1, 1] and server.poll() is None
         assert check() == 1
+        assert server.wait(60) == 76
         rest = server.stderr.read()
-    assert server.wait(60) == 76
     assert "in stuck_here" in rest and "the server was wedged and was ended" in rest
     assert "the server is ended: m generates nothing: answered 500" in rest and f"wedged: process {worker} " in rest
     for line in (
