@@ -208,7 +208,7 @@ def _run(
         result = buildx.build(request, say, show=show)
         cause = None if result.ok else _cause(result)
         if cause:
-            say(f"{cause.cause}: {cause.evidence}")
+            say(f"{cause.said}: {cause.evidence}")
         say(f"ended with {result.code} after {result.seconds:.1f} s")
     return result, cause, str(path.relative_to(root))
 

@@ -112,10 +112,9 @@ KINDS = ("build", "serve")
 
 @dataclass(frozen=True)
 class Rule:
-    """One known failure. ``rank``: its position among all rules. ``example``: lines of a real log."""
+    """One known failure. ``example``: lines of a real log."""
 
     rule: str
-    rank: int
     kinds: frozenset[str]
     cause: str
     cure: str
@@ -167,17 +166,16 @@ def _load(path: Path) -> Any:
 def rules() -> tuple[Rule, ...]:
     """All rules, in order."""
     nodes = [node for name in FILES for node in _load(FOLDER / name) or ()]
-    return tuple(read_rule(node, rank) for rank, node in enumerate(nodes))
+    return tuple(map(read_rule, nodes))
 
 
-def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
+def read_rule(node: Mapping[str, Any]) -> Rule:
     """A rule from its YAML node."""
     never = tuple(text.lower() for text in node.get("except", ()))
     patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
     facts = {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()}
     plain = ("rule", "link", "example", "notice", "quoted", "weak", "mild", "only", "request")
     return Rule(
-        rank=rank,
         kinds=frozenset(node.get("kinds", KINDS)),
         cause=node["cause"].strip(),
         cure=node["cure"].strip(),
@@ -216,13 +214,17 @@ class Explanation:
     cure: str
     link: str
     failure: bool = True
-    rank: int = 0
     general: bool = False
     phase: str = ""  # "": unknown
 
+    @property
+    def said(self) -> str:
+        """The cause; a likely one is called so."""
+        return f"likely: {self.cause}" if self.general else self.cause
+
     def data(self) -> dict[str, object]:
-        """All fields but ``rank``, for JSON."""
-        return {name: value for name, value in vars(self).items() if name != "rank"}
+        """All fields, for JSON."""
+        return {**vars(self)}
 
 
 @dataclass(frozen=True)
@@ -339,8 +341,6 @@ class _ReadLine(NamedTuple):
 def _around(line: str, place: int) -> str:
     """A line, or the part of a long one around ``place``."""
     first = max(0, min(place - 60, len(line) - SHOWN))
-    if first:
-        first = line.find(" ", first, place) + 1 or first
     return line[first : first + SHOWN].strip()
 
 
@@ -372,7 +372,7 @@ def classify(
     first: tuple[int, str] | None = None,
 ) -> tuple[Explanation, ...]:
     """The known causes in a log: failures before notices, what explains the first exception before
-    others, then by rank. Each rule matches once, at its first line.
+    others, then in the rules' order. Each rule matches once, at its first line.
 
     ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which
     may have their ends.
@@ -416,7 +416,7 @@ def classify(
         during = log.phase(raised - before - 1)
         if during.cause and (during.phase or ": " in text):
             shown.append(_of_phase(during, raised, text))
-    return tuple(sorted(shown, key=lambda one: (not one.failure, one.line != raised, one.rank)))
+    return tuple(sorted(shown, key=lambda one: (not one.failure, one.line != raised)))
 
 
 def _explanation(
@@ -436,7 +436,6 @@ def _explanation(
         filled(cure, facts),
         rule.link,
         failure,
-        rule.rank,
         rule.general > 0,
         phase,
     )

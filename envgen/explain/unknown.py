@@ -4,6 +4,7 @@ to search.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,13 +62,14 @@ WORDS = 7  # of a search
 @dataclass(frozen=True)
 class Clues:
     """``lines``: the deciding ones, each with its number. ``search``: an address that searches for
-    the first.
+    the first. ``others``: public threads with one of the lines, whatever their cause was.
     """
 
     lines: tuple[tuple[int, str], ...]
     versions: Mapping[str, str]
     gpu: str
     search: str
+    others: tuple[str, ...]
 
 
 @cache
@@ -79,7 +81,9 @@ def _data() -> dict[str, Any]:
     projects = [
         (name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()
     ]
-    return {"signs": signs, "stems": search_for(data["stems"]), "projects": projects}
+    threads = json.loads((Path(__file__).parent / "threads.json").read_text("utf-8"))
+    stems = search_for(data["stems"])
+    return {"signs": signs, "stems": stems, "projects": projects, "threads": threads}
 
 
 def clues(
@@ -113,16 +117,12 @@ def clues(
         deciding = [(0, first.line, first.text.strip())]
         raised = first.text
         if _BARE.match(first.text):  # where it was raised says more
-            frames = [
-                (at, frame[1])
-                for at in range(first.line - before - 1)
-                if (frame := _FRAME.search(lines[at]))
-            ]
-            deciding = [
-                (0, before + at + 1, read_line(lines[at])[2].strip()[:SHOWN])
-                for at, _ in frames[-1:]
-            ] + deciding
-            raised = " ".join([first.text, *(name for _, name in frames[-1:])])
+            for at in reversed(range(first.line - before - 1)):
+                if _FRAME.search(lines[at]):
+                    frame = read_line(lines[at])[2].strip()[:SHOWN]
+                    deciding.insert(0, (0, before + at + 1, frame))
+                    raised += frame.rpartition(",")[2].removeprefix(" in")
+                    break
         heaviest = [*deciding, *(line for line in heaviest if line[1] != first.line)][:DECIDING]
     elif not heaviest and not any(
         STARTED in line for line in lines
@@ -131,6 +131,8 @@ def clues(
     whole = "\n".join(lines[:BEGINNING])
     gpu = _GPU.search(whole)
     architecture = _ARCHITECTURE.search(whole)
+    threads = _data()["threads"]
+    others = [one for *_, text in heaviest for one in threads.get(" ".join(words_of(text)), ())]
     machine = {part[1].lower(): part[2] for part in reversed([*_MACHINE.finditer(whole)])}
     return Clues(
         tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),
@@ -139,6 +141,7 @@ def clues(
         _search(
             raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole
         ),
+        tuple(others[:DECIDING]),
     )
 
 
@@ -165,6 +168,7 @@ def in_words(first: First | None, hints: Clues | None, name: str = "") -> list[s
         shown = [f"{package} {version}" for package, version in hints.versions.items()]
         shown += [f"GPU {hints.gpu}"] if hints.gpu else []
         lines += [f"the log shows: {', '.join(shown)}"] if shown else []
+        lines += [f"others with this line: {one}" for one in hints.others]
         lines += [f"search: {hints.search}"] if hints.search else []
     return [visible(line) for line in lines]
 
@@ -193,8 +197,8 @@ def _search(text: str, package: str, log: str) -> str:
     """The address of a search for what an exception says last, in the issues of the project whose
     frame raised it, else that ``text`` comes from, else of the server's.
     """
-    last = _words(text.rpartition(": ")[2])
-    query = quote_plus(" ".join((last if len(last) > 2 else _words(text))[:WORDS]))
+    last = words_of(text.rpartition(": ")[2])
+    query = quote_plus(" ".join((last if len(last) > 2 else words_of(text))[:WORDS]))
     projects = _data()["projects"]
     of_frame = [
         name for name, raised in projects if package and raised.search(f"package:{package}")
@@ -208,7 +212,7 @@ def _search(text: str, package: str, log: str) -> str:
     )
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """Those that others' logs have, too."""
     words = [word.strip(".:!?-") for word in _OWN.sub(" ", _PLAIN.sub(" ", text)).split()]
     return [word for word in words if len(word) > 1]

@@ -118,7 +118,7 @@ def judged(lines: Sequence[str], about: Circumstances) -> Cause:
     if known.rule == "engine_dead":  # it has died of something
         evidence = "no exception before it: a process of the engine was killed"
         evidence = str(first) if first and not is_consequence(first.text) else evidence
-    return Cause(known.cause, evidence, known.rule, known.cure)
+    return Cause(known.said, evidence, known.rule, known.cure)
 
 
 def cause_in(deployment: Deployment, failure: StartFailure) -> tuple[Cause, list[str]]:

@@ -97,7 +97,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
         code = f" (exit code {result.exit_code})" if result.exit_code is not None else ""
         what += f" in step {shorten(result.step, 120)!r}{code}"
     if cause:
-        what += f"\n    {cause.cause}:\n    > {shorten(cause.evidence.strip(), 300)}"
+        what += f"\n    {cause.said}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif result.exit_code is None and result.notes:
         what += f"\n    {shorten(result.notes.splitlines()[-1], 500)}"
     hints = [with_profile_named(cause.cure, outcome.deployment.profile, "SERVICE")] if cause else []

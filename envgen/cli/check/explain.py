@@ -58,7 +58,7 @@ def command(session: Session, what: str | None) -> int:
         return answer(nothing, [sentence])
     with log.file as file:
         report = read_log(file, log.known, kind=log.kind)
-    explanations = _fitted(session, failure, log, report.explanations)
+    explanations = _fitted(session, failure, log, report)
     failed = any(explanation.failure for explanation in explanations) or failure is not None
     reason = " ".join(str(log.about.get("reason") or "").split())
     changes = _changes(session, failure, log)
@@ -118,13 +118,13 @@ def _has_project(session: Session) -> bool:
 
 
 def _fitted(
-    session: Session, failure: PastFailure | None, log: Log, explanations: Sequence[Explanation]
+    session: Session, failure: PastFailure | None, log: Log, report: LogReport
 ) -> tuple[Explanation, ...]:
     """With the profile and the service in the commands of the fixes, and what the service's image
     answers about a name that was not found, for a failure of this project.
     """
     if failure is None or not _has_project(session):
-        return tuple(explanations)
+        return report.explanations
     name = str(log.about.get("profile"))
     if name in session.loaded().project.profiles:
         session = session.with_(profile_name=name)
@@ -132,7 +132,7 @@ def _fitted(
     service = failure.service or "SERVICE"
     fitted = [
         replace(known, cure=with_profile_named(known.cure, profile, service))
-        for known in explanations
+        for known in report.explanations
     ]
     if failure.service and fitted:
         live = LiveService(session.deployment(), service)
@@ -185,7 +185,7 @@ def _clues(report: LogReport) -> dict[str, Any] | None:
     if hints is None or not hints.lines:
         return None
     lines = [{"line": at, "text": text} for at, text in hints.lines]
-    return {"lines": lines, "versions": hints.versions, "gpu": hints.gpu, "search": hints.search}
+    return {**vars(hints), "lines": lines}
 
 
 def _as_data(failure: PastFailure | None) -> dict[str, Any] | None:

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from envgen.cli.check.explain import command
-from envgen.explain.read import read_log
-from envgen.explain.unknown import _data
+from envgen.explain import classify
+from envgen.explain.read import read_lines, read_log
+from envgen.explain.unknown import _data, clues, in_words
 
 LOG = """\
 INFO 08-01 10:00:00 [api_server.py:1] vLLM API server version 0.30.0
@@ -111,3 +112,23 @@ def test_every_line_with_a_word_of_a_failure_has_a_stem() -> None:
 def test_an_architecture_that_a_message_asks_for_is_not_the_gpu(line: str, gpu: str) -> None:
     clues = read_log(BytesIO(f"RuntimeError: {line}\n".encode())).clues
     assert clues and clues.gpu == gpu
+
+
+def test_public_threads_with_the_same_line_are_named_whatever_its_numbers() -> None:
+    lines = [
+        "AttributeError: 'EagleMistralLarge3Model' object has no attribute 'use_flux'",
+        "RuntimeError: Check failed: x",
+    ]
+    assert not clues(lines, 0, None, {}).others
+    thread = "https://github.com/noonghunna/club-3090/issues/32"
+    known = "NotImplementedError: DS conv state layout does not yet support speculative decoding"
+    found = read_lines([f"{known} with mamba_cache_mode='align' (num_accepted_tokens > 3)."])
+    assert found.clues is not None and found.clues.others == (thread,)
+    assert f"others with this line: {thread}" in in_words(found.first, found.clues)
+
+
+def test_a_likely_cause_is_called_so_and_a_certain_one_is_not() -> None:
+    likely, certain = (
+        classify([line])[0] for line in ("IndexError: list index out of range", "no space left on device")
+    )
+    assert likely.said == f"likely: {likely.cause}" and certain.said == certain.cause
