@@ -88,11 +88,11 @@ class Prediction:
         return estimate(self.known.get("size"), gpu.memory, unified=gpu.unified) if gpu else None
 
     @property
-    def ends_well(self) -> bool:
-        """Whether a script may go on: the release was asked, refused nothing and contradicts
-        nothing.
-        """
-        return self.judgement.verdict is Verdict.FITS
+    def verdict(self) -> Verdict:
+        """The judgement's; or that, by the estimate, the weights leave no room for a token."""
+        judged = self.judgement.verdict
+        is_too_large = self.memory is not None and self.memory.context_that_fits == 0
+        return Verdict.TOO_LARGE if judged is Verdict.FITS and is_too_large else judged
 
     @property
     def chosen(self) -> str:

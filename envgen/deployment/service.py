@@ -141,14 +141,14 @@ class LiveService:
         """
         profile = self.profile
         engine = self.engine
-        machine = names.compose_environment(profile, self.deployment.root)
+        root = self.deployment.root
         mounts = list[ContainerMount]()
-        for name, source in profile.mounted_sources.items():
-            place = machine[names.checkout_variable(name)]
-            mounts.append(ContainerMount(place, str(source.mount)))
+        for name, folder in profile.checkouts.items():
+            target = str(profile.sources[name].mount)
+            mounts.append(ContainerMount(str(folder.below(root)), target))
         if self.name in profile.services:
-            for name, mount in self.described.mounts.items():
-                place = machine[names.mount_variable(self.name, name)]
+            for mount in self.described.mounts.values():
+                place = str(mount.host.below(root))
                 mounts.append(ContainerMount(place, str(mount.path), read_only=mount.read_only))
         mounts += self.deployment.caches.values()
         if profile.mounted_sources:

@@ -18,6 +18,7 @@ class Verdict(Enum):
     """UNKNOWN: the release could not be asked, or not about everything that matters."""
 
     FITS = "fits"
+    TOO_LARGE = "too large"
     REFUSED = "refused"
     CONTRADICTS = "contradicts"
     UNKNOWN = "unknown"

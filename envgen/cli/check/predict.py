@@ -48,8 +48,8 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     the log lines with `ready.expect` and `ready.forbid`. No server is started, and no weights are
     loaded or downloaded.
 
-    Exits with 1 if vLLM refuses the settings, if a log line contradicts `ready`, or if vLLM can't
-    be asked.
+    Exits with 1 if vLLM refuses the settings, if a log line contradicts `ready`, if the weights
+    leave no room for a token, or if vLLM can't be asked.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
         place = app.release_in_engine(LiveService(head_of(session.deployment(), name), name))
     progress(f"asking {place.shown} what it would choose for {name}")
     prediction = app.predict(profile, name, place, chosen, pretend=gpu is not None)
-    code = ExitCode.OK if prediction.ends_well else ExitCode.FINDINGS
+    code = ExitCode.OK if prediction.verdict is Verdict.FITS else ExitCode.FINDINGS
     return answer(document(prediction, profile), text(prediction, profile), code)
 
 
@@ -91,7 +91,7 @@ def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
         "service": prediction.service,
         "stubs": list(answer.get("stubs", ())),
         "variant": profile.variant,
-        "verdict": judged.verdict.value,
+        "verdict": prediction.verdict.value,
     }
 
 
@@ -129,15 +129,14 @@ def text(prediction: Prediction, profile: Profile) -> list[str]:
             lines.append(f"  this pattern fits: {corrected}")
     lines += [f"not asked: {one}" for one in judged.unasked]
     lines += [f"note: {one}" for one in judged.caveats]
-    lines.append(
-        {
-            Verdict.FITS: "OK: vLLM accepts the settings, and `ready` matches its log",
-            Verdict.REFUSED: "refused: this service would not start",
-            Verdict.CONTRADICTS: "it would start, but never become ready",
-            Verdict.UNKNOWN: "incomplete: some choices could not be checked",
-        }[judged.verdict]
-    )
-    return lines
+    end = {
+        Verdict.FITS: "OK: vLLM accepts the settings, and `ready` matches its log",
+        Verdict.TOO_LARGE: "too large: vLLM accepts the settings, but the weights leave no room",
+        Verdict.REFUSED: "refused: this service would not start",
+        Verdict.CONTRADICTS: "it would start, but never become ready",
+        Verdict.UNKNOWN: "incomplete: some choices could not be checked",
+    }
+    return [*lines, end[prediction.verdict]]
 
 
 def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:

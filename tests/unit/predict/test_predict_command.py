@@ -64,6 +64,25 @@ def test_a_contradicted_pattern_is_printed_as_it_should_be(project: Path, capsys
     assert envgen(["predict", "--python", "python"]) == 0
 
 
+SIZE = {
+    "config": {"num_hidden_layers": 36, "num_key_value_heads": 8, "head_dim": 64}, "weights": 61 << 30,
+    "context": 131072, "cache_dtype": "auto", "dtype": "bfloat16", "fixed": None, "ranks": 1, "stages": 1, "sequences": 2,
+    "batched": 8192, "draft": "",
+}  # fmt: skip
+
+
+def test_weights_that_leave_no_room(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = json.loads((ANSWERS / "0.32.0-two-gpus.json").read_text(encoding="utf-8"))
+    for share, code, end in ((0.9, 0, "OK: vLLM accepts"), (0.2, 1, "too large: vLLM accepts")):
+        answer = {**recorded, "size": {**SIZE, "share": share}}
+        monkeypatch.setattr(run, "ask", lambda *_, answer=answer, **__: answer)
+        words = ["predict", "--python", "python", "--set", "services.serve.ready.expect.moe=null"]
+        assert envgen(words) == code
+        assert capsys.readouterr().out.splitlines()[-1].startswith(end)
+
+
 def test_the_report_is_one_json_document(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     envgen(["predict", "serve", "--python", "python", "--json"])
     report = json.loads(capsys.readouterr().out)
