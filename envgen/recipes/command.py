@@ -162,8 +162,8 @@ class _Container:
         repo = str(args.pop("model", ""))
         if not matches(HUB_REPO, repo) and not repo.startswith("/"):
             self.refuse("names no model: the command is not `vllm serve MODEL ...`")
-        if args.pop("api-key", None):
-            self.option("api-key", "")
+        self.option("api-key", str(args.pop("api-key", "")))
+        self.option("model" if image else "own-model", repo)
         port = args.get("port", "8000")
         self.service.setdefault("ports", [f"127.0.0.1:{port}:{port}"])
         if gpus := self.service.get("gpu") or self.env.pop("CUDA_VISIBLE_DEVICES", ""):

@@ -122,7 +122,7 @@ GOOD: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"ready": "w"},
     ),
     "serve": (
-        "$ vllm serve openai/gpt-oss-20b --port 8123 --max-model-len 32768 --no-enable-prefix-caching\n",
+        "$ uv run vllm serve openai/gpt-oss-20b --port 8123 --max-model-len 32768 --no-enable-prefix-caching\n",
         "openai/gpt-oss-20b --port 8123 --max-model-len 32768 --no-enable-prefix-caching",
         {"ports": ["127.0.0.1:8123:8123"]},
     ),
@@ -183,7 +183,7 @@ def test_a_public_command_arrives_word_for_word(
     }
     assert {key: found[key] for key in more if key in found} == {key: more[key] for key in more if key in found}
     assert "shm" not in more or service.shm_size == ByteSize.parse(more["shm"])
-    has_image = "image:" in text or " run " in text
+    has_image = any(word in text for word in ("image:", "docker ", "podman "))
     assert (str(profile.base.image) != "debian:12") == has_image
 
 
