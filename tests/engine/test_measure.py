@@ -64,12 +64,12 @@ def test_a_matrix_of_depths(cpu_server: CpuServer) -> None:
 
 def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
     """Below a target that nobody reaches, which is its exit code."""
-    target = {"model": "tiny", "figures": {"decode": 1_000_000}, "concurrency": 2, "source": "nobody"}
+    target = {"model": "tiny", "figures": {"first_token": 0.001}, "concurrency": 2, "source": "nobody"}
     limit = ("--set", f"targets.nobody={json.dumps(target)}", "--at-least", "nobody -20%")
     words = ("bench", *CPU, "--tool", "vllm", *SMALL, "--concurrency", "2", *limit, "--json")
     done = cpu_server.project.envgen(*words, code=1).json
     (missed,), (gap,) = done["missed"], done["targets"]
-    assert missed.startswith("1e+06 nobody (decode): ") and gap["text"] == missed and gap["percent"] < -20
+    assert missed.startswith("0.001 nobody (first_token): ") and gap["text"] == missed and gap["percent"] < -20
     (cell,) = done["cells"]
     own = raw(done["record"], "pp32-tg16-c2")
     assert own["completed"] == 4 and cell["failed"] == 0

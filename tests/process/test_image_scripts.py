@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import fcntl
 import hashlib
 import http.server
@@ -456,6 +457,12 @@ def test_a_wedged_server_is_ended_with_its_stacks_and_a_code_of_its_own(
         Engine.tokens += 1  # progress: the count begins again
         assert check() == 0
         assert [check(), check()] == [1, 1] and server.poll() is None
+        if sign is None:  # a debugger holds it
+            ptrace = ctypes.CDLL(None).ptrace
+            assert ptrace(16, worker, None, None) == 0  # PTRACE_ATTACH
+            os.waitpid(worker, 0x40000000)  # __WALL
+            assert [check(), check()] == [1, 1] and not (tmp_path / "envgen-wedged").exists()
+            ptrace(17, worker, None, None)  # PTRACE_DETACH
         assert check() == 1
         assert server.wait(60) == 76
         rest = server.stderr.read()
