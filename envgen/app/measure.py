@@ -123,9 +123,9 @@ def measure(
     record says so, and ServiceError has the reason.
     """
     service = service_of(asked)
-    if kind != "smoke" and service and takes_no_prompt(service.described.flag):
+    if service and takes_no_prompt(service.described.flag):
         what = f"{service.name} serves a model that embeds, ranks or classifies, and `envgen {kind}` sends prompts"
-        raise UsageError(what, hint=f"`envgen smoke {service.name}` asks it for its task")
+        raise UsageError(what, hint="ask it for its task with curl, for instance at /v1/embeddings")
     expected = service.described.served_name if service else None
     url = service.reachable_url() if service else str(asked.url)
     target = find(

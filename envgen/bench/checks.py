@@ -58,11 +58,9 @@ def smoke(target: BenchTarget, flags: Sequence[str]) -> list[Criterion]:
     with doing("smoke", "first answers"):
         question = readiness.Question(target.model, api_key=target.key, chat=chat.chat_flags(flags))
         first = readiness.ask(target.url, question, timeout=target.silence)
-    wanted = "a text (or vector, rank, ...) with finite numbers; a chat and a tool call, if the server has them"
-    seen = first.why or first.pooled or repr(shorten(first.text, 60))
+    wanted = "a text with finite numbers; a chat and a tool call, if the server has them"
+    seen = first.why or repr(shorten(first.text, 60))
     rows = [criterion("first answers", first.ready, seen, wanted)]
-    if first.pooled:  # a model that embeds, ranks or classifies
-        return rows
     rows += [
         criterion(name, *verdict, "no raw markup, not reasoning alone")
         for name, verdict in first.chats.items()

@@ -23,11 +23,12 @@ from envgen.serve.events import (
     responding,
     short_answer,
 )
-from envgen.text import counted, visible
+from envgen.text import visible
 
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
 NO_PROMPTS = (400, 404, 405, 422, 501)  # answers of a model that embeds, ranks or transcribes
+POOLS = "a model that embeds, ranks or classifies completes no prompt"
 BUSY = (429, 503)
 ENOUGH = 80  # characters of a chat's answer that are read
 
@@ -37,11 +38,12 @@ class Question:
     """A prompt for a model, and the text that the answer must contain (None: any). ``chat``: ask a
     chat too.
 
-    ``model`` None: the first that the server lists.
+    ``model`` None: the first that the server lists. ``prompt`` None: it completes none, and is
+    listed.
     """
 
     model: str | None
-    prompt: str = PROMPT
+    prompt: str | None = PROMPT
     expect_text: str | None = None
     api_key: str = field(default="", repr=False)
     chat: ChatFlags | None = None
@@ -51,8 +53,7 @@ class Question:
 class Readiness:
     """The service's answer. While ``ready`` is False, ``why`` is what is still missing.
 
-    ``unasked``: why nothing could be asked; "" where a prompt was completed, or embedded, ranked,
-    ...
+    ``unasked``: why nothing could be asked; "" where a prompt was completed.
     """
 
     ready: bool
@@ -65,7 +66,6 @@ class Readiness:
         default_factory=dict
     )  # of "chat" and "tool call", as far as asked
     unasked: str = ""
-    pooled: str = ""  # what a model without prompts did instead
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,12 @@ def ask(
     try:
         on_step("/v1/models")
         rows = _listed(base_url, question.model, headers)
+        if question.prompt is None:
+            return Readiness(True, unasked=POOLS)
         model = next(iter(rows)) if question.model is None else question.model
         server = _Server(base_url, headers, timeout, on_step, names_of(rows, question.model))
         answer = _complete(server, model, question)
-        if answer.ready and not answer.pooled and question.chat is not None:
+        if answer.ready and question.chat is not None:
             answer = _chat(server, model, chat.context_length(rows[model]), question.chat, answer)
     except _Judged as judged:
         answer = judged.answer
@@ -241,8 +243,6 @@ def _complete(server: _Server, model: str, question: Question) -> Readiness:
     }
     server.on_step("its first token")
     status, answered, first = server.post("/v1/completions", body, "the answer to the first prompt")
-    if status in NO_PROMPTS and (pooled := _pool(server, model, question)) is not None:
-        return pooled
     if question.model is None and status in NO_PROMPTS:
         why = f"{visible(model[:80])} takes no prompts (/v1/completions answers {status})"
         raise _Judged(Readiness(True, unasked=why))
@@ -252,71 +252,10 @@ def _complete(server: _Server, model: str, question: Question) -> Readiness:
         question.expect_text,
         lambda reply: server.named(reply, "the first prompt"),
     )
+    if status in NO_PROMPTS:
+        why = f"{answer.why}; if it embeds, ranks or classifies, write `args: {{runner: pooling}}`"
+        return replace(answer, why=why)
     return replace(answer, first_token=first)
-
-
-# The tasks of a model that completes no prompts, and the key of the numbers in vLLM's answer.
-_POOLED = (
-    ("/v1/embeddings", "embedded", "embedding"),
-    ("/v1/rerank", "ranked", "relevance_score"),
-    ("/classify", "classified", "probs"),
-    ("/pooling", "pooled", "data"),
-)
-
-
-def _pool(server: _Server, model: str, question: Question) -> Readiness | None:
-    """The answer of a model that embeds, ranks or classifies; None where the server has none of
-    these tasks.
-    """
-    refused = None
-    for url, done, key in _POOLED:
-        given = (
-            {"query": question.prompt, "documents": ["Paris"]}
-            if done == "ranked"
-            else {"input": question.prompt}
-        )
-        server.on_step(f"the answer of {url}")
-        what = f"the first request to {url}"
-        status, answer, first = server.post(url, {"model": model, **given}, what)
-        why = f"{what} was answered with {status}: {visible(error_text(answer))}"
-        if status in NO_PROMPTS:
-            # vLLM has the task, and could not write its answer (NaN is no JSON) or took offence;
-            # others lack the task.
-            if status in (400, 422) and "does not support" not in why:
-                refused = refused or Readiness(False, why, fatal=True)
-            continue
-        if status != 200:
-            raise _not_ready(why, refused=status not in BUSY)
-        numbers = list(_numbers(answer, key))
-        bad = next(
-            (one for one in numbers if not math.isfinite(one)), None if numbers else math.nan
-        )
-        if bad is not None:
-            reason = f"a number that is {bad:g}" if numbers else "no numbers"
-            raise _not_ready(f"{what} was answered with {reason}", fatal=True)
-        unused = (
-            "; ready.expect_text is not asked of such a model"
-            if question.expect_text is not None
-            else ""
-        )
-        count = counted(len(numbers), "number")
-        return Readiness(
-            True, first_token=first, pooled=f"{done} {question.prompt!r}: {count}{unused}"
-        )
-    return refused
-
-
-def _numbers(document: Any, key: str) -> Iterator[float]:
-    """The numbers of the first row of an answer: ``data`` or ``results``, and below it ``key``."""
-    rows = document.get("data", document.get("results")) if isinstance(document, dict) else None
-    row = rows[0] if isinstance(rows, list) and rows else None
-    left = [row.get(key) if isinstance(row, dict) else None]
-    while left:
-        value = left.pop()
-        if isinstance(value, list):
-            left += value
-        elif isinstance(value, int | float):
-            yield float(value)
 
 
 def _chat(

@@ -21,6 +21,7 @@ from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.live import doing, now_doing
 from envgen.logpattern import LogPattern
+from envgen.profile.flags import takes_no_prompt
 from envgen.profile.service import Ready, Service
 from envgen.serve.chat import chat_flags
 from envgen.serve.ended import StartFailure, log_text
@@ -119,10 +120,14 @@ class Waiter:
         if port:
             self._unasked = f"port {port} is not published"
         if url and port:
-            prompt = self._ready.prompt
-            expected = self._ready.expect_text
-            flags = chat_flags(service.argv)
-            self._question = Question(self._ready.model, prompt, expected, api_key, flags)
+            silent = takes_no_prompt(service.flag)
+            self._question = Question(
+                self._ready.model,
+                None if silent else self._ready.prompt,
+                None if silent else self._ready.expect_text,
+                api_key,
+                chat_flags(service.argv),
+            )
         self.progress = StartProgress(on_end=self._ended)
         self._tells = True  # each phase
         self._pause = POLL

@@ -84,25 +84,6 @@ def test_the_model_is_what_the_server_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "done"),
-    [("embeds", "embedded 'q': 3 numbers"), ("ranks", "ranked 'q': 1 number"),
-     ("classifies", "classified 'q': 2 numbers"), ("pools", "pooled 'q': 2 numbers")],
-)  # fmt: skip
-@pytest.mark.parametrize("model", ["tiny", None])
-def test_a_model_without_prompts_is_asked_for_its_task(
-    fault: str, done: str, model: str | None, tmp_path: Path
-) -> None:
-    with fault_server(fault) as server:
-        answer = ask(server.url, Question(model, "q", chat=PROMISED))
-        expecting = ask(server.url, Question(model, "q", expect_text="Paris"))
-        smoke = json.loads(forked.run(("smoke", "--url", server.url, "--json"), tmp_path, os.environ).stdout)
-    (row,) = smoke["criteria"]
-    assert row["verdict"] == "passed" and row["seen"] == done.replace("'q'", "'The capital of France is'")
-    assert answer.ready and answer.pooled == done and not answer.unasked and not answer.chats
-    assert expecting.ready and expecting.pooled == f"{done}; ready.expect_text is not asked of such a model"
-
-
-@pytest.mark.parametrize(
     ("fault", "question", "why"),
     [
         ("no server", Question("tiny"), "/v1/models answers 200 with something that is not a list of models"),

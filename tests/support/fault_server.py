@@ -14,14 +14,6 @@ from local import Quiet, serving
 
 GOOD = [" one", " two", " three"]
 
-# Fault -> route -> answer, in the shapes of vLLM's responses.
-POOLED: dict[str, dict[str, Any]] = {
-    "embeds": {"/v1/embeddings": {"data": [{"index": 0, "embedding": [0.25, -0.5, 1]}]}},
-    "ranks": {"/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.9}]}},
-    "classifies": {"/classify": {"data": [{"index": 0, "probs": [0.1, 0.9]}]}},
-    "pools": {"/pooling": {"data": [{"index": 0, "data": [[0.5], [0.25]]}]}},
-}
-
 
 class _Handler(Quiet):
     protocol_version = "HTTP/1.1"
@@ -50,10 +42,6 @@ class _Handler(Quiet):
             self.document(401, "{}")
         elif fault == "500":
             self.document(500, '{"error": {"message": "EngineCore died"}}')
-        elif fault in POOLED:  # as vLLM, which has only the routes of its model's task
-            missing = {"error": {"message": "Not Found", "code": 404}}
-            answer = POOLED[fault].get(self.path, missing)
-            self.document(answer.get("error", {}).get("code", 200), json.dumps(answer))
         elif fault == "hangs":
             self.server.closing.wait(30)
         elif fault == "dies":

@@ -189,7 +189,6 @@ def started_document(service: LiveService, started: StartResult, *, waited: bool
         "notices": [one.data() for one in started.notices],
         "open_ports": reachable(service.described, container),
         "phases": awaited.phases,
-        "pooled": reply.pooled,
         "ran": [one.text for one in proof(service, container)],
         "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
@@ -227,8 +226,6 @@ def print_started(service: LiveService, started: StartResult, *, waited: bool = 
 def _details(service: LiveService, started: StartResult) -> Iterator[str]:
     awaited = started.awaited
     answer = awaited.answer
-    if answer.pooled:
-        yield answer.pooled
     if answer.text:
         yield f"completed {awaited.prompt!r} with {answer.text!r}"
     for name, (good, why) in answer.chats.items():

@@ -55,10 +55,15 @@ def test_a_list_of_models(
     assert (found.ready, found.unasked, found.fatal, found.refused) == (False, "", fatal, refused)
 
 
-def test_a_model_that_takes_no_prompts_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    for answers in ({}, {"/v1/embeddings": REFUSED}):
-        found = asked(monkeypatch, Question(None), answers)
-        assert found.ready and found.unasked == "tiny takes no prompts (/v1/completions answers 404)"
+def test_a_model_that_takes_no_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked(monkeypatch, Question(None), {})
+    assert found.ready and found.unasked == "tiny takes no prompts (/v1/completions answers 404)"
+    found = asked(monkeypatch, Question("tiny", chat=ChatFlags()), {})
+    assert not found.ready and found.fatal and found.refused
+    assert found.why.endswith("; if it embeds, ranks or classifies, write `args: {runner: pooling}`")
+    found = asked(monkeypatch, Question("tiny", None, chat=ChatFlags()), {})
+    assert found.ready and found.unasked == readiness.POOLS and not found.chats
+    assert asked(monkeypatch, Question("gone", None), {}).fatal  # it must be listed, too
 
 
 @pytest.mark.parametrize(
@@ -70,42 +75,6 @@ def test_who_answers(monkeypatch: pytest.MonkeyPatch, model: str | None, by: str
     found = asked(monkeypatch, Question(model), answers)
     assert (found.ready, found.fatal, found.why.endswith(wrong)) == (not wrong, bool(wrong), True)
     assert asked(monkeypatch, Question("gone"), answers).fatal
-
-
-def numbers(*values: float) -> dict[str, Any]:
-    return {"data": [{"embedding": list(values)}]}
-
-
-SCORES = {"results": [{"relevance_score": 0.5}]}
-REFUSED = (400, {"message": "the model does not support embeddings"})
-# the answers of the tasks -> ready or why not, what is done, fatal, refused
-TASKS: list[tuple[Answers, str, bool, bool]] = [
-    ({"/v1/embeddings": (200, numbers(1, 2))}, "embedded 'q': 2 numbers", False, False),
-    ({"/v1/embeddings": REFUSED, "/v1/rerank": (200, SCORES)}, "ranked 'q': 1 number", False, False),
-    ({"/classify": (200, {"data": [{"probs": [1]}]})}, "classified 'q': 1 number", False, False),
-    ({"/v1/embeddings": (200, numbers(1, float("nan")))}, "a number that is nan", True, False),
-    ({"/v1/embeddings": (200, numbers())}, "answered with no numbers", True, False),
-    ({"/v1/embeddings": (429, "later")}, "answered with 429", False, False),
-    ({"/v1/embeddings": (500, "broken")}, "answered with 500", False, True),
-    (
-        {"/v1/embeddings": (400, "Out of range float values"), "/pooling": (422, "b")},
-        "400: Out of range float",
-        True,
-        False,
-    ),
-    ({"/v1/embeddings": (422, "a"), "/classify": (200, {"data": [{"probs": [1]}]})}, "classified", False, False),
-    ({"/v1/embeddings": (405, "a")}, "answered with 404", True, True),
-]
-
-
-@pytest.mark.parametrize(("answers", "words", "fatal", "refused"), TASKS)
-def test_another_task_than_prompts(
-    monkeypatch: pytest.MonkeyPatch, answers: Answers, words: str, fatal: bool, refused: bool
-) -> None:
-    found = asked(monkeypatch, Question("tiny", "q", chat=ChatFlags()), answers)
-    assert words in (found.pooled or found.why)
-    assert (found.ready, found.fatal, found.refused, found.chats) == (bool(found.pooled), fatal, refused, {})
-    assert found.first_token == 0.5 or not found.pooled
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from envgen.profile.service import Health, Ready, Service
 from envgen.profile.values import PortMapping
 from envgen.serve import follow, wait
 from envgen.serve.ended import StartFailure
-from envgen.serve.readiness import Readiness
+from envgen.serve.readiness import Question, Readiness
 from envgen.serve.wait import Evidence, Waiter
 from envgen.text import instant
 
@@ -181,3 +181,12 @@ def test_a_wrong_answer_is_waited_for_twice() -> None:
     with pytest.raises(StartFailure, match="broken"):
         waiter(Wrong).wait("1", NOW + 60)
     assert next(answers, None) is None
+
+
+def test_a_model_that_pools_is_asked_for_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Question]()
+    monkeypatch.setattr(wait, "ask", lambda _url, question, **_: asked.append(question) or Readiness(True))
+    for argv, expected in ((("vllm",), ("Hi", "Paris")), (("vllm", "--runner", "pooling"), (None, None))):
+        service = replace(SERVER, command=argv, ready=Ready(port=80, model="m", prompt="Hi", expect_text="Paris"))
+        waiter(Waiter, service)._ask().result()
+        assert (asked[-1].prompt, asked[-1].expect_text) == expected
