@@ -10,19 +10,26 @@ from typing import Any
 
 from envgen.binding import ShapeError, bind
 from envgen.inside.run import NoAnswer
-
-TEXT = 10_000  # characters of a line or a message; the program in the container cuts both before
-LINES = 1000  # the program keeps 400
+from envgen.predict.judge import Refusal
 
 
-# The texts that each entry of these lists has.
-ENTRIES = {
-    "lines": ("step", "level", "text"),
-    "refusals": ("step", "message"),
-    "unasked": ("step", "why"),
-    "stubs": ("name", "how"),
-}
-Entries = tuple[Mapping[str, Any], ...]
+@dataclass(frozen=True)
+class _Logged:
+    step: str
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Unasked:
+    step: str
+    why: str
+
+
+@dataclass(frozen=True)
+class _Stub:
+    name: str
+    how: str
 
 
 @dataclass(frozen=True)
@@ -76,11 +83,11 @@ class _Compiles:
 @dataclass(frozen=True)
 class _Answer:
     asked: Mapping[str, Any]
-    refusals: Entries
-    unasked: Entries
+    refusals: tuple[Refusal, ...]
+    unasked: tuple[_Unasked, ...]
     notes: tuple[str, ...]
-    lines: Entries
-    stubs: Entries = ()
+    lines: tuple[_Logged, ...]
+    stubs: tuple[_Stub, ...] = ()
     backends: tuple[_Backend, ...] = ()
     platform: _Platform | None = None
     vllm: _Release | None = None
@@ -92,7 +99,7 @@ class _Answer:
 
 
 def checked(answer: Mapping[str, Any] | NoAnswer) -> Mapping[str, Any] | NoAnswer:
-    """The answer, or NoAnswer with the reason if it has another shape or texts without end."""
+    """The answer, or NoAnswer with the reason if it has another shape."""
     if isinstance(answer, NoAnswer):
         return answer
     try:
@@ -112,11 +119,3 @@ def _check(answer: _Answer) -> None:
         raise ShapeError("platform is not that of a GPU")
     if answer.compiles and not answer.compiles.module.isidentifier():
         raise ShapeError("compiles names no module")
-    if len(answer.lines) > LINES:
-        raise ShapeError(f"lines has {len(answer.lines)} entries")
-    for name, keys in ENTRIES.items():
-        for text in (entry.get(key) for entry in getattr(answer, name) for key in keys):
-            if not isinstance(text, str):
-                raise ShapeError(f"{name} has an entry that is no text")
-            if len(text) > TEXT:
-                raise ShapeError(f"{name} has a text of {len(text)} characters")

@@ -84,9 +84,8 @@ def test_any_answer(profile: Profile, name: str, changes: Changes) -> None:
     [
         {"refusals": None}, {"refusals": [{"step": "moe"}]}, {"platform": {"capability": []}}, {"asked": []},
         {"asked": {"moe": "MARLIN"}}, {"asked": {"moe": {}}}, {"model": {}}, {"kv": {"block_size": 16}}, {"vllm": "x"},
-        {"lines": [{"step": "moe", "level": "INFO", "text": "backend " * 100_000}]}, {"notes": [7]},
-        {"lines": [{"step": "moe", "level": "INFO", "text": "x"}] * 5000}, {"backends": [{}]},
-        {"refusals": [{"step": "moe", "message": "Reason: [" * 100_000}]}, {"stubs": [{}]},
+        {"lines": [{"step": "moe", "level": "INFO", "text": 7}]}, {"notes": [7]}, {"backends": [{}]},
+        {"stubs": [{}]},
     ],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_none(profile: Profile, part: dict[str, Any]) -> None:
