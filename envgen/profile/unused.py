@@ -8,7 +8,7 @@ shares.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +40,8 @@ KNOWN = re.compile(
     r"|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
 DEAD: Mapping[str, Any] = NAMES["dead_variables"]
+HOST_IPC = "with ipc: host, /dev/shm is the machine's", "leave one of the two out"
+_Reason = tuple[str, str] | None
 
 
 def warnings(loaded: Loaded, environ: Mapping[str, str] = NONE) -> tuple[Problem, ...]:
@@ -100,82 +102,91 @@ def _shared(loaded: Loaded, path: Path_, node: YamlNode) -> bool:
     return False
 
 
-def _reason(profile: Profile, path: Path_, node: YamlNode) -> tuple[str, str] | None:
+def _reason(profile: Profile, path: Path_, node: YamlNode) -> _Reason:
     """Why a value of a profile has no effect, and what to do; None if it has one."""
-    sources = profile.sources
-    services = profile.services
     match path:
-        case ("variants", *_) | (
-            "sources",
-            _,
-            "binaries",
-        ):  # a null takes away a default of `binaries`
+        case ("variants", *_):
             return None
-        case _ if node.kind == NULL and node.source.layer in (
-            PROJECT,
-            SET,
-        ):  # below it, each profile is merged once
-            return "null removes nothing: no weaker layer sets it", 'remove it; an empty text is ""'
-        case ("build", "ccache") if not any(source.origin.is_built for source in sources.values()):
-            return (
-                "no source is built in the image",
-                "a cache named `ccache` is for what services compile",
-            )
-        case ("sources", name, "origin", "checkout") if above := _above_package(
-            profile, sources[name]
+        case ("sources", _, "binaries"):  # a null takes away a default of `binaries`
+            return None
+    # Below a project's own values, each profile is merged once.
+    if node.kind == NULL and node.source.layer in (PROJECT, SET):
+        return "null removes nothing: no weaker layer sets it", 'remove it; an empty text is ""'
+    match path:
+        case ("sources", name, *keys) if keys:
+            return _of_source(profile, profile.sources[name], keys)
+        case ("services", name, *keys) if keys:
+            return _of_service(profile, profile.services[name], keys)
+        case ("env", name):
+            return _of_variable(profile, name)
+        case ("build", "ccache") if not any(
+            source.origin.is_built for source in profile.sources.values()
         ):
-            why = f"in {above}, `import {sources[name].package}` may give an empty namespace package, the checkout"
-            return why, f"add {sources[name].mount} to `python_path`"
-        case ("sources", name, "mount") if sources[name].origin.kind != "checkout":
-            return "only a checkout is mounted", ""
-        case ("sources", name, "submodule_origins") if sources[name].origin.kind == "checkout":
-            return "a checkout brings its own submodules", "set them in the checkout"
-        case ("sources", name, "install", "inputs") if not sources[name].origin.is_built:
-            return "only an image build fetches them, and this source is not built there", ""
-        case ("sources", name, "install", "requires" | "env" | "prepare") if (
-            sources[name].origin.kind == "wheel"
-        ):
-            return "a wheel is installed as it is, not built", ""
-        case ("sources", name, "install", "dependencies") if sources[name].binaries is not None:
-            return "its dependencies are those of `binaries`", ""
-        case ("env", name) | ("services", _, "env", name) if (
-            name in DEAD and _vllm(profile) >= DEAD[name]["since"]
-        ):
-            return "vLLM no longer reads it", DEAD[name]["instead"]
-        case ("services", name, "args", flag) if _lacks_gpus(profile, services[name], flag):
-            why = f"{services[name].ranks} ranks need as many GPUs, and one machine has fewer for this service"
-            return why, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
-        case ("services", name, "health", "complete" | "wedged") if (
-            getattr(services[name].ready, "model", None) is None
-        ):
-            return (
-                "no token is asked for without ready.model",
-                "add ready.model: the name that /v1/models lists",
-            )
-        case ("services", name, "health" | "ready", "complete" | "wedged" | "expect_text") if (
-            takes_no_prompt(services[name].flag)
-        ):
-            return "a model that embeds, ranks or classifies completes no text", ""
-        case ("services", name, "ready", "prompt") if services[name].http_port is None:
-            return "nothing is asked: no port is known to answer HTTP (ready.port)", ""
-        case ("services", _, "gpu") if profile.gpu is GpuMode.NONE:
-            return "the profile has gpu: none", ""
-        case ("shm_size",) | ("services", _, "shm_size") if profile.ipc == "host":
-            return "with ipc: host, /dev/shm is the machine's", "leave one of the two out"
+            hint = "a cache named `ccache` is for what services compile"
+            return "no source is built in the image", hint
+        case ("shm_size",) if profile.ipc == "host":
+            return HOST_IPC
         case ("caches", name, "namespace") if name != FLASHINFER.name:
             return "only the cache `flashinfer` has namespaces", ""
         case ("nodes", name) if not any(
-            name in one.cluster.nodes for one in services.values() if one.cluster
+            name in service.cluster.nodes
+            for service in profile.services.values()
+            if service.cluster is not None
         ):
             return "no service runs there: none has it in `cluster.nodes`", ""
-        case ("nodes", _, "caches", name) if (
-            name in profile.caches and profile.caches[name].host is None
-        ):
-            return (
-                f"the cache {name} is a volume",
-                f"a volume has no folder: write caches.{name}.host, too",
-            )
+        case ("nodes", _, "caches", name) if name in profile.caches:
+            if profile.caches[name].host is None:
+                hint = f"a volume has no folder: write caches.{name}.host, too"
+                return f"the cache {name} is a volume", hint
     return None
+
+
+def _of_source(profile: Profile, source: Source, keys: Sequence[str]) -> _Reason:
+    match keys:
+        case ("origin", "checkout") if above := _above_package(profile, source):
+            why = f"in {above}, `import {source.package}` may give an empty namespace package, the checkout"
+            return why, f"add {source.mount} to `python_path`"
+        case ("mount",) if source.origin.kind != "checkout":
+            return "only a checkout is mounted", ""
+        case ("submodule_origins",) if source.origin.kind == "checkout":
+            return "a checkout brings its own submodules", "set them in the checkout"
+        case ("install", "inputs") if not source.origin.is_built:
+            return "only an image build fetches them, and this source is not built there", ""
+        case ("install", "requires" | "env" | "prepare") if source.origin.kind == "wheel":
+            return "a wheel is installed as it is, not built", ""
+        case ("install", "dependencies") if source.binaries is not None:
+            return "its dependencies are those of `binaries`", ""
+    return None
+
+
+def _of_service(profile: Profile, service: Service, keys: Sequence[str]) -> _Reason:
+    match keys:
+        case ("env", name):
+            return _of_variable(profile, name)
+        case ("args", flag) if _lacks_gpus(profile, service, flag):
+            why = f"{service.ranks} ranks need as many GPUs, and one machine has fewer for this service"
+            return why, "write `cluster: {nodes: [...]}` for several machines, or a smaller size"
+        case ("health", "complete" | "wedged") if not (service.ready and service.ready.model):
+            hint = "add ready.model: the name that /v1/models lists"
+            return "no token is asked for without ready.model", hint
+        case ("health" | "ready", "complete" | "wedged" | "expect_text") if takes_no_prompt(
+            service.flag
+        ):
+            return "a model that embeds, ranks or classifies completes no text", ""
+        case ("ready", "prompt") if service.http_port is None:
+            return "nothing is asked: no port is known to answer HTTP (ready.port)", ""
+        case ("gpu",) if profile.gpu is GpuMode.NONE:
+            return "the profile has gpu: none", ""
+        case ("shm_size",) if profile.ipc == "host":
+            return HOST_IPC
+    return None
+
+
+def _of_variable(profile: Profile, name: str) -> _Reason:
+    dead = DEAD.get(name)
+    if dead is None or _vllm(profile) < dead["since"]:
+        return None
+    return "vLLM no longer reads it", dead["instead"]
 
 
 def _vllm(profile: Profile) -> list[int]:
