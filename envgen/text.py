@@ -339,11 +339,16 @@ def did_you_mean(known: Iterable[str], *words: str, most: int = 1, cutoff: float
     """``did you mean `x`?`` for the known names that resemble ``words``, at most ``most`` for
     each; "" if none does.
     """
-    plain = {name.lower().replace("-", "_"): name for name in known}
-    similar = list[str]()
+    plain = {}
+    for name in known:
+        key = name.lower().replace("-", "_")
+        plain[key] = name
+    similar: dict[str, None] = {}
     for word in words:
-        word = word.lower().replace("-", "_")
-        for match in difflib.get_close_matches(word, plain, most, cutoff):
-            similar.append(f"`{visible(plain[match])}`")
-    unique = ", ".join(dict.fromkeys(similar))
-    return f"did you mean {unique}?" if similar else ""
+        key = word.lower().replace("-", "_")
+        for match in difflib.get_close_matches(key, plain, most, cutoff):
+            name = visible(plain[match])
+            similar[f"`{name}`"] = None
+    if not similar:
+        return ""
+    return f"did you mean {', '.join(similar)}?"

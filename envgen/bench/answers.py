@@ -128,16 +128,17 @@ def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
 
 def together(parts: Sequence[Agreement]) -> Agreement:
     """Several texts as one; the mean is that of all places."""
-    counted = [
-        sum(values)
-        for values in zip(*((p.places, p.agreed, p.clear, p.odd) for p in parts), strict=True)
-    ]
-    places, agreed, clear, odd = counted or (0, 0, 0, 0)
-    mean = math.fsum(part.mean * part.places for part in parts) / places if places else 0.0
-    largest, worst = (
-        max((getattr(part, name) for part in parts), default=0.0) for name in ("largest", "worst")
+    places = sum(part.places for part in parts)
+    apart = math.fsum(part.mean * part.places for part in parts)
+    return Agreement(
+        places=places,
+        agreed=sum(part.agreed for part in parts),
+        mean=apart / places if places else 0.0,
+        largest=max((part.largest for part in parts), default=0.0),
+        clear=sum(part.clear for part in parts),
+        odd=sum(part.odd for part in parts),
+        worst=max((part.worst for part in parts), default=0.0),
     )
-    return Agreement(places, agreed, mean, largest, clear, odd, worst)
 
 
 def repeats(ids: Sequence[int]) -> bool:

@@ -104,12 +104,14 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
 
     def length(name: str, default: int) -> int:
         value = number(data.get(name))
-        return default if value is None or not 0 <= value <= 1e12 else int(value)
+        if value is None or not 0 <= value <= 1e12:
+            return default
+        return int(value)
 
     output = length("output_tokens", -1) if metric.by_output else -1
-    return MatrixCell(
-        output, length("prompt_tokens", -1), length("context_tokens", 0), length("concurrency", 1)
-    )
+    prompt = length("prompt_tokens", -1)
+    context = length("context_tokens", 0)
+    return MatrixCell(output, prompt, context, length("concurrency", 1))
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
@@ -118,8 +120,10 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
     for data in samples:
         for name, metric in METRICS.items():
             value = number(data.get(name))
-            if value is not None:
-                values[name, cell_of(data, metric)].append(value)
+            if value is None:
+                continue
+            cell = cell_of(data, metric)
+            values[name, cell].append(value)
     return {key: FigureRange(tuple(measured)) for key, measured in values.items()}
 
 
@@ -166,9 +170,12 @@ def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str
     for metric, same in groupby(rows, lambda row: row.metric):
         lines: list[Sequence[str]] = [("", *SIDES, "B - A")]
         for row in same:
+            cell = str(row.cell)
             sides = [str(side or "-") for side in row.sides]
-            apart = "-" if row.percent is None else f"{row.percent:+.1f} %"
-            lines.append((str(row.cell), *sides, apart))
+            apart = "-"
+            if row.percent is not None:
+                apart = f"{row.percent:+.1f} %"
+            lines.append((cell, *sides, apart))
         spread = "median (min to max, coefficient of variation, values)"
         yield f"{metric.label}, {metric.unit}: {spread}", lines
 

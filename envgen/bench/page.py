@@ -102,17 +102,23 @@ def _is_alone(test: str) -> bool:
 
 def stacked(parts_of: Mapping[str, Mapping[str, float]], unit: str) -> list[BarRow]:
     """Bars made of parts, all on one scale; a part has the same color in each."""
-    names = list(dict.fromkeys(name for parts in parts_of.values() for name in parts))
-    longest = max((sum(parts.values()) for parts in parts_of.values()), default=0.0)
+    colors: dict[str, int] = {}
+    longest = 0.0
+    for parts in parts_of.values():
+        longest = max(longest, sum(parts.values()))
+        for name in parts:
+            colors.setdefault(name, len(colors) % COLORS)
     rows = []
     for label, parts in list(parts_of.items())[:MOST]:
         at = 0.0
         bars = []
         for name, value in parts.items():
             width = value / longest * WIDTH if longest else 0.0
-            bars.append(Bar(name, f"{value:,.1f} {unit}", at, width, names.index(name) % COLORS))
+            shown = f"{value:,.1f} {unit}"
+            bars.append(Bar(name, shown, at, width, colors[name]))
             at += width
-        rows.append(BarRow(label, tuple(bars), f"{sum(parts.values()):,.1f} {unit}"))
+        whole = f"{sum(parts.values()):,.1f} {unit}"
+        rows.append(BarRow(label, tuple(bars), whole))
     return rows
 
 
@@ -123,10 +129,12 @@ def _height(value: float, most: float) -> float:
 def _marks(points: Sequence[tuple[float, float, str, int]], most: float) -> tuple[Mark, ...]:
     """Marks of points: how far along, how high, what it is, its color."""
     longest = max(x for x, *_ in points) or 1.0
-    return tuple(
-        Mark(label, 10 + x / longest * (WIDTH - 20), _height(value, most), color)
-        for x, value, label, color in points
-    )
+    marks = []
+    for x, value, label, color in points:
+        along = x / longest * (WIDTH - 20)
+        mark = Mark(label, 10 + along, _height(value, most), color)
+        marks.append(mark)
+    return tuple(marks)
 
 
 def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Chart:

@@ -95,20 +95,24 @@ def rows_of(
     wall = float(summary.get("wall_us") or 0)
     kinds: dict[str, list[KernelRow]] = {}
     for kernel in summary.get("kernels", ()):
+        name = str(kernel["name"])
         calls = int(kernel["calls"])
-        row = _row(str(kernel["name"]), calls, float(kernel["us"]), wall)
-        kinds.setdefault(kind_of(row.name), []).append(row)
+        spent = float(kernel["us"])
+        row = _row(name, calls, spent, wall)
+        kinds.setdefault(kind_of(name), []).append(row)
     summed = []
     for kind, rows in kinds.items():
         rows.sort(key=lambda row: -row.sum_us)
         calls = sum(row.calls for row in rows)
         spent = sum(row.sum_us for row in rows)
-        summed.append((_row(kind, calls, spent, wall), rows[:named]))
+        whole = _row(kind, calls, spent, wall)
+        summed.append((whole, rows[:named]))
     yield from sorted(summed, key=lambda pair: -pair[0].sum_us)
     if wall:
-        gaps = max(0.0, wall - float(summary.get("busy_us") or 0))
-        name = GAPS["gpu" if summary.get("device") == "gpu" else "cpu"]
-        yield _row(name, 0, gaps, wall), []
+        busy = float(summary.get("busy_us") or 0)
+        gaps = max(0.0, wall - busy)
+        device = "gpu" if summary.get("device") == "gpu" else "cpu"
+        yield _row(GAPS[device], 0, gaps, wall), []
 
 
 def _row(name: str, calls: int, total: float, wall: float) -> KernelRow:
@@ -120,16 +124,22 @@ def lines_of(
     summary: Mapping[str, Any], other: Mapping[str, Any] | None = None
 ) -> list[tuple[str, ...]]:
     """The table of a phase, its head first; beside ``other``'s shares where there is one."""
-    against = {row.name: f"{row.share:.1f} %" for row, _ in rows_of(other or {})}
+    against = {}
+    for row, _ in rows_of(other or {}):
+        against[row.name] = f"{row.share:.1f} %"
     lines: list[tuple[str, ...]] = [HEAD]
     for row, kernels in rows_of(summary):
         before = against.pop(row.name, "")
         lines.append((*_cells(row), before))
-        for name, *rest in map(_cells, kernels):
+        for kernel in kernels:
+            name, *rest = _cells(kernel)
             lines.append((f"  {name}", *rest, ""))
     for name, share in against.items():
-        lines.append((name, *["-"] * 4, share))
-    return lines if other else [line[:-1] for line in lines]
+        empty = ["-"] * 4
+        lines.append((name, *empty, share))
+    if other:
+        return lines
+    return [line[:-1] for line in lines]
 
 
 def _cells(row: KernelRow) -> tuple[str, ...]:

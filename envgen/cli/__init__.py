@@ -143,12 +143,15 @@ class LazyGroup(FullGroup):
         return with_verbose(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(
-            len(names) for _, rows in self.groups.values() for names in rows
-        )  # one column for all groups
+        width = 0  # of one column for all groups
+        for _, rows in self.groups.values():
+            width = max([width, *map(len, rows)])
         for heading, (_, rows) in self.groups.items():
+            lines = []
+            for names, text in rows.items():
+                lines.append((names.ljust(width), text))
             with formatter.section(heading):
-                formatter.write_dl([(names.ljust(width), text) for names, text in rows.items()])
+                formatter.write_dl(lines)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names and their help from the table: completing imports no command."""

@@ -305,7 +305,11 @@ def _lines(rest: dict[str, bytes], channel: str, data: bytes) -> list[str]:
         lines.append(left)
         left = b""
     rest[channel] = left
-    return [line.removesuffix(b"\r").decode(errors="replace") for line in lines]
+    texts = []
+    for line in lines:
+        plain = line.removesuffix(b"\r")
+        texts.append(plain.decode(errors="replace"))
+    return texts
 
 
 T = TypeVar("T")

@@ -370,11 +370,14 @@ def container_of(document: Mapping[str, Any]) -> Container:
 
 
 def _has_gpu(host: Mapping[str, Any]) -> bool:
-    requests = [one for one in host.get("DeviceRequests") or () if "gpu" in str(one)]
-    for device in host.get("Devices") or ():
-        if str(device.get("PathOnHost")).startswith("/dev/nvidia"):
+    for request in host.get("DeviceRequests") or ():
+        if "gpu" in str(request):
             return True
-    return bool(requests) or host.get("Runtime") == "nvidia"
+    for device in host.get("Devices") or ():
+        path = str(device.get("PathOnHost"))
+        if path.startswith("/dev/nvidia"):
+            return True
+    return bool(host.get("Runtime") == "nvidia")
 
 
 def too_old(version: Mapping[str, Any]) -> str:
@@ -398,9 +401,9 @@ def _mount(document: Mapping[str, Any]) -> ContainerMount:
     kind = str(document.get("Type", ""))
     # A volume's Source is a folder of the engine; Compose uses its name.
     source = document.get("Name") if kind == "volume" else document.get("Source")
-    return ContainerMount(
-        str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True)
-    )
+    target = str(document.get("Destination", ""))
+    read_only = not document.get("RW", True)
+    return ContainerMount(str(source or ""), target, kind, read_only)
 
 
 def _ports(bound: Mapping[str, Any]) -> tuple[Port, ...]:

@@ -221,7 +221,9 @@ def fits(python: PythonLock, profile: Profile) -> bool:
 def _fits(pins: Sequence[Pinned], step: PythonSet, off: Collection[str]) -> bool:
     """Whether these can be the packages of a step. A package of the base image has no pin."""
     versions = {pin.name: pin.version for pin in pins}
-    if len(versions) != len(pins) or (step.name == "uv" and {*versions} != {"uv"}):
+    if len(versions) != len(pins):
+        return False
+    if step.name == "uv" and versions.keys() != {"uv"}:
         return False
     never = {*off, *map(canonicalize_name, step.never)}
     never.discard(canonicalize_name(step.own))

@@ -120,12 +120,14 @@ class Checkout:
         base = self._base(series)
         untracked = [name for name in work.untracked() if not name.endswith("/")]
         now = work.tree(untracked)
-        words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv"]
-        changed = work.git([*words, "--name-only", "--no-renames", "-z", base, now])
+        diff = ["diff", "--no-color", "--no-ext-diff", "--no-textconv"]
+        names = ["--name-only", "--no-renames", "-z", base, now]
+        changed = work.git([*diff, *names])
         left = work.generated(changed.names)
         without = [f":(top,exclude,literal){name}" for name in left]
-        words += ["--full-index", "--binary", "-M", base, now, "--", ":(top)", *without]
-        return work.git(words).stdout, left
+        whole = ["--full-index", "--binary", "-M", base, now]
+        made = work.git([*diff, *whole, "--", ":(top)", *without])
+        return made.stdout, left
 
     def _base(self, series: Series) -> str:
         """HEAD with the applied patches: the longest start of the series that can be reversed."""

@@ -90,21 +90,28 @@ def _tried(code: Mapping[str, File], series: Series) -> dict[str, tuple[State, t
     """Patch -> its state, and git's messages. One that fits stays applied, for the patches after
     it.
     """
+    states = {}
     with files.Scratch("patches") as scratch:
         folder = Path(scratch, "source")
         folder.mkdir()
         put(folder, code)
-        return {patch.name: _state(folder, patch) for patch in series.patches}
+        for patch in series.patches:
+            states[patch.name] = _state(folder, patch)
+    return states
 
 
 def _state(folder: Path, patch: Patch) -> tuple[State, tuple[str, ...]]:
     applied = apply(folder, patch.content)
     if applied.code == 0:
         return State.FITS, ()
-    if apply(folder, patch.content, "--check", "-R").code == 0:
+    reversed_ = apply(folder, patch.content, "--check", "-R")
+    if reversed_.code == 0:
         return State.ALREADY, ()
-    lines = filter(str.strip, applied.stderr.splitlines())
-    return State.CONFLICT, tuple(line.removeprefix("error: ") for line in lines)
+    messages = []
+    for line in applied.stderr.splitlines():
+        if line.strip():
+            messages.append(line.removeprefix("error: "))
+    return State.CONFLICT, tuple(messages)
 
 
 def apply(folder: Path, content: bytes, *options: str) -> GitOutput:

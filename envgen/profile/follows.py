@@ -19,13 +19,20 @@ def completed(profile: Profile, tree: YamlNode, extended: Sequence[Profile]) -> 
     sources = dict[str, Source]()
     for name, source in profile.sources.items():
         if source.mount == Source.mount:
-            source = replace(source, mount=ContainerPath(f"/workspace/{name}"))
-        is_written = tree.at(("sources", name, "binaries")) is not None
-        if source.origin.kind == "checkout" and not is_written:
+            mount = ContainerPath(f"/workspace/{name}")
+            source = replace(source, mount=mount)
+        binaries = tree.at(("sources", name, "binaries"))
+        if source.origin.kind == "checkout" and binaries is None:
             source = replace(source, binaries=_wheel(name, extended))
         sources[name] = source
-    services = {name: _with_model(service) for name, service in profile.services.items()}
-    return replace(profile, sources=MappingProxyType(sources), services=MappingProxyType(services))
+    services = {}
+    for name, service in profile.services.items():
+        services[name] = _with_model(service)
+    return replace(
+        profile,
+        sources=MappingProxyType(sources),
+        services=MappingProxyType(services),
+    )
 
 
 def _wheel(source: str, profiles: Sequence[Profile]) -> Pin | None:

@@ -129,14 +129,19 @@ def expand_short_forms(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
     match path:
         case (*_, "ulimits", _) if node.items.keys() == {"soft", "hard"}:
             soft, hard = node.items.values()
-            return soft if soft.text == hard.text else node
+            if soft.text == hard.text:
+                return soft
+            return node
         case (*_, "services", _, "mounts", _) if node.kind == nodes.TEXT:
-            is_short = matches(Mount.TEXT, node.text)
-            return _mount(node) if is_short else node
-    if node.kind == nodes.MAP:
-        children = {key: expand_short_forms(one, (*path, key)) for key, one in node.items.items()}
-        return node.with_items(children)
-    return node
+            if matches(Mount.TEXT, node.text):
+                return _mount(node)
+            return node
+    if node.kind != nodes.MAP:
+        return node
+    children = {}
+    for key, child in node.items.items():
+        children[key] = expand_short_forms(child, (*path, key))
+    return node.with_items(children)
 
 
 def _mount(node: YamlNode) -> YamlNode:
@@ -233,9 +238,13 @@ def layered(
     defaults, profiles = files[0]
     trees: dict[str, YamlNode] = {}
     for name in sorted(orders, key=lambda name: len(orders[name])):
-        tree = merge(YamlNode(nodes.MAP, defaults.source), defaults)
-        if len(orders[name]) > 1:
-            tree = _without(trees[orders[name][-2]], "dockerfile")
+        order = orders[name]
+        if len(order) > 1:
+            extended = order[-2]
+            tree = _without(trees[extended], "dockerfile")
+        else:
+            nothing = YamlNode(nodes.MAP, defaults.source)
+            tree = merge(nothing, defaults)
         tree = merge(tree, _without(profiles[name], "extends"))
         for file_defaults, file_profiles in files[1:]:
             tree = merge(tree, file_defaults)
@@ -243,10 +252,13 @@ def layered(
                 tree = merge(tree, _without(file_profiles[name], "extends"))
         trees[name] = profiles[name].with_items(tree.items)
     for number, name in enumerate(orders):
-        if "dockerfile" not in trees[name].items and matches(NAME, name):
-            file = f"Dockerfile.{name}" if number else "Dockerfile"
-            node = scalar(file, ValueText("default", nodes.DEFAULT), quoted=True)
-            trees[name] = trees[name].with_items({**trees[name].items, "dockerfile": node})
+        tree = trees[name]
+        if "dockerfile" in tree.items or not matches(NAME, name):
+            continue
+        file = f"Dockerfile.{name}" if number else "Dockerfile"
+        source = ValueText("default", nodes.DEFAULT)
+        node = scalar(file, source, quoted=True)
+        trees[name] = tree.with_items({**tree.items, "dockerfile": node})
     return {name: trees[name] for name in orders}
 
 

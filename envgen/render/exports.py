@@ -134,10 +134,13 @@ def _args(service: Service, commit: str, leads: bool) -> list[str]:
 
 def _env(profile: Profile, name: str) -> dict[str, str]:
     service = profile.services[name]
-    values = {OFFLINE: "1"} if service.model is not None else {}
+    values = {}
+    if service.model is not None:
+        values[OFFLINE] = "1"
     values |= names.compose_env(profile, name)
     if service.cluster is not None:
-        values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+        values["NCCL_DEBUG"] = "INFO"
+        values["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
     return {variable: _literal(value) for variable, value in values.items()}
 
 

@@ -304,13 +304,20 @@ class ImagePlan:
         earlier = set[str]()
         for step in steps:
             text = self.data.get(step.locked, "")
-            here = prefer.intersection(re.findall(r"(?m)^([a-z0-9-]+)==", text))
+            pinned = re.findall(r"(?m)^([a-z0-9-]+)==", text)
+            here = prefer.intersection(pinned)
+            commands = list[tuple[str, ...]]()
             if is_known and step.locked and not (step.keeps or step.wheel_of or earlier):
-                # Once more, where another package brings modules of the same name.
-                again = [word for name in sorted(here) for word in ("--reinstall-package", name)]
-                commands = [uv, *([(*uv, *again)] if again else [])]
+                commands.append(uv)
+                again = list[str]()
+                for name in sorted(here):
+                    again += ("--reinstall-package", name)
+                if again:  # once more, where another package brings modules of the same name
+                    commands.append((*uv, *again))
             else:
-                commands = [(*script, *words) for words in (step.before, step.words) if words]
+                for words in (step.before, step.words):
+                    if words:
+                        commands.append((*script, *words))
             earlier |= here
             yield replace(step, commands=tuple(commands))
 

@@ -25,13 +25,16 @@ def all_machines(deployment: Deployment, service: str | None = None) -> list[Dep
     None: on the machines of the profile, or on one if a service has no `cluster`.
     """
     profile = deployment.profile
-    nodes = nodes_of(profile, (service,) if service else ())
-    is_alone = any(one.cluster is None for one in profile.services.values())
-    if service is None and is_alone:
-        default = host_of(profile, "")
-        here = [node for node in nodes if host_of(profile, node) == default]
-        nodes = here[:1] or [""]
-    return [deployment.on(node) for node in nodes]
+    if service is not None:
+        return [deployment.on(node) for node in nodes_of(profile, (service,))]
+    nodes = nodes_of(profile, ())
+    if all(one.cluster is not None for one in profile.services.values()):
+        return [deployment.on(node) for node in nodes]
+    default = host_of(profile, "")
+    for node in nodes:
+        if host_of(profile, node) == default:
+            return [deployment.on(node)]
+    return [deployment.on("")]
 
 
 def head_of(deployment: Deployment, service: str | None = None) -> Deployment:

@@ -110,7 +110,8 @@ class Bisection:
         root = self.session.loaded().project.root
         state = files.state_dir(root, "state")
         self.path = state / f"bisect-{self.profile}.json"
-        self.key = [*map(str, self.differing.items()), self.service, self.test, *self.argv]
+        differing = map(str, self.differing.items())
+        self.key = [*differing, self.service, self.test, *self.argv]
 
     def run(self) -> Units:
         """The units that must be BAD's for the test to fail: one, or several that move together.
@@ -155,23 +156,30 @@ class Bisection:
         good, bad = self.sides
         text = bad.text if units else good.text
         draft = paper.Draft(self.session, good.lock, text)
-        for name, source in draft.made.profile(local=False).sources.items():
+        sources = draft.made.profile(local=False).sources
+        for name, source in sources.items():
             wheel = source.origin.wheel
             if wheel is not None and wheel.version:
-                pins = _versions((bad if wheel.name in units else good).lock, self.profile)
+                side = bad if wheel.name in units else good
+                pins = _versions(side.lock, self.profile)
                 draft.pin(name, pins.get(wheel.name, wheel.version))
         lock = Lock(
-            _chosen(good.lock.images, bad.lock.images, units, "image "),
-            _chosen(good.lock.git, bad.lock.git, units, "git "),
-            {**good.lock.python, self.profile: self._python(units)},
-            good.lock.models,
+            images=_chosen(good.lock.images, bad.lock.images, units, "image "),
+            git=_chosen(good.lock.git, bad.lock.git, units, "git "),
+            python={**good.lock.python, self.profile: self._python(units)},
+            models=good.lock.models,
         )
-        made = self.session.with_(candidate=Candidate(draft.text, lock, TAG))
         # Their pins are no more than what the resolver prefers: it gives what fits together.
-        outcome = locks.resolve(made, [made.profile(local=False)], lock, Upgrade())
+        wished = Candidate(draft.text, lock, TAG)
+        made = self.session.with_(candidate=wished)
+        profile = made.profile(local=False)
+        outcome = locks.resolve(made, [profile], lock, Upgrade())
         if outcome.problems:
-            raise LockError(problems=locks.problems_of(made.loaded(local=False), outcome.problems))
-        return made.with_(candidate=Candidate(draft.text, outcome.lock, TAG))
+            loaded = made.loaded(local=False)
+            problems = locks.problems_of(loaded, outcome.problems)
+            raise LockError(problems=problems)
+        resolved = Candidate(draft.text, outcome.lock, TAG)
+        return made.with_(candidate=resolved)
 
     def _python(self, units: Units) -> dict[str, PythonLock]:
         """Each platform's packages: BAD's of ``units``, else GOOD's; to be resolved again."""
@@ -183,8 +191,13 @@ class Bisection:
             moved = bad[platform].sets
             sets = {}
             for step in {**kept, **moved}:
-                pins = [pin for pin in kept.get(step, ()) if pin.name not in units]
-                pins += [pin for pin in moved.get(step, ()) if pin.name in units]
+                pins = []
+                for pin in kept.get(step, ()):
+                    if pin.name not in units:
+                        pins.append(pin)
+                for pin in moved.get(step, ()):
+                    if pin.name in units:
+                        pins.append(pin)
                 sets[step] = tuple(pins)
             mixed[platform] = replace(good[platform], asks="", sets=sets)
         return mixed

@@ -380,11 +380,14 @@ def _with_inputs_of(session: Session, now: str, then: str) -> str:
     """The text ``now`` with the inputs of the image that ``then`` has."""
     profile = session.profile().name
     plan = paper.Draft(session, Lock(), now)
-    old = paper.Draft(session, Lock(), then).made.loaded(local=False).trees[profile]
+    earlier = paper.Draft(session, Lock(), then).made
+    old = earlier.loaded(local=False).trees[profile]
     new = session.loaded(local=False).trees[profile]
     for path, value, _ in tree.written(old):
+        if path[0] not in ("sources", "base"):
+            continue
         node = new.at(path)
-        if path[0] in ("sources", "base") and node is not None and node.text not in ("", value):
+        if node is not None and node.text not in ("", value):
             plan.set(".".join(path), value)
     return plan.text
 

@@ -63,11 +63,14 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     if python is not None:
         place = app.release_on_host(profile, name, python)
     else:
-        place = app.release_in_engine(LiveService(head_of(session.deployment(), name), name))
+        head = head_of(session.deployment(), name)
+        place = app.release_in_engine(LiveService(head, name))
     progress(f"asking {place.shown} what it would choose for {name}")
     prediction = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     code = ExitCode.OK if prediction.verdict is Verdict.FITS else ExitCode.FINDINGS
-    return answer(document(prediction, profile), text(prediction, profile), code)
+    data = document(prediction, profile)
+    lines = text(prediction, profile)
+    return answer(data, lines, code)
 
 
 def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:

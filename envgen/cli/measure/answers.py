@@ -52,7 +52,9 @@ def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     """The rows of a comparison as lines."""
-    rows = [(row["verdict"], row["name"], row["seen"]) for row in summary["rows"]]
+    rows = []
+    for row in summary["rows"]:
+        rows.append((row["verdict"], row["name"], row["seen"]))
     for line in table(rows, indent="  "):
         yield visible(line)
     for difference in summary.get("differing", ()):

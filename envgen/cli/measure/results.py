@@ -112,11 +112,14 @@ def _targets(records: Mapping[str, RunRecord]) -> list[Sequence[str]]:
     gaps: dict[str, dict[str, str]] = {}
     for side, record in records.items():
         for row in record.summary.get("targets", ()):
-            name = f"{row['wanted']:g} {row['target']} ({row['figure']}), {row['test']}"
-            gaps.setdefault(name, {})[side] = f"{row['percent']:+.0f} %"
+            wanted = f"{row['wanted']:g} {row['target']}"
+            name = f"{wanted} ({row['figure']}), {row['test']}"
+            gap = gaps.setdefault(name, {})
+            gap[side] = f"{row['percent']:+.0f} %"
     lines: list[Sequence[str]] = [("", *SIDES)]
     for name, sides in gaps.items():
-        lines.append((name, *(sides.get(side, "-") for side in SIDES)))
+        cells = [sides.get(side, "-") for side in SIDES]
+        lines.append((name, *cells))
     return lines
 
 

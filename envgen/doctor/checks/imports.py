@@ -127,12 +127,15 @@ def wrongs(source: Source, probe: Probe) -> list[WrongImport]:
         for case, target, entry in cases_of(cell, source, probe):
             is_own = not entry or entry not in probe.python.path
             key = (case, target, is_own, cell.finder)
-            wrong = WrongImport(case, target, entry, cell.finder, ())
-            wrong = groups.get(key, wrong)
+            wrong = groups.get(key)
+            if wrong is None:
+                wrong = WrongImport(case, target, entry, cell.finder, ())
             cells = (*wrong.cells, cell)
             groups[key] = replace(wrong, cells=cells)
-    order = list(Case)
-    return sorted(groups.values(), key=lambda wrong: order.index(wrong.case))
+    in_order = []
+    for case in Case:
+        in_order += [wrong for wrong in groups.values() if wrong.case is case]
+    return in_order
 
 
 def ways(cells: Sequence[Imported], everything: Iterable[Imported]) -> str:

@@ -75,13 +75,16 @@ def lay_over(code: str, folder: str) -> None:
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(code))) as archive:
         archive.extractall(folder)
     for package, here in itertools.product(os.listdir(folder), filter(None, sys.path)):
-        for path in glob.glob(f"{here}/{package}/**/*.so", recursive=True):
-            link = f"{folder}/{os.path.relpath(path, here)}"
+        compiled = glob.glob(f"{here}/{package}/**/*.so", recursive=True)
+        for path in compiled:
+            below = os.path.relpath(path, here)
+            link = f"{folder}/{below}"
             os.makedirs(os.path.dirname(link), exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.symlink(path, link)
     sys.path.insert(0, folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    rest = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{rest}" if rest else folder
 
 
 def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:

@@ -185,7 +185,12 @@ def test_a_wrong_answer_is_waited_for_twice() -> None:
 
 def test_a_model_that_pools_is_asked_for_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[Question]()
-    monkeypatch.setattr(wait, "ask", lambda _url, question, **_: asked.append(question) or Readiness(True))
+
+    def ask(_url: str, question: Question, **_: Any) -> Readiness:
+        asked.append(question)
+        return Readiness(True)
+
+    monkeypatch.setattr(wait, "ask", ask)
     for argv, expected in ((("vllm",), ("Hi", "Paris")), (("vllm", "--runner", "pooling"), (None, None))):
         service = replace(SERVER, command=argv, ready=Ready(port=80, model="m", prompt="Hi", expect_text="Paris"))
         waiter(Waiter, service)._ask().result()
