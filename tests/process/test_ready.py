@@ -21,7 +21,7 @@ PROMISED = ChatFlags(reasoning="qwen3", tools="hermes")
 def test_a_server_that_completes_chats_and_calls() -> None:
     with fault_server() as server:
         answer = ask(server.url, Question("tiny", chat=PROMISED))
-    assert answer.ready and answer.text == " one two three"
+    assert answer.ready and answer.text == " one two three" and 0 < answer.first_token < 60
     assert answer.chats["chat"] == (True, "' one two three'") and answer.chats["tool call"][0] is True
 
 

@@ -29,10 +29,12 @@ from doctor_page import DESCRIBED
 from envgen.bench.trace import RanBackend
 from envgen.binding import bind
 from envgen.doctor.checks import CHECKS
+from envgen.doctor.checks.packages import active_root
 from envgen.doctor.model import Context, Severity
+from envgen.doctor.probed import Probe
 from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box, BoxGpu
-from envgen.engine.values import ContainerMount
+from envgen.engine.values import Container, ContainerMount
 from envgen.errors import Problem
 from envgen.inside.jit.shapes import Module, Reason
 from envgen.serve.ended import Ended
@@ -185,6 +187,24 @@ SILENT: list[tuple[str, Callable[[Make], Context]]] = [
 ]  # fmt: skip
 
 
+def test_what_was_not_looked_at_is_not_called_well(make: Make) -> None:
+    """No compiled kernel, and an image that is not locked."""
+    assert BY_ID["caches.stale"](make("hook", modules=())) == []
+    assert BY_ID["packages.locked"](make(altered(locked={"count": 0}, protected={"count": 0}))) == []
+
+
+def test_the_folder_that_most_ways_of_starting_import(make: Make) -> None:
+    probe = bind(Probe, recording("hook"))
+    cell = next(one for one in probe.cells("flashinfer") if one.kind == "regular")
+    root = next(one for one in probe.roots if one.package == "flashinfer")
+    places = ("/z/f", "/a/f", "/m/f", "/a/f")
+    cells = tuple(replace(cell, origin=f"{place}/__init__.py") for place in places)
+    roots = tuple(replace(root, root=place) for place in places[:3])
+    found = active_root(replace(probe, imports=cells, roots=roots), "flashinfer")
+    assert found is not None and found.root == "/a/f"
+    assert active_root(replace(probe, imports=()), "flashinfer") is None
+
+
 @pytest.mark.parametrize(("check", "context"), SILENT)
 def test_what_looks_like_a_fault_and_is_none(make: Make, check: str, context: Callable[[Make], Context]) -> None:
     assert {finding.severity for finding in BY_ID[check](context(make))} == {Severity.OK}
@@ -259,11 +279,11 @@ PLACE = "/home/me/src/flashinfer"
 BOUND = container(mounts=(ContainerMount(PLACE, PP, "bind"),))
 
 
-def moved(root: str, inode: int, now: int | None) -> Callable[[Make], Context]:
+def moved(root: str, inode: int, now: int | None, runs: Container = BOUND) -> Callable[[Make], Context]:
     """``now``: the inode of the checkout's path on this machine; None: a remote engine."""
     inodes = {} if now is None else {"flashinfer": now}
     document = with_folder(root=root, inode=inode)
-    return given(document, container=BOUND, checkouts={"flashinfer": PLACE}, inodes=inodes)
+    return given(document, container=runs, checkouts={"flashinfer": PLACE}, inodes=inodes)
 
 
 def unwritable(uid: int, runs: bool, temporary: bool = False, host: str = "/mine") -> Callable[[Make], Context]:
@@ -279,6 +299,7 @@ MOUNTS: list[Row] = [
     ("mounts.sources", moved("/@src", 5, 5), "ok", "is mounted", "", ""),  # a subvolume, or a link on the way
     ("mounts.sources", moved("/src/flashinfer", 6, 5), "ok", "is mounted", "", ""),  # an engine in a VM
     ("mounts.sources", moved("/src/before", 6, None), "ok", "is mounted", "", ""),
+    ("mounts.sources", moved("/src/before", 6, 5, container()), "ok", "is mounted", "", ""),  # not mounted by envgen
     ("mounts.sources", moved("/src/before", 6, 5), "moved", "was moved or removed", "/src/before", "envgen restart"),
     ("mounts.sources", moved("/src/before", 6, 0), "moved", "was moved or removed", "/src/before", "envgen restart"),
     ("caches.stale", given(modules=(compiled(state="stale"),) * 2), "stale", "2 compiled kernels are stale",

@@ -405,6 +405,26 @@ def test_a_generator_that_changed(lab: Lab, place: str, recorded: bool) -> None:
     assert lab.clear_stale().guesses == (() if again else ("page",))
 
 
+def test_a_generator_of_the_time_of_the_library(lab: Lab) -> None:
+    """It may have been written after it, in the same tick of the clock."""
+    generator = put(lab.package / "jit/page.py", GENERATOR)
+    when = generator.stat().st_ctime_ns
+    time.sleep(0.02)
+    for later, files in ((1, ()), (0, (str(generator),))):
+        os.utime(lab.shelf.ops / "page/page.so", ns=(when + later, when + later))
+        assert kinds(lab.why("page")).get("generator changed", ()) == files
+
+
+def test_what_flashinfer_writes_while_it_compiles_is_no_edit() -> None:
+    """Its sources in the cache, which are younger than the start of the compilation."""
+    written, edited = "/c/0.7.2/121a/generated/page.cu", "/p/generated/page.cu"
+    shelf = SimpleNamespace(root="/c")
+    recipe: Any = SimpleNamespace(library=1, linked=100, shelf=shelf, inputs=[written, edited])
+    files: Any = SimpleNamespace(stamp=lambda _path: (0, 0, 0, 50))
+    assert judge._changed_since(recipe, files, {"since": 40}) == [edited]
+    assert judge._changed_since(recipe, files, {"since": 60}) == []
+
+
 def test_a_damaged_record_is_reported_and_not_used(lab: Lab) -> None:
     place = lab.shelf.ops / (".ninja_deps" if lab.version in SHARED_LOG else "page/.ninja_deps")
     place.write_bytes(b"\xff" * 100)

@@ -15,6 +15,7 @@ from envgen.lock.model import (
     ImageLock,
     Lock,
     Pinned,
+    ProfileLock,
     PythonLock,
     changes,
     facts,
@@ -171,3 +172,9 @@ def test_the_version_of_a_package_is_one_for_all_platforms() -> None:
         assert lock(*versions).version("A_b") == found, versions
     assert [pin.version for pin in lock("1", "2").pins("a.b")] == ["1", "2"]
     assert re.search(r"(?m)^ +sum: \'?[0-9a-f]{16}\'?$", model.lock_text(WHOLE))
+
+
+def test_a_build_is_a_second_younger_than_its_base() -> None:
+    for created, epoch in ((0, model.EPOCH), (model.EPOCH, model.EPOCH + 1)):
+        assert ProfileLock(ImageLock("x:1", f"sha256:{A}", created=created), {}, {}).epoch == epoch
+    assert ProfileLock(None, {}, {}).epoch == model.EPOCH

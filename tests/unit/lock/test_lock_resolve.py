@@ -13,7 +13,7 @@ from envgen.errors import EngineError, LockError
 from envgen.inside.run import NoAnswer
 from envgen.lock.ask import Upgrade, python_asks
 from envgen.lock.model import GitLock, ImageLock, Lock, PythonLock
-from envgen.lock.resolve import _ask_image, resolve
+from envgen.lock.resolve import _ask_image, _hint, resolve
 from envgen.profile.load import load_project
 
 COMMIT = "b" * 40
@@ -172,3 +172,19 @@ def test_packages_are_resolved_in_the_base_of_their_profiles(
     new = out.lock.python["prod"]
     # Another platform's packages stay if they answer the same question.
     assert {*new} == ({"linux/amd64", "linux/s390x"} if words else {"linux/amd64", "linux/arm64"})
+
+
+@pytest.mark.parametrize(
+    ("pip", "text", "asks"),
+    [
+        ("index: https://h/simple", "401 Unauthorized", True),
+        ("index: https://h/simple", "a time-out", False),
+        ("index: https://h/simple, netrc: logins", "401 Unauthorized", False),
+        ("tools: [rich]", "401 Unauthorized", False),
+    ],
+)
+def test_who_is_asked_whether_an_index_wants_a_login(tmp_path: Path, pip: str, text: str, asks: bool) -> None:
+    file = tmp_path / "envgen.yaml"
+    file.write_text(PROJECT.replace("    cuda:", f"    pip: {{{pip}}}\n    cuda:"))
+    (profile,) = load_project(file=file, environ={}).project.profiles.values()
+    assert ("login" in _hint(text, profile)) is asks

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envgen.errors import Place
-from envgen.patches import dry_run
+from envgen.patches import checkout, dry_run
 from envgen.patches.dry_run import DryRun, State
 from envgen.patches.series import Series, make_patch
 from envgen.patches.wheel import WheelTree, _is
@@ -88,3 +89,13 @@ def test_a_series_that_fits_has_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 )  # fmt: skip
 def test_which_file_is_the_wheel(file: str, is_it: bool) -> None:
     assert _is(file, "v.LLM", "1.0") is is_it
+
+
+@pytest.mark.parametrize(("hunk", "missing"), [(HUNK, False), ("@@ -1,1 +0,0 @@\n-old\n", True)])
+def test_a_patch_that_fits_as_well_as_its_reverse(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hunk: str, missing: bool
+) -> None:
+    """What only takes lines away is still to be applied; what adds lines was applied."""
+    monkeypatch.setattr(checkout, "_distance", lambda *_: 3)
+    content = f"--- a/vllm/a.py\n+++ b/vllm/a.py\n{hunk}".encode()
+    assert checkout._is_missing(tmp_path, make_patch("x", "patches/x/x", content, SERIES)) is missing

@@ -228,6 +228,7 @@ def test_a_variable_or_a_user_is_no_secret(text: str, kind: str, of_prose: str) 
     [
         ("x --api-key hunter22", (2, "value of --api-key")),
         ("--api-key=hunter22 x", (0, "value of --api-key")),
+        ("$X --api-key hunter22", (2, "value of --api-key")),
         ("a b https://u:hunter22@h", (2, "login")),
         *((line, None) for line in ("--api-key --hunter22", "--api-key", "--api-key= hunter22", "--max-tokens 22")),
         *((line, None) for line in ("--api-key=$X", "--api-key $X", "api-key hunter22")),

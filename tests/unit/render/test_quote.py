@@ -154,3 +154,11 @@ def test_the_places_of_a_copy_are_json_where_docker_would_read_more_in_them() ->
     assert quote.docker_copy("a/b:1", "/w") == "a/b:1 /w"
     assert quote.docker_copy("a b", "/$w") == r'["a b", "/\\$w"]'
     assert quote.comment("a\x7f\x1f~") == r"a\x7f\x1f~"
+
+
+def test_the_longest_line() -> None:
+    longest = "x" * 60_000
+    assert quote.docker_value(longest) == f'"{longest}"'
+    for text in (f"{longest}x", "é" * 30_001):
+        with pytest.raises(ValueError, match="longer than 60000 bytes"):
+            quote.docker_value(text)

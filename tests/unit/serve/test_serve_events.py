@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve.events import BrokenOff, Completion, NoCompletion, read_events
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, log_probability, read_events
 from envgen.serve.readiness import judge
 
 
@@ -116,3 +117,13 @@ def test_a_completion() -> None:
 def test_what_is_no_answer(status: int, document: Any, why: str, fatal: bool) -> None:
     answer = judge(status, document)
     assert not answer.ready and why in answer.why and answer.fatal is fatal
+
+
+@pytest.mark.parametrize("value", [True, False, None, [], {}, "x", "nan"])
+def test_what_is_no_log_probability(value: Any) -> None:
+    assert math.isnan(log_probability(value))
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_both_names_of_a_thought(name: str) -> None:
+    assert Completion().add({"choices": [{"delta": {name: "Hm."}}]}).reasoning == "Hm."
