@@ -335,11 +335,11 @@ def _encodings_of(values: Iterable[str]) -> dict[str, str]:
     for value in values:
         if len(value) >= SHORTEST and value.lower() not in _DULL:
             plain = value.encode("utf-8", "surrogateescape")
+            encoded = base64.b64encode(plain).decode()
             spellings |= {value, quote(plain, safe=""), json.dumps(value)[1:-1]}
-            spellings.add(base64.b64encode(plain).decode().rstrip("="))
-    return dict.fromkeys(
-        sorted(spellings, key=lambda text: (-len(text), text)), "[redacted: known secret]"
-    )
+            spellings.add(encoded.rstrip("="))
+    longest_first = sorted(spellings, key=lambda text: (-len(text), text))
+    return dict.fromkeys(longest_first, "[redacted: known secret]")
 
 
 def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:

@@ -148,7 +148,8 @@ def archive(members: Mapping[str, str], known: set[str] = frozenset()) -> bytes:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, text in sorted(members.items()):
-            data = redact(plain_text(text), known=known).encode("utf-8", "replace")
+            clean = redact(plain_text(text), known=known)
+            data = clean.encode("utf-8", "replace")
             info = tarfile.TarInfo(redact(name, known=known))
             info.size = len(data)
             info.mode = 0o644

@@ -89,11 +89,13 @@ def remember(session: Session, deployment: Deployment) -> None:
     """Keep the project's file and lock that its image was built from."""
     if deployment.lock is None or not deployment.is_current:
         return
+    root = deployment.root
     path = _kept(deployment, deployment.rendered.digest)
     file = session.loaded().project.file
-    lock = deployment.lock_file or Lock()
-    files.write(path, tree.file_text(file, file.name).encode(), within=deployment.root)
-    files.write(path.with_suffix(".lock"), lock_text(lock).encode(), within=deployment.root)
+    text = tree.file_text(file, file.name)
+    files.write(path, text.encode(), within=root)
+    lock = lock_text(deployment.lock_file or Lock())
+    files.write(path.with_suffix(".lock"), lock.encode(), within=root)
 
 
 def remembered(deployment: Deployment, image: Image | None) -> tuple[str, Lock] | None:

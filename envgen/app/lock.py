@@ -116,6 +116,8 @@ def problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Proble
     unique: dict[tuple[str, str], Problem] = {}
     for one in unresolved:
         problem = one.problem
-        place = problem.place or loaded.place_of(one.profile, one.key)
-        unique.setdefault((problem.message, problem.hint), replace(problem, place=place))
+        words = (problem.message, problem.hint)
+        if words not in unique:
+            place = problem.place or loaded.place_of(one.profile, one.key)
+            unique[words] = replace(problem, place=place)
     return list(unique.values())

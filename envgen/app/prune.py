@@ -213,10 +213,12 @@ def _kernels(deployment: Deployment, volume: ContainerMount) -> Iterator[Item]:
     there = [release for release in sizes if sizes[release]]  # what is cleared leaves empty locks
     last = max(there, key=used.__getitem__, default="")
     for release in there:
-        if release != last and _age(used[release]) > UNUSED:
-            why = f"kernels of FlashInfer {release} that nothing has loaded for a month"
-            removal = partial(_clear, JitCache(deployment), release)
-            yield Item("kernels", f"{volume.source}: {release}", sizes[release], why, removal)
+        if release == last or _age(used[release]) <= UNUSED:
+            continue
+        name = f"{volume.source}: {release}"
+        why = f"kernels of FlashInfer {release} that nothing has loaded for a month"
+        removal = partial(_clear, JitCache(deployment), release)
+        yield Item("kernels", name, sizes[release], why, removal)
 
 
 def _clear(kernels: JitCache, release: str) -> str:
@@ -280,8 +282,11 @@ def _old(root: Path, kind: str, kept: Sequence[str]) -> Iterator[Item]:
     there = list[tuple[Path, os.stat_result]]()
     with suppress(RefusedError):
         there = files.state_files(root, folder, "[!.]*")
+    why = f"older than {days} days, and not one of the newest {newest}"
     for path, status in there[:-newest]:
-        if _age(status.st_mtime) > days and not path.name.startswith(tuple(kept)):
-            why = f"older than {days} days, and not one of the newest {newest}"
+        if path.name.startswith(tuple(kept)):
+            continue
+        if _age(status.st_mtime) > days:
+            name = str(path.relative_to(root))
             removal = partial(path.unlink, missing_ok=True)
-            yield Item(kind, str(path.relative_to(root)), status.st_size, why, removal)
+            yield Item(kind, name, status.st_size, why, removal)

@@ -102,7 +102,8 @@ def _look(service: LiveService, model: ModelRef, deep: bool) -> Weights:
     request = _request("check", service.deployment, model)
     request["reads"] = model == described.model and not elsewhere
     request["deep"] = deep
-    answer = _ask(service.deployment, request, READ if deep else LOOK) or {}
+    patience = READ if deep else LOOK
+    answer = _ask(service.deployment, request, patience) or {}
     named = {"service": service.name, "repo": model.repo, "revision": model.revision}
     return _read(Weights, {**answer, **named})
 

@@ -43,7 +43,8 @@ class MatrixRow:
     def cells(self) -> tuple[str, ...]:
         """As a line of the table."""
         if not self.run:
-            return (self.variant, "", "", self.test, *([TODO] * 4), "", "")
+            todo = [TODO] * 4
+            return (self.variant, "", "", self.test, *todo, "", "")
         figures = []
         for value in (self.prefill_tps, self.decode_tps, self.ttft_ms):
             figures.append("-" if value is None else f"{value:,.1f}")

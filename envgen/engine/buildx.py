@@ -179,8 +179,8 @@ def result_of(output: Sequence[str], code: int, seconds: float) -> BuildResult:
     step = min(errors, key=lambda step: "exit code: 137" in errors[step])
     ended = re.search(r"exit code: (\d+)", errors[step])
     exit_code = int(ended[1]) if ended else None
-    name = re.findall(rf"^#{step} (.*)", text, re.MULTILINE)[0]
-    words = " ".join(name.split())
+    names = re.findall(rf"^#{step} (.*)", text, re.MULTILINE)
+    words = " ".join(names[0].split())
     title = _FLAGS.sub(r"\1", words, count=1)
     written = re.findall(rf"^#{step} \d+\.\d+ (.*)", text, re.MULTILINE)
     lines = []

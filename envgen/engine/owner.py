@@ -17,7 +17,8 @@ def caller() -> tuple[int, int]:
     """Uid and gid of the user who runs envgen; under sudo, of the user who called sudo."""
     uid = os.environ.get("SUDO_UID", "")
     gid = os.environ.get("SUDO_GID", "")
-    if os.getuid() == 0 and uid.isdecimal() and gid.isdecimal():
+    is_sudo = uid.isdecimal() and gid.isdecimal()
+    if os.getuid() == 0 and is_sudo:
         return int(uid), int(gid)
     return os.getuid(), os.getgid()
 

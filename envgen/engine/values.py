@@ -400,10 +400,11 @@ def texts(labels: Any) -> dict[str, str]:
 def _mount(document: Mapping[str, Any]) -> ContainerMount:
     kind = str(document.get("Type", ""))
     # A volume's Source is a folder of the engine; Compose uses its name.
-    source = document.get("Name") if kind == "volume" else document.get("Source")
+    key = "Name" if kind == "volume" else "Source"
+    source = str(document.get(key) or "")
     target = str(document.get("Destination", ""))
     read_only = not document.get("RW", True)
-    return ContainerMount(str(source or ""), target, kind, read_only)
+    return ContainerMount(source, target, kind, read_only)
 
 
 def _ports(bound: Mapping[str, Any]) -> tuple[Port, ...]:

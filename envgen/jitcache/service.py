@@ -101,10 +101,12 @@ class JitCache:
             if (module.state, module.baseline, module.guess) == ("fresh", "recorded", False):
                 kept.append(module.name)
             else:
-                others.setdefault((module.version, module.arch), []).append(module.name)
+                build = (module.version, module.arch)
+                others.setdefault(build, []).append(module.name)
         cleared: list[str] = []
         for (version, arch), names in others.items():
-            self._judged(Cleared, Query(tuple(names), version, (arch,)), "clear", place)
+            query = Query(tuple(names), version, (arch,))
+            self._judged(Cleared, query, "clear", place)
             cleared += names
         return kept, cleared
 

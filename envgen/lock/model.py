@@ -252,8 +252,12 @@ def _shaped(document: Any) -> dict[str, Any]:
     python = {}
     for profile, platforms in document.get("python", {}).items():
         python[profile] = {name: _resolved(one) for name, one in platforms.items()}
-    shaped = {"images": images, "git": git, "python": python}
-    return {**document, **shaped}
+    return {
+        **document,
+        "images": images,
+        "git": git,
+        "python": python,
+    }
 
 
 def _resolved(entry: Any) -> dict[str, Any]:

@@ -147,8 +147,10 @@ def expand_short_forms(node: YamlNode, path: tuple[str, ...] = ()) -> YamlNode:
 def _mount(node: YamlNode) -> YamlNode:
     """HOST:CONTAINER[:ro] with keys."""
     host, target, *mode = node.text.split(":")
-    items = {"host": _copy(node, host)}
-    items["path"] = _copy(node, target)
+    items = {
+        "host": _copy(node, host),
+        "path": _copy(node, target),
+    }
     if mode == ["ro"]:
         items["read_only"] = scalar("true", node.source, node.line, node.column)
     return replace(node, kind=nodes.MAP, text="", items=items)

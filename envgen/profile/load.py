@@ -171,11 +171,13 @@ def _file(kind: type[ProjectFile | LocalFile], top: YamlNode, problems: list[Pro
 
 
 def _require_profile(file: _File, problems: list[Problem]) -> None:
-    whole = file.top.items.get("profiles")
-    if not file.profiles and (whole is None or whole.kind in (MAP, NULL)):
-        place = (whole or file.top).place("profiles")
-        hint = "write them below `profiles:`"
-        problems.append(Problem("a project needs at least one profile", place, hint))
+    whole = file.top.items.get("profiles", file.top)
+    if file.profiles or whole.kind not in (MAP, NULL):
+        return
+    place = whole.place("profiles")
+    hint = "write them below `profiles:`"
+    problem = Problem("a project needs at least one profile", place, hint)
+    problems.append(problem)
 
 
 def _check_personal(personal: _File, shared: _File, problems: list[Problem]) -> None:

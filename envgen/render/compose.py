@@ -148,15 +148,18 @@ def _floor(floor: str) -> str:
 
 def _devices(mode: GpuMode, ids: Sequence[object] | None = None) -> list[Block]:
     """The devices of a service for an engine of this kind. ``ids``: the GPUs that it names."""
-    capabilities = ["gpu"]
     if mode not in (GpuMode.ALL, GpuMode.CDI) or ids == ():
         return []
+    device: Block = {"driver": "nvidia"}
     if mode is GpuMode.CDI:
-        named = [f"nvidia.com/gpu={one}" for one in ids or ("all",)]
-        return [{"driver": "cdi", "device_ids": named, "capabilities": capabilities}]
-    if ids is None:
-        return [{"driver": "nvidia", "count": "all", "capabilities": capabilities}]
-    return [{"driver": "nvidia", "device_ids": list(map(str, ids)), "capabilities": capabilities}]
+        device["driver"] = "cdi"
+        device["device_ids"] = [f"nvidia.com/gpu={one}" for one in ids or ("all",)]
+    elif ids is None:
+        device["count"] = "all"
+    else:
+        device["device_ids"] = list(map(str, ids))
+    device["capabilities"] = ["gpu"]
+    return [device]
 
 
 def written_mode(profile: Profile) -> GpuMode:

@@ -248,7 +248,10 @@ def places_of(profile: Profile, root: Path, key: str) -> Iterator[tuple[str, str
     """
     machine = compose_environment(profile, root)
     for name, cache in profile.caches.items():
+        target = cache.path.path
         if cache.host is None:
-            yield volume_of(profile, name, key), cache.path.path, "volume"
+            volume = volume_of(profile, name, key)
+            yield volume, target, "volume"
         else:
-            yield machine[cache_variable(name)] + folder_of(name, key), cache.path.path, "bind"
+            folder = machine[cache_variable(name)]
+            yield folder + folder_of(name, key), target, "bind"

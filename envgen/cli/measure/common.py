@@ -58,9 +58,10 @@ def print_run(
     outcome: str, summary: Mapping[str, Any], path: Path, lines: Iterable[str], beside: str = ""
 ) -> int:
     """Print a run and the place of its record. Returns the exit code."""
-    printed = (*lines, visible(f"{outcome}{beside}; the record is {path}"))
+    last = visible(f"{outcome}{beside}; the record is {path}")
     document = {"outcome": outcome, "record": str(path), **summary}
-    return answer(document, printed, CODES.get(outcome, ExitCode.FINDINGS))
+    code = CODES.get(outcome, ExitCode.FINDINGS)
+    return answer(document, (*lines, last), code)
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
