@@ -30,6 +30,7 @@ from envgen.bench.trace import RanBackend
 from envgen.binding import bind
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.checks.packages import active_root
+from envgen.doctor.checks.versions import numbers
 from envgen.doctor.model import Context, Severity
 from envgen.doctor.probed import Probe
 from envgen.doctor.programs import Running, Tried
@@ -185,6 +186,10 @@ SILENT: list[tuple[str, Callable[[Make], Context]]] = [
     # vLLM wants setuptools below 81 to build; a new container would get it again.
     ("packages.locked", given(altered(locked=promised("2.9.1")), build_needs=frozenset({"torch"}))),
 ]  # fmt: skip
+
+
+def test_the_numbers_of_a_version() -> None:
+    assert [numbers(text) for text in ("9.15.1.9", "13.0rc1", "cu130", "")] == [(9, 15, 1, 9), (13, 0), (), ()]
 
 
 def test_what_was_not_looked_at_is_not_called_well(make: Make) -> None:

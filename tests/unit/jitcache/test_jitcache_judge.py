@@ -405,6 +405,17 @@ def test_a_generator_that_changed(lab: Lab, place: str, recorded: bool) -> None:
     assert lab.clear_stale().guesses == (() if again else ("page",))
 
 
+def test_what_is_certainly_stale_is_no_guess(lab: Lab) -> None:
+    """Though a generator that may concern it changed, too."""
+    core = put(lab.package / "jit/core.py", "import torch\n")
+    for name in STEMS:
+        lab.compile(name)
+    lab.baseline()
+    forge(lab.header())
+    forge(core, "import torch, os\n")
+    assert states(lab) == {"page": ("stale", False), "rope": ("fresh", True)}
+
+
 def test_a_generator_of_the_time_of_the_library(lab: Lab) -> None:
     """It may have been written after it, in the same tick of the clock."""
     generator = put(lab.package / "jit/page.py", GENERATOR)

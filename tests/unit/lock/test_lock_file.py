@@ -174,6 +174,16 @@ def test_the_version_of_a_package_is_one_for_all_platforms() -> None:
     assert re.search(r"(?m)^ +sum: \'?[0-9a-f]{16}\'?$", model.lock_text(WHOLE))
 
 
+def test_a_lock_that_may_not_be_read_is_not_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "envgen.lock"
+    file.write_text("{")
+    for may, restores in ((True, True), (False, False)):
+        monkeypatch.setattr("os.access", lambda *_, may=may: may)
+        with pytest.raises(ProjectError) as caught:
+            model.read_lock(file)
+        assert ("git checkout" in caught.value.problems[0].hint) is restores
+
+
 def test_a_build_is_a_second_younger_than_its_base() -> None:
     for created, epoch in ((0, model.EPOCH), (model.EPOCH, model.EPOCH + 1)):
         assert ProfileLock(ImageLock("x:1", f"sha256:{A}", created=created), {}, {}).epoch == epoch

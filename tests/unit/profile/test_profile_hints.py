@@ -176,3 +176,8 @@ def test_a_source_without_a_mount(tmp_path: Path, origin: str) -> None:
     assert str(loaded.project.profiles["dev"].sources["vllm"].mount) == "/workspace/vllm"
     # Of the mount, only that its folder hides the package, where python_path does not name it.
     assert [one for one in warnings(loaded) if "namespace package" not in one.message] == []
+
+
+def test_a_number_where_words_are_listed(tmp_path: Path) -> None:
+    assert problem_of(tmp_path, "    apt: {runtime: 5}\n").hint == 'write it as a list: ["5"]'
+    assert problem_of(tmp_path, "    python_path: 5\n").hint == "write it as a list: [/workspace/vllm]"
