@@ -217,13 +217,17 @@ def ask_release(
         prediction = predict(profile, name, release, gpu, pretend=False)
     except EnvgenError as problem:
         return [f"vLLM could not be queried: {str(problem).splitlines()[0]}"]
-    judged = prediction.judgement
-    if judged.refusals:
-        raise PreflightError(name, tuple(_refused(one, service) for one in judged.refusals))
+    refusals = [_refused(one, service) for one in prediction.judgement.refusals]
+    if refusals:
+        raise PreflightError(name, tuple(refusals))
     if isinstance(prediction.answer, run.NoAnswer):
         return [f"vLLM could not be queried: {prediction.answer}"]
-    if without_gpu:
-        return []
+    return [] if without_gpu else _notes(service, prediction)
+
+
+def _notes(service: LiveService, prediction: Prediction) -> list[str]:
+    """What the release chooses, needs and compiles, and what it was not asked."""
+    judged = prediction.judgement
     notes = [prediction.chosen] if prediction.chosen else []
     notes += _memory_notes(service, prediction)
     notes += _compile_notes(service, large_module(prediction.known))

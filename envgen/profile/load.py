@@ -134,8 +134,9 @@ def load_project(
         binding = Binding(partial=partial)
         own_variant = variant if key == chosen and varied else ""
         given = {"name": key, "project": name, "variant": own_variant}
+        written = binding.record(Profile, tree, "", **given)
         above = [bound[name] for name in reversed(chains[key][:-1])]
-        bound[key] = completed(binding.record(Profile, tree, "", **given), tree, above)
+        bound[key] = completed(written, tree, above)
         check_profile(bound[key], tree, binding, path.parent)
         problems += binding.problems
     if not problems:

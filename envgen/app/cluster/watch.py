@@ -155,7 +155,8 @@ class Watch:
             others = [self._ended(one) for one in self.ranks if one is not rank]
             ended = [one for one in others if one]
             own = self._ended(rank) if ended else None
-            ends = [(own[0] if own else "~", rank, failure), *ended]
+            when = own[0] if own else "~"
+            ends = [(when, rank, failure), *ended]
             _, first, why = min(ends, key=lambda end: end[0])
             self.culprit = first.deployment.node
             self.over.set()

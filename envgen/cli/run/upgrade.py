@@ -94,10 +94,13 @@ def _newer(session: Session) -> int:
     with moving("resolving"):
         changes = paper.differing(paper.newest(session))
         base = paper.moved_base(session)
-    lines = [*_changed(changes), *([base] if base else [])]
-    code = ExitCode.FINDINGS if lines else ExitCode.OK
     document = {"newer": [asdict(one) for one in changes], "base": base}
-    return answer(document, lines or ["everything is the newest that fits"], code)
+    lines = list(_changed(changes))
+    if base:
+        lines.append(base)
+    if not lines:
+        return answer(document, ["everything is the newest that fits"])
+    return answer(document, lines, ExitCode.FINDINGS)
 
 
 def _changed(changes: list[InputChange]) -> Iterator[str]:
