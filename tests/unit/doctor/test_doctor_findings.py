@@ -29,6 +29,7 @@ from doctor_page import DESCRIBED
 from envgen.bench.trace import RanBackend
 from envgen.binding import bind
 from envgen.doctor.checks import CHECKS
+from envgen.doctor.checks.box import _state
 from envgen.doctor.checks.packages import active_root
 from envgen.doctor.checks.versions import numbers
 from envgen.doctor.model import Context, Severity
@@ -188,6 +189,12 @@ SILENT: list[tuple[str, Callable[[Make], Context]]] = [
 ]  # fmt: skip
 
 
+def test_the_state_of_a_gpu() -> None:
+    gpu = BoxGpu("NVIDIA GB10", power=20, clock=799, fastest=3003, load=96)
+    assert _state(gpu) == "NVIDIA GB10: 20 W, 799 of 3003 MHz, 96 % busy"
+    assert _state(BoxGpu("NVIDIA GB10")) == "NVIDIA GB10: no figures"
+
+
 def test_the_numbers_of_a_version() -> None:
     assert [numbers(text) for text in ("9.15.1.9", "13.0rc1", "cu130", "")] == [(9, 15, 1, 9), (13, 0), (), ()]
 
@@ -236,6 +243,8 @@ def test_a_base_without_cuda_is_no_error_where_no_gpu_is(make: Make) -> None:
     assert (found.severity, found.seen) == (Severity.INFO, f"no {home}")
     document["gpus"] = with_gpu()["gpus"]
     assert [finding.case for finding in BY_ID["cuda.compilers"](make(document))] == ["broken"]
+    another = with_tool(name="ptxas", path="/opt/triton/ptxas", error="is missing", archs=[])  # not of that toolkit
+    assert [finding.case for finding in BY_ID["cuda.compilers"](make(another))] == ["broken"]
 
 
 # --- what they say ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from envgen.engine import process
 from envgen.engine.process import ProcessTimeout
-from envgen.errors import LockError, ProcessError
+from envgen.errors import EngineError, LockError, ProcessError
 from envgen.lock import servers
 from envgen.lock.servers import registry_error, resolve_image
 from envgen.profile.values import ImageRef
@@ -116,3 +116,12 @@ def test_an_image_without_a_registry_is_of_docker_io() -> None:
 )
 def test_gits_own_reason(stderr: str, reason: str) -> None:
     assert servers._sentence(stderr) == reason
+
+
+def test_git_that_cannot_be_started_is_a_problem_of_the_lock() -> None:
+    def ask() -> Any:
+        raise EngineError("git is not installed", hint="install it")
+
+    with pytest.raises(LockError, match="git is not installed") as caught:
+        servers._git(ask, 1)
+    assert caught.value.problems[0].hint == "install it"
