@@ -111,10 +111,16 @@ def _kept(measured: list[MatrixRow], verdicts: Mapping[tuple[str, str], str]) ->
 
 
 def _name(run: RunRecord) -> str:
-    """The variant of a run, with what else was set for it."""
+    """The variant of a run, with the flags and whatever else was set for it; not what its log has
+    to say.
+    """
     environment = run.environment
-    variant = str(environment.get("variant") or "plain")
-    name = " --set ".join([variant, *map(str, environment.get("sets", ()))])
+    service = f"services.{environment['service']}."
+    parts = [str(environment.get("variant") or "plain")]
+    for value in map(str, environment.get("sets", ())):
+        if not value.startswith(f"{service}ready."):
+            parts.append(value.removeprefix(f"{service}args."))
+    name = ", ".join(parts)
     return f"{name} (other settings)" if environment.get("differs") else name
 
 
@@ -145,15 +151,17 @@ def _rows(run: RunRecord) -> Iterator[MatrixRow]:
     for name, source in (environment.get("sources") or {}).items():
         made_of[f"source {name}"] = str(source)
     for cell in run.summary.get("cells", ()):
-        if median_of(cell, "decode_tps") is not None:
+        figures = [median_of(cell, name) for name in ("prefill_tps", "decode_tps", "ttft_ms")]
+        if figures != [None, None, None]:
+            prefill, decode, first_token = figures
             yield MatrixRow(
                 _name(run),
                 str(cell["test"]),
                 _inner(run, "versions", "vllm"),
                 f"{run.started:%Y-%m-%d}",
-                median_of(cell, "prefill_tps"),
-                median_of(cell, "decode_tps"),
-                median_of(cell, "ttft_ms"),
+                prefill,
+                decode,
+                first_token,
                 run=run.id,
                 start="" if environment.get("differs") else _start(run),
                 made_of={name: text for name, text in made_of.items() if text},

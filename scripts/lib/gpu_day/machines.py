@@ -83,7 +83,8 @@ def _containers(pair: Day) -> dict[str, str]:
     """Machine -> its running container."""
     found = {}
     for name in NODES:
-        words = ("--context", f"gpu-day-{name}", "ps", "-q", "--filter", f"name={pair.service}")
+        ours = f"label=com.docker.compose.project={pair.settings.compose_name}"
+        words = ("--context", f"gpu-day-{name}", "ps", "-q", "--filter", ours)
         found[name] = pair.docker(*words).out.strip()
     return found
 

@@ -57,19 +57,23 @@ def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured
     assert "| plain | 0.33.0 | 2026-11-03 | pp2048 tg32 | 2,000.0 | 61.0 | 50.0 | same | best | b |" in text
     assert "- b: `envgen up serve -p prod`, commit unknown, lock bbbbbbbbbbbb" in text
     assert matrix.rows_of(runs, "prod", "other", []) == []
+    unread = replace(runs[3], summary={"cells": [{"test": "pp512 tg32", "ttft_ms": {"median": 98.3}}]})
+    (row,) = matrix.rows_of([unread], "prod", "serve", [])  # each reply arrived in one piece
+    assert row.cells()[3:7] == ("pp512 tg32", "-", "-", "98.3")
     (evil,) = matrix.rows_of([bench("a", 1, 40, "x; reboot")], "prod", "serve", [])
     assert evil.start == "envgen up serve -p prod --variant 'x; reboot'"
 
 
 def test_a_row_keeps_what_starts_it_again() -> None:
     """Its --set and --file, the project's commit and its lock; what ran with settings of nobody's command has none."""
-    sets = ["services.serve.args.max-num-seqs=1", 'build.args={"a": "b c"}']
+    shown = ["max-num-seqs=1", 'build.args={"a": "b c"}']
+    sets = [f"services.serve.args.{shown[0]}", shown[1], "services.serve.ready.expect.moe=null"]
     runs = [
         bench("a", 1, 40), bench("b", 2, 61, sets=sets, file="my own.yaml", sources={"project": "c0ffee"}),
         bench("c", 3, 70, "eager", differs=True),
     ]  # fmt: skip
     rows = {row.run: row for row in matrix.rows_of(runs, "prod", "serve", ["plain"])}
-    assert rows["b"].variant == f"plain --set {sets[0]} --set {sets[1]}" and rows["a"].rank == "best and newest"
+    assert rows["b"].variant == f"plain, {shown[0]}, {shown[1]}" and rows["a"].rank == "best and newest"
     typed = up.command.make_context("up", shlex.split(rows["b"].start)[2:]).params
     assert (typed["names"], typed["file"], typed["sets"]) == (("serve",), Path("my own.yaml"), tuple(sets))
     assert rows["c"].variant == "eager (other settings)" and rows["c"].start == ""
