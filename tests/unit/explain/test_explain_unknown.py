@@ -42,6 +42,11 @@ def test_deciding_lines_versions_gpu_and_an_address() -> None:
     assert "search: https://github.com/vllm-project/vllm/issues?q=FluxError+plan" in said
 
 
+def test_a_log_without_versions_shows_none() -> None:
+    said = shown("frobnicator: fatal: the flux is denied\n")
+    assert "frobnicator: fatal" in said and "the log shows" not in said
+
+
 def test_the_same_as_json() -> None:
     done = CliRunner().invoke(command, ["-", "--json"], input=LOG, standalone_mode=False)
     told = json.loads(done.stdout)["clues"]

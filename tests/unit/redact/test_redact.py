@@ -238,6 +238,11 @@ def test_the_word_of_a_command_that_is_a_secret(line: str, found: tuple[int, str
     assert secret_word(line.split()) == found
 
 
+def test_a_home_goes_before_a_secret_in_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/hunter2222/me")
+    assert redact("/home/hunter2222/me/x hunter2222", known=["hunter2222"]) == "~/x [redacted: known secret]"
+
+
 def test_a_host_goes_with_the_whole_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("USER", "LOGNAME", "SUDO_USER"):
         monkeypatch.delenv(name, raising=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +66,19 @@ def test_a_model_that_takes_no_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(monkeypatch, Question("tiny", None, chat=ChatFlags()), {})
     assert found.ready and found.unasked == readiness.POOLS and not found.chats
     assert asked(monkeypatch, Question("gone", None), {}).fatal  # it must be listed, too
+
+
+@pytest.mark.parametrize(
+    ("stream", "why", "fatal"),
+    [(b'data: {"choices": 7}\n\n', "is not a completion", True), (b"data: {", "broke off in the middle", False)],
+)
+def test_a_stream_that_is_no_completion(monkeypatch: pytest.MonkeyPatch, stream: bytes, why: str, fatal: bool) -> None:
+    head = {"Content-Type": "text/event-stream"}
+    response = SimpleNamespace(status_code=200, headers=head, iter_content=lambda **_: [stream])
+    monkeypatch.setattr(readiness, "short_answer", lambda *_: (200, LIST))
+    monkeypatch.setattr(readiness, "responding", lambda *_, **__: contextlib.nullcontext(response))
+    found = ask("http://127.0.0.1:1", Question("tiny"))
+    assert why in found.why and (found.ready, found.fatal, found.refused) == (False, fatal, not fatal)
 
 
 @pytest.mark.parametrize(
