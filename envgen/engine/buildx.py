@@ -171,7 +171,8 @@ _FLAGS = re.compile(
 def result_of(output: Sequence[str], code: int, seconds: float) -> BuildResult:
     """The result of a build by its output, that of ``--progress=plain``."""
     text = "\n".join(output)
-    notes = re.sub(r"^#\d+ .*\n?", "", text, flags=re.MULTILINE).strip()
+    without_steps = re.sub(r"^#\d+ .*\n?", "", text, flags=re.MULTILINE)
+    notes = without_steps.strip()
     errors: dict[str, str] = dict(_FAILED.findall(text))
     if not errors:
         return BuildResult(code, seconds, notes, lines=notes.splitlines())
@@ -187,4 +188,6 @@ def result_of(output: Sequence[str], code: int, seconds: float) -> BuildResult:
     for line in written[-KEPT_LINES:]:
         *_, last_state = line.rstrip("\r").rsplit("\r", 1)  # a progress bar rewrites its line
         lines.append(last_state)
-    return BuildResult(code, seconds, notes, title, exit_code, lines or notes.splitlines())
+    if not lines:
+        lines = notes.splitlines()
+    return BuildResult(code, seconds, notes, title, exit_code, lines)

@@ -293,7 +293,6 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=_only_quoted,
         trim_blocks=True,
-        lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
         # each template is printed once or twice: looking for constants costs more than they do

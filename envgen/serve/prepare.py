@@ -93,7 +93,7 @@ def make_folder(folder: Path) -> None:
     missing = [at for at in (folder, *folder.parents) if not at.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if missing and os.getuid() == 0:
+        if os.getuid() == 0:
             for at in missing:
                 os.chown(at, *caller(), follow_symlinks=False)
     except OSError as error:

@@ -61,8 +61,9 @@ def install_stub_module(name: str, how: str, report: Doc) -> None:
     stub = sys.modules[name] = type(sys)(name)
     stub.__dict__["__file__"] = EMPTY
     parent, _, last = name.rpartition(".")
-    if parent in sys.modules:
-        setattr(sys.modules[parent], last, stub)
+    above = sys.modules.get(parent)
+    if above is not None:
+        setattr(above, last, stub)
     report["stubs"].append({"name": name, "how": how[:300]})
 
 

@@ -187,7 +187,8 @@ def interpreter_of(script: str) -> tuple[str | None, list[str]]:
         head = file.read(1024).decode("utf-8", "surrogateescape")
     if not head.startswith("#!"):
         return None, []
-    words = head[2:].partition("\n")[0].split()
+    line = head[2:].partition("\n")[0]
+    words = line.split()
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if word != "-S" and "=" not in word]
         if words:
