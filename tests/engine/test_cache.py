@@ -5,14 +5,17 @@ Each test starts from a copy of what the image compiled (see jit_lab.py).
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from jit_lab import CACHE, Envgen, Lab
 from projects import docker
+from shells import SHELLS, completed, environment
 
 pytestmark = pytest.mark.engine
 
@@ -86,3 +89,12 @@ def test_a_read_only_mount_is_refused(lab: Lab, cache_command: Envgen) -> None:
     lab.start(mode="ro")
     assert len(cache_command.json("list")["modules"]) == 3
     assert "ead-only" in cache_command("clear", "page", *VERSION, code=6)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_the_names_of_modules(shell: str, lab: Lab, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    env = environment(home, **{name: os.environ[name] for name in ("DOCKER_HOST",) if name in os.environ})
+    env["PATH"] += f":{os.environ['PATH']}"
+    assert completed(shell, "envgen cache clear vllm_c", lab.folder, env) == "vllm_comm"
