@@ -173,6 +173,9 @@ def _of_service(profile: Profile, service: Service, keys: Sequence[str]) -> _Rea
             service.flag
         ):
             return "a model that embeds, ranks or classifies completes no text", ""
+        case ("ports",) if service.flag("host") in ("127.0.0.1", "localhost"):
+            why = "the server listens on its container's own loopback, where nothing reaches it"
+            return why, "write `args: {host: 0.0.0.0}`; `ports` say who reaches it"
         case ("ready", "prompt") if service.http_port is None:
             return "nothing is asked: no port is known to answer HTTP (ready.port)", ""
         case ("gpu",) if profile.gpu is GpuMode.NONE:
