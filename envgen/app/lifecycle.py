@@ -6,12 +6,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from envgen.app.cluster.machines import machine_of
-from envgen.app.failed import failed
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions, prepare_caches
 from envgen.app.up import start_one
@@ -20,33 +18,25 @@ from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
 from envgen.serve import memory, preflight
-from envgen.serve.start import RESTART, WAIT, Start, StartResult
+from envgen.serve.start import StartResult
 from envgen.text import progress
 
 
 def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveService, StartResult]:
-    """`docker compose restart` for the container that a service has, running or not; wait until it
-    answers.
+    """Stop a service that has a container, running or not, and start it as `up` does. What would
+    not start again is not stopped.
 
     On several machines, all ranks are stopped before the first is started. NotFoundError without a
     container.
     """
     service = machine_of(LiveService(session.deployment(), name))
-    deployment = service.deployment
-    deployment.require_name()
-    containers = service.containers(all=True)
-    if not containers:
+    service.deployment.require_name()
+    if not service.containers(all=True):
         raise NotFoundError(f"{name} has no container to start", hint=service.hint("up"))
-    varied = with_running_variant(session, name, lambda: deployment.engine, stopped=True)
-    if deployment.node:  # `up` keeps existing containers and starts them
-        options = StartOptions(timeout=timeout, again=True)
-        service = LiveService(varied.deployment(), name)
-        checked, started = start_one(service, options, predict=True)
-        return checked.service, started
-    if varied is not session:  # when it is ready depends on the variant that it was started with
-        service = service.on(varied.deployment().sharing(deployment).rendered_files())
-    start = Start(service, partial(failed, service), timeout=timeout, running=containers[0])
-    return service, start.run((RESTART, WAIT))
+    varied = with_running_variant(session, name, lambda: service.engine, stopped=True)
+    options = StartOptions(timeout=timeout, again=True)
+    checked, started = start_one(LiveService(varied.deployment(), name), options, predict=True)
+    return checked.service, started
 
 
 def start_beside(deployment: Deployment, names: Sequence[str]) -> None:

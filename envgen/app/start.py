@@ -22,7 +22,7 @@ from envgen.jitcache.service import JitCache
 from envgen.serve import preflight
 from envgen.serve.differences import compared, recreate_refused
 from envgen.serve.prepare import prepare
-from envgen.serve.start import CREATE, INSTALL, KEEP, PREPARE, WAIT, Start, StartResult, Step
+from envgen.serve.start import CREATE, INSTALL, KEEP, PREPARE, STOP, WAIT, Start, StartResult, Step
 from envgen.text import first_of, progress
 
 Agree = Callable[[str], bool]  # asks the user a yes-or-no question; False without a terminal
@@ -107,6 +107,8 @@ class Checked:
             steps = [KEEP]
         else:
             steps = [CREATE, INSTALL]
+        if options.again:
+            steps.insert(0, STOP)
         if self.makes(options):
             steps.insert(0, PREPARE)
         return [*steps, WAIT] if options.wait else steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.gpu import NO_GPU
-from envgen.engine.owner import folder_of, is_gone, same
+from envgen.engine.owner import folder_of, same
 from envgen.engine.values import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, ContainerRow
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.lock.model import with_version
@@ -167,22 +167,6 @@ def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def check_again(service: LiveService, container: Container) -> None:
-    """PreflightError if folders that ``container`` mounts are gone or not what the profile says: it
-    would stop and not start again.
-    """
-    if not service.deployment.is_local:
-        return
-    mounted = {mount.source for mount in container.mounts if mount.kind == "bind"}
-    problems = [*_mounts(service.deployment, mounted), *_own_mounts(service, mounted)]
-    if not problems:  # what the profile does not name any more, such as the folder it was in before
-        head = f"{service.name} was not restarted"
-        for folder in filter(is_gone, map(Path, sorted(mounted))):
-            problems += _folder_gone(service, folder, head).problems
-    if problems:
-        raise PreflightError(service.name, tuple(problems))
-
-
 def _elsewhere(profile: Profile, name: str) -> str:
     """The hint for a checkout that is somewhere else."""
     wanted = f"sources: {{{name}: {{origin: {{checkout: /path/to/{name}}}}}}}"
@@ -212,12 +196,11 @@ def _clone(deployment: Deployment, source: Source, folder: Path) -> str:
     return f"git clone --branch {release} {shlex.join(words)}`"
 
 
-def _mounts(deployment: Deployment, among: Collection[str] | None = None) -> Iterator[Problem]:
-    """What is wrong with checkouts; with ``among``, only with those folders."""
+def _mounts(deployment: Deployment) -> Iterator[Problem]:
+    """What is wrong with checkouts."""
     for name, checkout in deployment.profile.checkouts.items():
         folder = checkout.below(deployment.root)
-        if among is None or str(folder) in among:
-            yield from _checkout(deployment, name, deployment.profile.sources[name], folder)
+        yield from _checkout(deployment, name, deployment.profile.sources[name], folder)
 
 
 def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -> Iterator[Problem]:
@@ -239,10 +222,10 @@ def _checkout(deployment: Deployment, name: str, source: Source, folder: Path) -
         yield Problem(message, hint=hint)
 
 
-def _own_mounts(service: LiveService, among: Collection[str] | None = None) -> Iterator[Problem]:
+def _own_mounts(service: LiveService) -> Iterator[Problem]:
     for key, mount in service.described.mounts.items():
         place = mount.host.below(service.deployment.root)
-        if not place.exists() and (among is None or str(place) in among):
+        if not place.exists():
             where = f"services.{service.name}.mounts.{key}"
             hint = f"make it, or correct {where}.host"
             yield Problem(f"{where}: {place} does not exist", hint=hint)
@@ -289,7 +272,7 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
     for line in lines:
         gone = _VANISHED.search(line)
         if gone:
-            return _folder_gone(service, Path((gone[1] or gone[2]).strip()), head)
+            return _folder_gone(service, Path((gone[1] or gone[2]).strip()))
         bound = _BIND.search(line)
         number = bound and int(bound[1])
         for port in service.effective.ports:
@@ -301,8 +284,9 @@ def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedErro
     return None
 
 
-def _folder_gone(service: LiveService, path: Path, head: str) -> RefusedError:
+def _folder_gone(service: LiveService, path: Path) -> RefusedError:
     """The error for a container whose mount ``path`` is no longer there."""
+    head = f"{service.name} was not started"
     for name, checkout in service.profile.checkouts.items():
         folder = checkout.below(service.deployment.root)
         if path.is_relative_to(folder) and not folder.is_dir():

@@ -258,26 +258,11 @@ def _keep(start: Start) -> None:
     start.already = True
 
 
-def _restart(start: Start) -> None:
-    """Restart the container that there is, with the settings that it has."""
-    service = start.service
-    lines = list[str]()
-    container = start.running
-    assert container is not None
-    preflight.check_again(service, container)  # before a running one is stopped
-    start.say(f"  restarting {container.name}")
-    compose = service.deployment.compose
-    note = partial(start.note, lines=lines)
-    code = compose.stream("restart", service.name, on_line=note, timeout=CREATING).code
-    start.container = container
-    if not code:
-        return
-    refused = preflight.changed_meanwhile(service, lines)
-    if refused:
-        raise refused
-    reason = "".join(lines[-1:])
-    hint = f"to create the container anew: {service.hint('up')}"
-    raise ServiceError(f"{service.name} was not started: {reason}", hint=hint)
+def _stop(start: Start) -> None:
+    """Stop the container that runs, so that the next step starts it again."""
+    if start.running is not None:
+        start.say(f"  stopping {start.running.name}")
+        start.service.deployment.by_name.run("stop", start.service.name)
 
 
 # Install mounted sources
@@ -358,6 +343,6 @@ def patience(service: Service) -> float:
 PREPARE = Step(_prepare)
 CREATE = Step(_create, _remove_created)
 KEEP = Step(_keep)
-RESTART = Step(_restart)
+STOP = Step(_stop)
 INSTALL = Step(_install)
 WAIT = Step(_wait)

@@ -19,8 +19,9 @@ from envgen.live import moving
 def command(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
     """Restart the container of each SERVICE, running or stopped, and wait until it answers.
 
-    A running server loads recompiled kernels only after a restart. The container stays as it was
-    created; `envgen up` applies changes of the profile.
+    A running server loads recompiled kernels only after a restart. First it is checked as by
+    `envgen up`: what would not start again is not stopped. The container stays as it was created
+    unless the profile has changed.
 
     \b
     Example:

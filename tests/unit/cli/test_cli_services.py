@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,20 +184,6 @@ def test_what_the_engine_still_shows_is_not_called_stopped(
 def test_restart_wants_a_container(engine: StubEngine, asked: Words) -> None:
     assert "envgen up web --profile prod" in fails(NotFoundError, "restart", "web")
     assert asked == []
-
-
-def test_a_start_that_compose_refuses_is_the_services_failure(
-    engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.found = [container("web", "exited")]
-
-    def stream(*_: object, on_line: Callable[[str], None], timeout: float) -> ExecResult:
-        for line in ("x", "port is taken"):
-            on_line(line)
-        return ExecResult(1, b"", b"")
-
-    monkeypatch.setattr(Compose, "stream", stream)
-    assert "web was not started: port is taken" in fails(ServiceError, "restart", "web")
 
 
 def test_ps_for_machines_has_null_and_zones(engine: StubEngine) -> None:

@@ -18,7 +18,7 @@ from envgen.profile.load import load_project
 from envgen.profile.model import GpuMode
 from envgen.render.outputs import RENDER_LABEL
 from envgen.serve import memory, preflight
-from envgen.serve.preflight import PreflightError, check, check_again
+from envgen.serve.preflight import PreflightError, check
 
 FILE = """\
 version: 1
@@ -177,15 +177,6 @@ def test_folders(bench: Bench, break_: str, message: str, hint: str) -> None:
     problems = preflight.refusals(service, running=True)
     assert [one.message for one in problems] == ([expected] if expected else [])
     assert all(one.hint.startswith(hint) for one in problems)
-    gone = extra if break_ == "mount" else lib
-    kept: Any = SimpleNamespace(mounts=[SimpleNamespace(source=str(bench.folder / "another"), kind="volume")])
-    check_again(service, kept)
-    mounted: Any = SimpleNamespace(mounts=[SimpleNamespace(source=str(gone), kind="bind")])
-    if expected:
-        with pytest.raises(PreflightError) as refused:
-            check_again(service, mounted)
-        assert [one.message for one in refused.value.problems[1:]] == [expected]
-        check_again(bench.service(local=False), mounted)
 
 
 def test_notes_name_secrets_that_no_terminal_has(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

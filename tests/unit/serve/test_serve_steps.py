@@ -20,7 +20,7 @@ from envgen.render.environment import overlay_volume
 from envgen.serve import prepare as prepares
 from envgen.serve.differences import CONFIG_HASH, differences, settings_differ
 from envgen.serve.ended import StartFailure
-from envgen.serve.start import CREATE, INSTALL, PREPARE, RESTART, Start, Step, compose_up, patience
+from envgen.serve.start import CREATE, INSTALL, PREPARE, Start, Step, compose_up, patience
 
 FILE = """\
 version: 1
@@ -238,30 +238,6 @@ def test_a_container_that_another_replaced(world: World, failed: Any, there: Any
     start.container = NEW if failed else None
     kept = start._unless_replaced(StartFailure("it ended", failed))
     assert kept.reason.endswith(reason) and (kept.container is None) == (failed is None or "left" in reason)
-
-
-@pytest.mark.parametrize(
-    ("code", "lines", "message", "hint"),
-    [
-        (0, [], "", ""),
-        (1, ["odd"], "web was not started: odd", "to create the container anew: envgen up web --profile p"),
-        (1, [], "web was not started: ", "to create the container anew: envgen up web"),
-    ],
-)
-def test_restart(world: World, code: int, lines: list[str], message: str, hint: str) -> None:
-    (world.folder / "lib/lib").mkdir(parents=True)
-    (world.folder / "lib/lib/__init__.py").touch()
-    world.codes, world.lines = [code], lines
-    start = world.start(running=RUNS)
-    if not code:
-        RESTART.take(start)
-        assert start.container == RUNS
-    else:
-        with pytest.raises(ServiceError) as caught:
-            RESTART.take(start)
-        (problem,) = caught.value.problems
-        assert message in problem.message and problem.hint.startswith(hint)
-    assert world.calls == [("restart", "web")] and start.__dict__["said"] == ["  restarting lab-p-web-1"]
 
 
 def test_a_start_is_prepared_where_that_was_asked(world: World) -> None:
