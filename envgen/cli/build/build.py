@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -76,15 +75,6 @@ def show(outcome: BuildOutcome, *, to_stderr: bool = False) -> None:
             f"built {profile.image_name} ({short_id(outcome.image_id)}) in {result.seconds:.1f} s",
             err=to_stderr,
         )
-        clusters = [service.cluster for service in profile.services.values() if service.cluster]
-        others = sorted(
-            {node for cluster in clusters for node in cluster.nodes[1:]} & {*profile.nodes}
-        )
-        for node in others:
-            context = shlex.quote(profile.nodes[node].context)
-            progress(
-                f"copy it to {node}: docker save {profile.image_name} | docker --context {context} load"
-            )
 
 
 def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildError:

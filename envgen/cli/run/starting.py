@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envgen.app import lifecycle
-from envgen.app.session import VARIANT_LABEL, Session
+from envgen.app.session import Session
 from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
@@ -66,7 +66,6 @@ def up(
                 documents.append(started_document(service, started, waited=options.wait))
                 if not wants_json():
                     print_started(service, started, waited=options.wait)
-                    _name_comparison(passed)
     except EnvgenError as error:
         error.details = {"started": documents}
         raise
@@ -77,19 +76,6 @@ def up(
         notify_ready(f"{names[0]} is {'running' if started.awaited.answer.unasked else 'ready'}")
         checked[0].stay(started.container)
     return 0
-
-
-def _name_comparison(checked: Checked) -> None:
-    """Print the command that compares the answers of a variant with those of what ran before."""
-    service = checked.service
-    running = checked.running
-    profile = service.profile
-    before = running.labels.get(VARIANT_LABEL, "") if running else ""
-    if profile.variant and before != profile.variant and service.described.is_vllm:
-        from envgen.app.stage import PLAIN
-
-        compare = f"{service.hint('answers')} --against {before or PLAIN}"
-        click.echo(f"  are its answers right? {compare}")
 
 
 def _checked(
