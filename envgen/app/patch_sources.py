@@ -116,16 +116,6 @@ class NewPatch:
         lock = lock_of(builder, self.project.root)
         return built_version(builder.sources[self.target.name], lock)
 
-    def way_to_image(self, profile: str) -> list[str]:
-        """The commands that bring the patch into the image of a profile that takes it."""
-        commands = [
-            f"envgen patch check {self.target.name} -p {profile}",
-            f"envgen up -p {profile} --build --yes",
-        ]
-        if not self._built(profile):  # such as the wheel that another asks for, without a lock
-            commands.insert(0, self._builders[profile].lock_command)
-        return commands
-
     def image_of(self) -> str:
         """The profile whose image gets the edits: itself, or the one that it extends; "" if none is
         built.

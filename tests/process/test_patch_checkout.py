@@ -256,13 +256,13 @@ def test_a_wheel_whose_release_the_lock_alone_has(tmp_path: Path) -> None:
     done = made.envgen("patch", "new", "mine", *words)
     release = SHIPPED_LOCK.version("flashinfer-python")
     assert f"\nApplies-To: >={release}\n" in (made.root / done.out.strip()).read_text()
-    assert "taken by prod\ninto an image: envgen patch check flashinfer -p prod && envgen up" in done.err
+    assert "taken by prod\ninto an image: envgen up -p prod --build --yes" in done.err
 
     (made.root / "envgen.lock").unlink()
     (made.root / done.out.strip()).unlink()
     shutil.copy(TOP / "patches/flashinfer/series", made.root / "patches/flashinfer/series")
     done = made.envgen("patch", "new", "mine", *words)
-    assert "into an image: envgen lock --profile prod && envgen patch check flashinfer -p prod && " in done.err
+    assert "into an image: envgen up -p prod --build --yes" in done.err
     told = made.envgen("patch", "check", "flashinfer", "-p", "prod", code=2).err
     assert told.endswith(
         "the version of flashinfer in profile prod is not known\n    hint: envgen lock --profile prod\n"

@@ -146,9 +146,8 @@ def _tell_takers(place: NewPatch, applies_to: str, yes: bool) -> None:
     progress(f"for{release} (Applies-To); taken by {', '.join(taken) or 'no profile yet'}")
     if taken:
         image = place.image_of()
-        if image not in taken:
-            image = taken[-1]
-        progress(f"into an image: {' && '.join(place.way_to_image(image))}")
+        image = image if image in taken else taken[-1]
+        progress(f"into an image: envgen up -p {image} --build --yes")
 
 
 def _changes(there: Checkout, series: Series) -> bytes:
