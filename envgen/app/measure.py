@@ -15,7 +15,7 @@ from envgen.app.containers import changed
 from envgen.app.failed import failed
 from envgen.app.session import Session, the_service, with_running_variant
 from envgen.bench import record
-from envgen.bench.checks import FAILED, PASSED, Outcome
+from envgen.bench.checks import FAILED, PASSED, Outcome, fault_of
 from envgen.bench.client import BenchTarget, ServerGone, find
 from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
@@ -183,6 +183,8 @@ def run_tool(
     results.
     """
     tool = trial.tool(plan, tokenizer)
+    if fault := fault_of(trial.target, 8):
+        raise ServiceError(f"a prompt of 8 tokens before the benchmark: {fault}")
     progress(f"  {tool.plan.tool} {tool.version} in {tool.where}")
     run.sample(
         {"unit": "tool", "tool": tool.plan.tool, "version": tool.version, "where": tool.where}
@@ -210,12 +212,12 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
         summary = cells_document(tool, cells)
         rows = gaps(targets, summary["cells"])
         summary["targets"] = [row.plain() for row in rows]
-        if trial.service:
-            vitals = trial.service.vitals()
+        if service:
+            vitals = service.vitals()
             summary["memory"] = vitals.memory + (vitals.gpu_memory or 0)
         missed = limit.missed(rows) if limit else []
         summary["missed"] = [str(row) for row in missed]
-        has_failed = missed or any(cell.failed for cell in cells)
+        has_failed = missed or any(cell.fault if limit else cell.failed for cell in cells)
         return FAILED if has_failed else PASSED, summary
 
     return work

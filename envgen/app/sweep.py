@@ -183,7 +183,7 @@ def measured_row(
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
             figures = medians(speed)
             row |= {"bench": record.load(path).id, "figures": figures, "targets": speed["targets"]}
-            for cell in (cell for cell in speed["cells"] if cell["failed"]):
+            for cell in (cell for cell in speed["cells"] if cell["fault"]):
                 row["cause"] = f"{cell['test']}: {cell['failed']} failed: {cell['fault']}"
                 progress(f"  {name} failed: {row['cause']}")
                 break

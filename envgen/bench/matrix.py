@@ -152,7 +152,7 @@ def _rows(run: RunRecord) -> Iterator[MatrixRow]:
         made_of[f"source {name}"] = str(source)
     for cell in run.summary.get("cells", ()):
         figures = [median_of(cell, name) for name in ("prefill_tps", "decode_tps", "ttft_ms")]
-        if figures != [None, None, None]:
+        if not cell.get("failed") and figures != [None, None, None]:
             prefill, decode, first_token = figures
             yield MatrixRow(
                 _name(run),

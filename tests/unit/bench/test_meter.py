@@ -23,6 +23,12 @@ def test_drafts_are_counted_between_two_readings() -> None:
         for line in before
     ]  # fmt: skip
     assert meter.of_drafts(before, after) == {"accepted_percent": 60.0, "step_tokens": 2.8}
+    no_numbers = [
+        line.rpartition(" ")[0] + value for line, value in zip(after, (" NaN", " 1e400", " 5abc"), strict=False)
+    ]
+    for other in ([line.replace(" 4.5e+02", " 30.0") for line in after], no_numbers):
+        assert meter.of_drafts(before, other) == {}
+    assert meter.of_drafts([], after) == {}
     assert meter.of_drafts(before, before) == meter.of_drafts([], []) == meter.of_drafts(before, []) == {}
 
 

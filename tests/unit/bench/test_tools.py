@@ -50,23 +50,23 @@ def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
         "fell_back": [],
         "drafts": [[], []],
         "meter": [],
+        "ended": ['{"total_tokens": 8, "error": ""}'] * 3,
         **more,
     }
 
 
 def test_llama_benchys_own_figures() -> None:
-    found = table(tools.benchy_samples(BENCHY_REPORT))
     compared = 0
     for one in BENCHY_REPORT["benchmarks"]:
+        asked = MatrixCell(one["response_size"], one["prompt_size"], one["context_size"], one["concurrency"])
+        found = table(tools.benchy_samples({"benchmarks": [one]}, asked))
         for theirs, ours in tools.BENCHY.items():
             metric = one[theirs]
             if one["is_context_prefill_phase"] or not metric:
                 continue
-            output = one["response_size"] if ours == "decode_tps" else -1
-            cell = found[ours, MatrixCell(output, one["prompt_size"], one["context_size"], one["concurrency"])]
-            if len(metric["values"]) == len(cell.values):  # a prompt length may be there once for each output length
-                assert fmean(cell.values) == pytest.approx(metric["mean"])
-                compared += 1
+            cell = found[ours, asked if ours == "decode_tps" else replace(asked, output=-1)]
+            assert fmean(cell.values) == pytest.approx(metric["mean"])
+            compared += 1
     assert compared >= 6
 
 
@@ -84,8 +84,8 @@ def test_what_the_tools_are_asked() -> None:
     one = tool(ran(json.dumps(BENCHY_REPORT)), seen=seen, key="k")
     one.measure(MatrixCell(32, 2048, 4096, 2))
     for words in (
-        "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048 --tg 32 --depth "
-        "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg --skip-coherence", "--api-key k",
+        "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --api-key k --pp 2048 --tg 32 --depth "
+        "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg --skip-coherence", "--model m --tokenizer /models/x",
     ):  # fmt: skip
         assert words in seen[0]
     tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen).measure(MatrixCell(16, 128, 64, 4))
@@ -96,7 +96,7 @@ def test_what_the_tools_are_asked() -> None:
     ("answer", "message"),
     [
         (ran('{"runs": []}'), "results of llama-benchy 0.4.0 at pp64 tg8 can't be read: KeyError: 'benchmarks'"),
-        (ran('{"benchmarks": [{"response_size": "x"}]}'), "can't be read: ValueError"), (None, "could not be run"),
+        (ran('{"benchmarks": ["x"]}'), "can't be read: AttributeError"), (None, "could not be run"),
     ],
 )  # fmt: skip
 def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> None:
@@ -133,10 +133,44 @@ def report(decode: list[float]) -> str:
 
 def test_a_rate_that_is_missing_has_a_reason() -> None:
     rates = [1.0, 2.0, 3.0]
-    assert "no decode rate: each reply arrived in one piece" in tool(ran(report([]))).measure(CELL).notes[0]
+    for rates_left, text in (([], "a decode rate in 0 of 3 runs"), ([1.0, 1e6], "a decode rate in 1 of 3 runs")):
+        lacking = tool(ran(report(rates_left))).measure(CELL)
+        assert text in lacking.notes[0] and text in lacking.fault and not lacking.failed
     assert not tool(ran(report(rates))).measure(CELL).notes
     line = "Falling back to 'gpt2' tokenizer as approximation."
     assert line in tool(ran(report(rates), fell_back=[line])).measure(CELL).notes[0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0, 0.0, "12.5", None])
+def test_what_is_no_figure_is_not_left_out(value: Any) -> None:
+    broken = report([1.0, 2.0, value]), json.dumps({**VLLM_REPORT, "output_throughput": value})
+    later = json.dumps({**VLLM_REPORT, "ttfts": [*VLLM_REPORT["ttfts"][1:], value]})
+    for text, name in zip((*broken, later), (LLAMA_BENCHY, VLLM, VLLM), strict=True):
+        with pytest.raises(ServiceError, match="is not a figure"):
+            tool(ran(text), name).measure(MatrixCell(16, 32))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "failed", "fault"),
+    [
+        (8, "", 0, ""), (5, "", 0, ""), (3, "", 1, "a reply has 3 of 8 tokens"), (80, "", 1, "a reply has 80 of 8 tokens"),
+        (0, "HTTP 503: no", 1, "HTTP 503: no"),
+    ],
+)  # fmt: skip
+def test_how_llama_benchys_requests_ended(tokens: int, error: str, failed: int, fault: str) -> None:
+    ended = [json.dumps({"total_tokens": count, "error": text}) for count, text in ((8, ""), (tokens, error))]
+    found = tool(ran(report([1.0, 2.0, 3.0]), ended=ended)).measure(CELL)
+    assert (found.failed, found.fault) == (failed, fault) and found.notes == (
+        ("a reply has 5 of 8 tokens",) * (tokens == 5)
+    )
+
+
+def test_a_reply_that_was_held_back_has_no_rate() -> None:
+    """A proxy that sends all at once makes 300,000 tokens a second of it."""
+    for gaps in ([1e-5] * 15, [0.01]):
+        held = json.dumps({**VLLM_REPORT, "itls": [gaps] * 3})
+        found = tool(ran(held), VLLM).measure(MatrixCell(16, 32))
+        assert "decode_tps" not in found.figures and "a decode rate in 0 of 3 runs" in found.fault
 
 
 def test_requests_without_figures_have_failed() -> None:
@@ -144,11 +178,12 @@ def test_requests_without_figures_have_failed() -> None:
     found = replace(one, plan=replace(one.plan, runs=5)).measure(CELL)
     assert (found.failed, found.fault) == (2, "no figures in the tool's results")
     failing = json.dumps({**VLLM_REPORT, "errors": ["Traceback\nHTTP 400: too long", *VLLM_REPORT["errors"][1:]]})
-    found = tool(ran(failing), VLLM).measure(CELL)
+    found = tool(ran(failing), VLLM).measure(MatrixCell(16, 32))
     assert found.failed and found.fault == "HTTP 400: too long"
-    ended = json.dumps({**VLLM_REPORT, "output_lens": [1, *VLLM_REPORT["output_lens"][1:]]})
-    found = tool(ran(ended), VLLM).measure(MatrixCell(16, 32))
-    assert (found.failed, found.fault) == (1, "a reply has 1 of 16 tokens")
+    for length in (1, 160):
+        ended = json.dumps({**VLLM_REPORT, "output_lens": [length, *VLLM_REPORT["output_lens"][1:]]})
+        found = tool(ran(ended), VLLM).measure(MatrixCell(16, 32))
+        assert (found.failed, found.fault) == (1, f"a reply has {length} of 16 tokens")
 
 
 def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
