@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,20 +23,6 @@ from envgen.serve import memory
 
 Weights = Callable[[], Iterable[Problem]]
 Holder = Callable[[PortMapping], str]  # who uses a port, in words; "" if it is free
-# "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port
-# 127.0.0.1:8000/tcp: address already in use", "failed to bind host port for
-# 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
-_BIND = re.compile(
-    r"[Bb]ind (?:for|host port(?: for)?) \S*?:(\d{1,5})(?:[:/ ].*)? .*(?:already allocated|already in use)"
-)
-# runc: 'error mounting "/src/lib" to rootfs at "/lib": stat /src/lib: no such file or directory';
-# before it the engine, of a container that has ended: 'bind source path does not exist:
-# /src/lib/.git'
-_VANISHED = re.compile(
-    r'error mounting "([^"]+)" to rootfs .*no such file or directory|bind source path does not exist: (.+)'
-)
-# 'failed to set up container networking: network 1c9f... not found', with the ID of the network
-_NETWORK = re.compile(r"network [0-9a-f]{64} not found")
 
 
 class PreflightError(EnvgenError):
@@ -262,52 +247,6 @@ def _other_port(service: LiveService) -> str:
         return f"stop it, or take another one in {service.profile.compose}"
     others = [str(replace(port, host=port.host + 1)) for port in effective.ports]
     return f'stop it, or take others: --set "services.{service.name}.ports={others}"'
-
-
-def changed_meanwhile(service: LiveService, lines: Sequence[str]) -> RefusedError | None:
-    """The check's error for what Compose printed, if a port was taken or a mounted folder removed
-    since the check.
-    """
-    head = f"{service.name} was not started"
-    for line in lines:
-        gone = _VANISHED.search(line)
-        if gone:
-            return _folder_gone(service, Path((gone[1] or gone[2]).strip()))
-        bound = _BIND.search(line)
-        number = bound and int(bound[1])
-        for port in service.effective.ports:
-            if port.host == number:
-                holder = holders(service, service.engine.listed())
-                who = holder(port) or "another program"  # another machine's is not known
-                message = f"{head}: port {number} was taken by {who} in the meantime"
-                return RefusedError(message, hint=_other_port(service))
-    return None
-
-
-def _folder_gone(service: LiveService, path: Path) -> RefusedError:
-    """The error for a container whose mount ``path`` is no longer there."""
-    head = f"{service.name} was not started"
-    for name, checkout in service.profile.checkouts.items():
-        folder = checkout.below(service.deployment.root)
-        if path.is_relative_to(folder) and not folder.is_dir():
-            hint = (
-                f"bring it back, or {_elsewhere(service.profile, name)}; then: {service.hint('up')}"
-            )
-            return RefusedError(
-                f"{head}: sources.{name}: folder {folder} does not exist", hint=hint
-            )
-    why = f"its container was made with {path}, which is no longer there"
-    hint = f"to make it with what the profile names: {service.hint('up')}"
-    return RefusedError(f"{head}: {why}", hint=hint)
-
-
-def network_gone(lines: Sequence[str]) -> bool:
-    """Whether Compose failed to start an existing container whose network was removed, as `docker
-    network prune` does.
-
-    Compose creates the network again, but the container keeps the ID of the old one.
-    """
-    return any(_NETWORK.search(line) for line in lines)
 
 
 def holders(service: LiveService, rows: Sequence[ContainerRow]) -> Holder:

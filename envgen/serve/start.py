@@ -200,24 +200,11 @@ def compose_up(start: Start) -> Container:
     how = ["up", "--detach", "--no-build", "--pull", "never"]
     if start.recreate:
         how.append("--force-recreate")
-
-    def stream() -> int:
-        compose = service.deployment.compose
-        note = partial(start.note, lines=lines)
-        return compose.stream(*how, service.name, on_line=note, timeout=CREATING).code
-
-    code = stream()
-    if code and preflight.network_gone(lines) and not start.recreate:
-        what = "the network of its stopped container was removed; creating the container anew"
-        start.say(f"  {service.name}: {what}")
-        lines.clear()
-        how.append("--force-recreate")
-        code = stream()
+    compose = service.deployment.compose
+    note = partial(start.note, lines=lines)
+    code = compose.stream(*how, service.name, on_line=note, timeout=CREATING).code
     containers = service.containers(all=True)
     if code:
-        refused = preflight.changed_meanwhile(service, lines)
-        if refused:
-            raise refused
         # Created but not started (a port, a runtime, a missing program): Compose's output is the
         # log.
         reason = f"docker compose ended with {code}"

@@ -151,8 +151,8 @@ def test_a_stopped_service_whose_network_was_pruned(project: Project) -> None:
     project.envgen("up", "plain")
     project.envgen("stop")
     docker("network", "rm", f"{PROJECT}_default")  # as `docker network prune` does
-    done = project.envgen("restart", "plain")
-    assert "creating the container anew" in done.err and "plain is running" in done.out
+    assert "envgen up --profile prod plain --recreate" in project.envgen("restart", "plain", code=5).err
+    assert "plain is running" in project.envgen("up", "plain", "--recreate").out
 
 
 def test_a_service_that_does_not_run(project: Project) -> None:

@@ -14,6 +14,7 @@ from envgen.deployment.service import LiveService
 from envgen.engine import host
 from envgen.engine.values import ContainerRow
 from envgen.errors import RefusedError
+from envgen.explain.read import cause_of
 from envgen.profile.exposure import asks_for_key, exposed, is_local, on_loopback, open_ports
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
@@ -73,23 +74,9 @@ def test_its_own_container_is_not_in_the_way(found: Any) -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
-    refused = preflight.changed_meanwhile(on(found), ["Container x Created", line])
-    assert refused is not None and refused.exit_code == 6
-    (problem,) = refused.problems
-    assert problem.message == f"web was not started: port 18001 was taken by {OTHER} in the meantime"
-    assert problem.hint == HINT
-
-
-def test_a_holder_that_is_not_known(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "is_taken", lambda *_: False)
-    refused = preflight.changed_meanwhile(on(found), [LINES[0]])
-    assert refused is not None and "was taken by another program in the meantime" in refused.problems[0].message
-
-
-def test_other_failures_are_left_to_compose(found: Any) -> None:
-    lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
-    assert preflight.changed_meanwhile(on(found), lines) is None
+def test_a_port_that_is_taken_meanwhile_is_the_cause(line: str) -> None:
+    cause = cause_of(["Container x Created", line], service=True)
+    assert cause is not None and cause.rule == "port"
 
 
 # Services that the network reaches

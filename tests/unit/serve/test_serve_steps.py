@@ -135,8 +135,6 @@ def test_create_and_install(world: World, there: Any, service: str, calls: Any, 
     [
         ([0], [], False, [NEW], [UP], "new"),
         ([0], [], True, [NEW], [(*UP, "--force-recreate")], "new"),
-        # The network of a stopped container is gone: once more, anew.
-        ([1, 0], [NET], False, [NEW], [UP, (*UP, "--force-recreate")], "new"),
         ([1], [NET], True, [NEW], [(*UP, "--force-recreate")], "docker compose ended with 1"),
         ([17], ["odd"], False, [NEW], [UP], "docker compose ended with 17"),
         ([17], ["odd"], False, [], [UP], "docker compose ended with 17"),
