@@ -86,7 +86,7 @@ def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
     """Judge a release's answer by the service's `ready` patterns."""
     if isinstance(answer, NoAnswer):
         return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
-    refusals = tuple(Refusal(str(one["step"]), str(one["message"])) for one in answer["refusals"])
+    refusals = tuple(Refusal(one["step"], one["message"]) for one in answer["refusals"])
     lines = by_subject(answer)
     every = [line for subject_lines in lines.values() for line in subject_lines]
     ready = service.ready or Ready()
@@ -129,7 +129,7 @@ def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
 def backends(answer: Mapping[str, Any]) -> dict[str, str]:
     """Step -> chosen backend."""
     return {
-        step: str(one["backend"])
+        step: one["backend"]
         for step, one in answer.get("asked", {}).items()
         if isinstance(one, dict)
     }
@@ -138,13 +138,13 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
     """Subject -> the lines that a server of this release logs about it."""
     lines: dict[str, list[str]] = {}
-    for line in answer.get("lines", ()):
+    for line in answer["lines"]:
         step = line["step"]
         if line["level"] in LEVELS and step in STEPS:
-            lines.setdefault(step, []).append(str(line["text"]))
+            lines.setdefault(step, []).append(line["text"])
     config_line = answer.get("config_line")
     if config_line:
-        lines["quantization"] = [str(config_line)]
+        lines["quantization"] = [config_line]
     return lines
 
 
@@ -181,7 +181,7 @@ def _decisive_line(
 
 def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
     """The last line that names the chosen backend."""
-    if not (answer.get("asked", {}).get(subject) or {}).get("backend"):
+    if not answer["asked"].get(subject):
         return ""
     words = re.compile(r"\busing\b.*backend", re.IGNORECASE)
     lines = by_subject(answer).get(subject, ())
@@ -197,7 +197,7 @@ def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
     for subject in ("attention", "moe"):
         if cut := re.search(r"^.*?\bUsing\b.*?\bbackend\b", _line_of(subject, answer)):
             expressions[subject] = escape(cut[0])
-    if quantization := re.search(r"quantization=\w+", str(answer.get("config_line") or "")):
+    if quantization := re.search(r"quantization=\w+", answer.get("config_line") or ""):
         expressions["quantization"] = quantization[0]
     return expressions
 
@@ -209,23 +209,23 @@ def escape(text: str) -> str:
 
 def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
     """How the answer may differ from a server's."""
-    notes = [str(one) for one in answer.get("notes", ())]
-    compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
+    notes = list(answer["notes"])
+    compiled = [one for one in answer.get("stubs", ()) if one["name"].startswith("vllm.")]
     if compiled:
-        names = ", ".join(str(one["name"]) for one in compiled[:3])
+        names = ", ".join(one["name"] for one in compiled[:3])
         notes.append(
             f"{len(compiled)} compiled modules of vLLM can't be used here ({names}): "
             "whether a backend needs one is not known"
         )
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
-    lines = [str(line["text"]) for line in answer.get("lines", ())]
+    lines = [line["text"] for line in answer["lines"]]
     notes += dict.fromkeys(one[0] for line in lines if (one := UNKNOWN_VARIABLE.match(line)))
     for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
         notes.append(
             f"{name} can't be loaded here and counts as absent: the profile's image may choose it"
         )
-    platform = answer.get("platform") or {}
-    if not platform.get("real", True) and platform.get("count", 1) > 1:
+    platform = answer.get("platform")
+    if platform and not platform["real"] and platform["count"] > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"
         notes.append(f"assumes {platform['count']} GPUs, one for each worker, on {where}")
     return tuple(notes)

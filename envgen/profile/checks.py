@@ -15,7 +15,7 @@ from envgen.profile.bind import LOCAL_HINT, Binding, Path_
 from envgen.profile.bound import BoundProfile
 from envgen.profile.model import ORIGIN_KINDS, GpuMode, Mode, Origin, Profile, Source
 from envgen.profile.names import NAMES
-from envgen.profile.tree import LIST, LOCAL, MAP, TEXT, YamlNode, suggestion
+from envgen.profile.tree import LIST, LOCAL, MAP, TEXT, YamlNode, below, suggestion
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 # Names with another meaning: stages of a Dockerfile, words of the command line.
@@ -269,7 +269,7 @@ def _secrets(report: BoundProfile) -> None:
     """Refuse secrets in every text of the merged profile, since rendered files are committed and
     images are shared.
     """
-    for path in _names(report.tree, ()):
+    for path, _ in below(report.tree):
         if kind := secret_in(path[-1]):
             message = f"this name looks like a secret ({kind}); rendered files are not secret"
             report.problem(path, message, "choose another name", hidden=True)
@@ -288,14 +288,6 @@ def _secrets(report: BoundProfile) -> None:
             what = "a login in an address" if kind == "login" else f"a secret ({kind})"
             message = f"{_subject(path)}looks like {what}; rendered files are not secret"
             report.problem(path, message, _instead(path), hidden=True)
-
-
-def _names(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The path of each name that the file's author chose, or a layer's."""
-    for name, child in node.items.items():
-        if node.kind == MAP:
-            yield (*path, name)
-        yield from _names(child, (*path, name))
 
 
 def _texts(node: YamlNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], YamlNode]]:

@@ -190,6 +190,13 @@ def written(
         yield path, "null" if node.kind == NULL else node.text, node
 
 
+def below(node: YamlNode, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], YamlNode]]:
+    """Each value below ``node``, with its path."""
+    for name, child in node.items.items():
+        yield (*path, name), child
+        yield from below(child, (*path, name))
+
+
 def join_path(parts: Iterable[str]) -> str:
     """The text of a path for ``layers.split_path``: parts with a dot, a quote or `=` are in double
     quotes.

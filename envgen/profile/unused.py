@@ -23,11 +23,11 @@ from envgen.profile.service import Service
 from envgen.profile.tree import (
     DEFAULT,
     ENVIRONMENT,
-    MAP,
     NULL,
     PROJECT,
     SET,
     YamlNode,
+    below,
     join_path,
 )
 
@@ -66,19 +66,12 @@ def unread(environ: Mapping[str, str]) -> Iterator[Problem]:
 
 def _unused(loaded: Loaded) -> Iterator[Problem]:
     profile = loaded.project.profiles[loaded.chosen]
-    for path, node in _values(loaded.trees[loaded.chosen]):
+    for path, node in below(loaded.trees[loaded.chosen]):
         found = _reason(profile, path, node)
         if not found or node.source.layer == DEFAULT or _shared(loaded, path, node):
             continue
         message, hint = found
         yield Problem(message, node.key_place(join_path(path)), hint)
-
-
-def _values(node: YamlNode, path: Path_ = ()) -> Iterator[tuple[Path_, YamlNode]]:
-    """Each value below ``node``, with its path."""
-    for name, child in node.items.items() if node.kind == MAP else ():
-        yield (*path, name), child
-        yield from _values(child, (*path, name))
 
 
 def _shared(loaded: Loaded, path: Path_, node: YamlNode) -> bool:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
-from envgen.lock.model import InputChange
+from envgen.lock.model import InputChange, changes
 from envgen.profile.schema import flat, plain
 from envgen.profile.tree import join_path
 from envgen.redact import secret_in, without_login
@@ -133,11 +133,6 @@ def changed(label: str, now: Mapping[str, str]) -> list[InputChange]:
     """The changes since an image with this label was built; [] without a label."""
     if not label:
         return []
-    before = read_label(label)
-    changes = [
-        InputChange(name, before.get(name, ""), now.get(name, ""))
-        for name in sorted({*before, *now})
-        if before.get(name, "") != now.get(name, "")
-    ]
+    differences = changes(read_label(label), now)
     # The digest of the whole lock only counts where nothing else has changed.
-    return [one for one in changes if one.name != LOCK] or changes
+    return [one for one in differences if one.name != LOCK] or differences
