@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import jinja2
+
 from envgen.bench.compare import MatrixCell, median_of
 from envgen.bench.record import RunRecord
+from envgen.files import data_dir
 from envgen.text import shell_line, visible
 
 TODO = "TODO"
@@ -168,24 +171,17 @@ def _rows(run: RunRecord) -> Iterator[MatrixRow]:
             )
 
 
+def strangers(*, autoescape: bool) -> jinja2.Environment:
+    """The templates of what records say, which are texts of strangers: each is safe to print."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(data_dir("templates")),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+
+
 def markdown(title: str, rows: Sequence[MatrixRow], targets: Sequence[str]) -> str:
     """The file results/matrix.md."""
-    lines = [
-        f"# {visible(title)}",
-        "",
-        "Written by `envgen sweep`; `envgen results html` draws it.",
-        "",
-    ]
-    for cells in (HEAD, ["---"] * len(HEAD), *(row.cells() for row in rows)):
-        lines.append("| " + " | ".join(visible(cell).replace("|", "\\|") for cell in cells) + " |")
-    if targets:
-        lines += ["", "Targets:", "", *(f"- {visible(target)}" for target in targets)]
-    measured = [row for row in rows if row.run]
-    if measured:
-        lines += ["", "Started, in the folder of the project, by:", ""]
-    for row in measured:
-        commit = row.made_of.get("source project") or "unknown"
-        start = f"`{row.start}`" if row.start else "settings that the project did not have"
-        made_of = f"commit {commit}, lock {row.made_of.get('lock', 'none')[:12]}"
-        lines.append(visible(f"- {row.run}: {start}, {made_of}"))
-    return "\n".join(lines) + "\n"
+    template = strangers(autoescape=False).get_template("matrix.md.j2")
+    return template.render(title=title, head=HEAD, rows=rows, targets=targets) + "\n"

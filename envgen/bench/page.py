@@ -12,14 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import jinja2
-
 from envgen.bench.compare import median_of, number
-from envgen.bench.matrix import MatrixRow
+from envgen.bench.matrix import MatrixRow, strangers
 from envgen.bench.record import RunRecord
 from envgen.bench.trace import rows_of as kernel_rows
 from envgen.files import data_dir
-from envgen.text import visible
 
 WIDTH, HEIGHT = 640, 220  # of a chart, in its own units
 COLORS = 10  # classes c0 to c9 of the style
@@ -229,29 +226,26 @@ def render(
     answers = {
         run.title: run for run in records if run.kind == "answers" and run.summary.get("rows")
     }
-    folder = data_dir("templates")
-    style = (folder / "results.css").read_text(encoding="utf-8")
+    style = (data_dir("templates") / "results.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    return environment.get_template("results.html.j2").render(
-        title=title,
-        made=made,
-        style=style,
-        digest=digest,
-        rows=rows,
-        bars=bars,
-        lines=lines,
-        targets=targets,
-        time=over_time(records, drawn),
-        sizes=[chart for chart in sizes if chart],
-        answers=answers,
-        starts=stacked(phases, "s"),
-        traces=traces_of(records),
-        width=WIDTH,
-        height=HEIGHT,
+    return (
+        strangers(autoescape=True)
+        .get_template("results.html.j2")
+        .render(
+            title=title,
+            made=made,
+            style=style,
+            digest=digest,
+            rows=rows,
+            bars=bars,
+            lines=lines,
+            targets=targets,
+            time=over_time(records, drawn),
+            sizes=[chart for chart in sizes if chart],
+            answers=answers,
+            starts=stacked(phases, "s"),
+            traces=traces_of(records),
+            width=WIDTH,
+            height=HEIGHT,
+        )
     )

@@ -12,8 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import yaml
 
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
@@ -103,40 +106,7 @@ def _sentence(stderr: str) -> str:
 
 PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Pattern of buildx's error -> message and hint. The first match counts.
-_TROUBLES = (
-    (
-        r"\b429\b|toomanyrequests|rate limit",
-        "{host} refuses more requests for now (429)",
-        "try again later, or `docker login {host}`: accounts have a higher limit",
-    ),
-    (
-        r"\b401\b|unauthorized|authorization failed|authentication required|no basic auth|insufficient_scope",
-        "{host} needs a login, or has no such image",
-        "`docker login {host}`",
-    ),
-    (
-        r"\b403\b|forbidden|denied",
-        "{host} forbids it (403)",
-        "check that your account there has access to this image",
-    ),
-    (
-        r"\b404\b|not found|manifest unknown",
-        "{host} has no such image",
-        "check the name, and that the tag still exists",
-    ),
-    (
-        r"x509|certificate|tls:",
-        "TLS with {host} failed: {words}",
-        "add your company's certificates to this machine (update-ca-certificates), or put them into "
-        "/etc/docker/certs.d/{host}/ca.crt",
-    ),
-    (
-        r"no such host|connection refused|i/o timeout|unreachable|no route|dial tcp|handshake timeout",
-        "{host} cannot be reached: {words}",
-        "check the network and its proxy",
-    ),
-)
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
 
 
 def resolve_image(ref: ImageRef, *, timeout: float = 60.0) -> ImageLock:
@@ -166,7 +136,7 @@ def registry_error(words: str, ref: ImageRef, *, hint: str) -> LockError:
     ones.
     """
     host = ref.registry or "docker.io"
-    for pattern, sentence, known in _TROUBLES:
+    for pattern, sentence, known in _DATA["registries"]:
         if re.search(pattern, words, re.I):
             message = sentence.format(host=host, words=words)
             return LockError(message, hint=known.format(host=host))
@@ -231,11 +201,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 HUB = "https://huggingface.co"
 LIMIT = 16 << 20  # bytes: an answer lists every file of the repository
-_REFUSALS = {
-    401: ("the hub requires a token with access to it", "export HF_TOKEN=... in this shell"),
-    403: ("the hub requires a token with access to it", "export HF_TOKEN=... in this shell"),
-    404: ("the hub has no such repository or revision", "check services.SERVICE.model"),
-}
 
 
 def commit_of(model: ModelRef) -> str:
@@ -286,7 +251,9 @@ def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
             raise LockError(f"cannot reach the hub: {network_reason(error)}", hint=hint) from None
         status = reply.status
         if status != 200:
-            message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
+            message, hint = _DATA["hub"].get(
+                status, (f"the hub answered {status}", "try again later")
+            )
             if token and status in (401, 403):
                 message = f"the hub refused HF_TOKEN ({status})"
                 hint = "check the token's access, and accept the model's licence on its page"

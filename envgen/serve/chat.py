@@ -7,7 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.profile.flags import in_words
@@ -18,18 +21,7 @@ CHAT = "What is the capital of France?"
 TOOL_CALL = "What is the weather in Paris? Use the tool."
 CHAT_URL = "/v1/chat/completions"
 TOKENS = 1024  # enough for a model that reasons first
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
+TOOL = yaml.safe_load(Path(__file__).with_name("tool.yaml").read_bytes())
 # Markup that the server's parser removes from the text: gpt-oss's, and tool calls.
 _HARMONY = re.compile(r"<\|(?:start|channel|message|end|return|call|constrain)\|>")
 _CALLS = re.compile(
