@@ -182,9 +182,13 @@ def measured_row(
         if matrix:
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
             figures = medians(speed)
+            lengths, fitting_lengths = len(matrix.cells()), len(speed["cells"])
+            if fitting_lengths < lengths:
+                row["cause"] = f"its context has room for {fitting_lengths} of {lengths} tests"
             row |= {"bench": record.load(path).id, "figures": figures, "targets": speed["targets"]}
             for cell in (cell for cell in speed["cells"] if cell["fault"]):
-                row["cause"] = f"{cell['test']}: {cell['failed']} failed: {cell['fault']}"
+                count = f"{cell['failed']} failed: " if cell["failed"] else ""
+                row["cause"] = f"{cell['test']}: {count}{cell['fault']}"
                 progress(f"  {name} failed: {row['cause']}")
                 break
     except EnvgenError as error:

@@ -157,6 +157,8 @@ def _rows(run: RunRecord) -> Iterator[MatrixRow]:
         figures = [median_of(cell, name) for name in ("prefill_tps", "decode_tps", "ttft_ms")]
         if not cell.get("failed") and figures != [None, None, None]:
             prefill, decode, first_token = figures
+            if cell.get("fault"):  # of fewer runs than asked
+                decode = None
             yield MatrixRow(
                 _name(run),
                 str(cell["test"]),

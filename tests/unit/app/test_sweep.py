@@ -93,12 +93,12 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
     assert kept["cause"] == "the image differs from the profile"
 
 
-@pytest.mark.parametrize(("failed", "cause"), [(0, ""), (3, "tg32: 3 failed: no")])
+@pytest.mark.parametrize(("failed", "cause"), [(0, ""), (3, "tg32: 3 failed: no"), (-1, "tg32: no")])
 def test_requests_that_failed_in_the_benchmark_are_a_cause(
     monkeypatch: pytest.MonkeyPatch, failed: int, cause: str
 ) -> None:
     """The figures of those that were answered are no reason to call the form good."""
-    cells = [{"test": "tg32", "failed": failed, "fault": "no" * bool(failed), "decode_tps": {"median": 50.0}}]
+    cells = [{"test": "tg32", "failed": max(failed, 0), "fault": "no" * bool(failed), "decode_tps": {"median": 50.0}}]
     speed = {"cells": cells, "targets": []}
     monkeypatch.setattr(sweep, "answered", lambda *_, **__: ("same", {"rows": []}, Path("a")))
     monkeypatch.setattr(sweep, "measure", lambda *_: (("failed" if failed else "passed", speed), Path("b")))
@@ -106,6 +106,8 @@ def test_requests_that_failed_in_the_benchmark_are_a_cause(
     asked = MeasureOptions(Session(), "serve", None, None, None, 1)
     kept = measured_row(asked, "long", lambda: 1.0, None, Matrix(), True)
     assert (kept["verdict"], kept["cause"]) == ("same", cause) and kept["figures"]
+    short = measured_row(asked, "long", lambda: 1.0, None, Matrix(depth=(0, 4096)), True)
+    assert short["cause"] == cause or short["cause"] == "its context has room for 1 of 2 tests"
 
 
 def test_a_form_with_wrong_answers_is_no_reference() -> None:

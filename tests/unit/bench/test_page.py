@@ -60,6 +60,13 @@ def test_a_variant_keeps_its_best_and_its_newest_row_and_what_was_never_measured
     unread = replace(runs[3], summary={"cells": [{"test": "pp512 tg32", "ttft_ms": {"median": 98.3}}]})
     (row,) = matrix.rows_of([unread], "prod", "serve", [])  # each reply arrived in one piece
     assert row.cells()[3:7] == ("pp512 tg32", "-", "-", "98.3")
+    for fault, kept in (
+        ({"failed": 2, "fault": "503"}, []),
+        ({"failed": 0, "fault": "a decode rate in 1 of 3 runs"}, [None]),
+    ):
+        lucky = bench("f", 9, 900)
+        lucky.summary["cells"][0].update(fault)
+        assert [row.decode_tps for row in matrix.rows_of([lucky], "prod", "serve", []) if "c8" not in row.test] == kept
     (evil,) = matrix.rows_of([bench("a", 1, 40, "x; reboot")], "prod", "serve", [])
     assert evil.start == "envgen up serve -p prod --variant 'x; reboot'"
 
