@@ -23,15 +23,18 @@ from envgen.explain import UNKNOWN, Circumstances
 from envgen.files import NotAFile, state_files
 from envgen.inside import run as inside
 from envgen.serve.ended import circumstances, known_of, last_end
-from envgen.text import instant, progress, reason_of
+from envgen.text import instant, progress, reason_of, shorten
 
 LARGEST = 64 << 20  # bytes of a bundle that are read
 _TAIL = 4096  # bytes at the end of a build log, where its result is
 _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
-# What an import did not find; packages are named in the log of an installed environment.
-_IMPORTED = re.compile(
-    r"cannot import name '(?P<name>\w{1,80})' from (?:partially initialized module )?'(?P<module>[\w.]{1,160})'"
-    r"|no module named '(?P<absent>[\w.]{1,160})'",
+# What an import did not find, where packages are named in the log of an installed environment; an
+# architecture that vLLM does not know; and the message of any other exception.
+_ASKED = re.compile(
+    r".*?(?:cannot import name '(?P<name>\w{1,80})' from (?:partially initialized module )?'(?P<module>[\w.]{1,160})'"
+    r"|no module named '(?P<absent>[\w.]{1,160})'"
+    r"|(?:model architectures \['|(?=\w{1,80} has no vllm implementation))(?P<model>\w{1,80}))"
+    r"|.*?(?:error|exception): (?P<text>.{24,})",
     re.IGNORECASE,
 )
 PROGRAM = inside.Program("owner")
@@ -121,24 +124,31 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
         progress(f"note: no container was looked at: {error.problems[0].message}")
 
 
-def asked(service: LiveService, evidence: str) -> str:
-    """What the service's image answers about a name that could not be imported; "" for no answer."""
-    named = _IMPORTED.search(evidence)
+def asked(service: LiveService, evidence: str, package: str) -> str:
+    """What the service's image answers about a name that could not be imported, a model that vLLM
+    does not know, or the condition under which the ``package`` raises this; "" for no answer.
+    """
+    named = _ASKED.match(evidence)
     if not named:
         return ""
-    module = named["module"] or named["absent"]
-    name = named["name"] or ""
+    request = named.groupdict("")
+    module = request["module"] or request["absent"] or (request["text"] and package) or "vllm"
+    request["module"] = module
     try:
         execute, _ = service.temporary_container()
-        request = {"module": module, "name": name}
         found = inside.ask(execute, service.profile.base.python, PROGRAM, request, timeout=ASKING)
     except EngineError:
         return ""
     if isinstance(found, inside.NoAnswer):
         return ""
     owners = " and ".join(found["owners"]) or "no package"
-    has = {True: f", with {name} in it", False: f", without {name}"}.get(found["has"], "")
-    return f"{module} belongs to {owners}: {found['file'] or 'there is no such file'}{has}"
+    if request["text"]:
+        said = found["places"] and f"{owners}: said at {' or '.join(found['places'])}"
+    else:
+        name = request["name"] or request["model"]
+        has = {True: f", with {name} in it", False: f", without {name}"}.get(found["has"], "")
+        said = f"{module} belongs to {owners}: {found['file'] or 'there is no such file'}{has}"
+    return shorten(said or "", 800)
 
 
 def log_of(service: LiveService) -> Log | None:

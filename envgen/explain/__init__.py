@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -37,6 +37,7 @@ from envgen.explain.line import MILD, is_source, read_line, search_for
 from envgen.text import shorten
 
 _FACT = re.compile(r"\{([a-z_]+)\}")
+BETWEEN = ".{0,4000}?"  # for `*`
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
@@ -55,32 +56,15 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
 
 @dataclass(frozen=True)
 class RulePattern:
-    """``has``: text in every matching line, in lower case; a line with it must match ``parts`` or
-    ``expression``.
-    """
+    """``has``: text in every matching line, in lower case; a line with it must match ``text``."""
 
     has: str
-    parts: tuple[str, ...] = ()
-    text: str = ""  # of ``expression``
+    text: str
 
     @cached_property
-    def expression(self) -> re.Pattern[str] | None:
+    def expression(self) -> re.Pattern[str]:
         """Compiled where it is needed: a command reads few of the lines that the rules know."""
-        return re.compile(self.text, re.I) if self.text else None
-
-    def find(self, low: str) -> int:
-        """Where the match begins in ``low`` (a line in lower case); -1: no match."""
-        if self.expression is not None:
-            match = self.expression.search(low)
-            return -1 if match is None else match.start()
-        begin = at = -1
-        for part in self.parts:
-            at = low.find(part, at if at > 0 else 0)
-            if at < 0:
-                return -1
-            begin = at if begin < 0 else begin
-            at += len(part)
-        return begin
+        return re.compile(self.text, re.I)
 
 
 def read_pattern(node: Any) -> RulePattern:
@@ -89,8 +73,8 @@ def read_pattern(node: Any) -> RulePattern:
     """
     if isinstance(node, str):
         parts = tuple(part for part in node.lower().split("*") if part)
-        return RulePattern(max(parts, key=len), parts)
-    return RulePattern(str(node["has"]).lower(), text=str(node["re"]))
+        return RulePattern(max(parts, key=len), BETWEEN.join(map(re.escape, parts)))
+    return RulePattern(str(node["has"]).lower(), str(node["re"]))
 
 
 FOLDER = Path(__file__).parent / "rules"
@@ -265,24 +249,21 @@ class _Text:
     def __init__(self, lines: Iterable[str], outlived: Collection[int]) -> None:
         self.lines = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
         self.of_build = _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:]))
-        self._outlived = outlived
         self._numbers = defaultdict[str, list[int]](list)
-        self._known = dict[int, _ReadLine]()
+        self._known = dict[int, tuple[str, bool]]()  # the text, and whether it is no failure
         matcher, words = _matcher()
         seen = set[tuple[bool, str]]()
         for number, line in enumerate(self.lines):
-            low = _lower(line)
+            low = line.lower()
             if not (has := matcher.Match(low.encode("utf-8", "replace"))):
                 continue
             _, level, text = read_line(line)
-            known = _ReadLine(
-                len(line) - len(text), low[len(line) - len(text) :], level in MILD, is_source(text)
-            )
             for index in has:
                 self._numbers[words[index]].append(number)
-            if (key := (number in outlived, known.low)) not in seen:  # else it says no more
+            key = (number in outlived, text)
+            if key not in seen and not is_source(text):  # else it says no more
                 seen.add(key)
-                self._known[number] = known
+                self._known[number] = (text, level in MILD or number in outlived)
 
     def phase(self, number: int) -> LogPhase:
         """The phase whose sign stands last up to the line with this index; else the first,
@@ -307,35 +288,18 @@ class _Text:
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
         for number in self._numbers[pattern.has]:
-            known = self._known.get(number)
-            if (
-                known is None
-                or known.source
-                or (strict and (known.mild or number in self._outlived))
-            ):
-                continue
-            place = -1 if any(words in known.low for words in never) else pattern.find(known.low)
-            if place < 0:
+            text, mild = self._known.get(number, ("", False))
+            match = pattern.expression.search(text)
+            if not match or (strict and mild) or any(words in text.lower() for words in never):
                 continue
             line = self.lines[number]
-            text = line[known.begin :]
-            match = pattern.expression.search(text) if pattern.expression else None
-            named = match.groupdict() if match else {}
+            named = match.groupdict()
             return (
                 number,
-                _around(line, known.begin + place),
+                _around(line, len(line) - len(text) + match.start()),
                 {name: value for name, value in named.items() if value},
             )
         return None
-
-
-class _ReadLine(NamedTuple):
-    """``low``: a line's text, in lower case, which begins at ``begin``. ``mild``: logged below an error."""
-
-    begin: int
-    low: str
-    mild: bool
-    source: bool
 
 
 def _around(line: str, place: int) -> str:
@@ -355,11 +319,6 @@ def _matcher() -> tuple[Any, tuple[str, ...]]:
     signs = [sign for phase in phases() for sign in phase.signs]
     words = tuple(dict.fromkeys([*signs, *(pattern.has for pattern in patterns)]))
     return search_for(words), words
-
-
-def _lower(line: str) -> str:
-    """In lower case, and as long as before: the one letter that would grow is replaced."""
-    return line.replace("\u0130", "i").lower()
 
 
 def classify(

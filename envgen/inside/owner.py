@@ -1,23 +1,33 @@
-"""Runs inside a service's container: who owns a Python module, and whether its file has a name."""
+"""Runs inside a service's container: what its installed files say of a failure."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 from importlib import metadata
+from pathlib import Path
+from typing import Iterator
 
-from envgen.inside.common import Doc
+from envgen.inside.common import Doc, read_text
 
 LARGEST = 4 << 20  # bytes of a file that are read
+MOST = 40  # files that are parsed
+SHOWN = 400  # characters of a place
+REGISTRY = "model_executor/models/registry.py"
+MESSAGES = (ast.Raise, ast.Assert, ast.Assign, ast.Expr)  # statements that have one
 
 
 def answer(request: Doc) -> Doc:
     """``module``, ``name`` ("": none is asked for). Answers with ``owners``: the distributions with their
     versions, ``file`` ("": there is none) and ``has`` (None: not known).
 
-    Only the packages above a module are imported to find it, not the module.
+    ``model``: the name is this architecture, and the file vLLM's registry. ``text``: ``places`` has up
+    to three statements below the module's folder with this message, each with the last condition
+    above it. Only the packages above a module are imported to find it, not the module.
     """
     module = request["module"]
-    name = request["name"].encode()
+    name = request["name"]
     inner = f"{module.partition('.')[0]}/"
     owners = [
         f"{found.metadata['Name']} {found.version}"
@@ -29,7 +39,39 @@ def answer(request: Doc) -> Doc:
     except Exception:  # a package above it, which is anybody's, can't be imported
         spec = None
     file = (spec and spec.origin) or ""
-    if not name or not file.endswith(".py"):
-        return {"owners": sorted(owners), "file": file, "has": None}
-    with open(file, "rb") as source:
-        return {"owners": sorted(owners), "file": file, "has": name in source.read(LARGEST)}
+    folder = Path(file).parent
+    if file and request["model"]:
+        file = str(folder / REGISTRY)
+        name = f'"{request["model"]}": ('  # those that it had, or that others have, are no tuples
+    has = None
+    if name and file.endswith(".py"):
+        with open(file, "rb") as source:
+            has = name.encode() in source.read(LARGEST)
+    places = [*_places(folder, request["text"])] if file and request["text"] else []
+    return {"owners": sorted(owners), "file": file, "has": has, "places": places[:3]}
+
+
+def _places(folder: Path, text: str) -> Iterator[str]:
+    words = re.findall("[A-Za-z]{5,}", text)
+    sources = {str(path): read_text(str(path), LARGEST) for path in folder.rglob("*.py")}
+    by_words = sorted(sources, key=lambda path: -sum(word in sources[path] for word in words))
+    for path in by_words[:MOST]:
+        tree = ast.parse(sources[path])
+        for statement in ast.walk(tree):
+            if not isinstance(statement, MESSAGES) or not _says(statement, text):
+                continue
+            line = statement.lineno
+            condition = ""
+            for node in ast.walk(tree):  # outer ones first
+                if isinstance(node, ast.If) and node.lineno <= line <= node.end_lineno:  # type: ignore[operator]
+                    word = "if" if line <= node.body[-1].end_lineno else "unless"  # type: ignore[operator]
+                    condition = f"{word} {ast.get_source_segment(sources[path], node.test)}"
+            yield " ".join([f"{path}:{line}", *condition.split()])[:SHOWN]
+
+
+def _says(statement: ast.AST, text: str) -> bool:
+    """Whether its constant parts are all in the text, and are most of it."""
+    values = [str(one.value) for one in ast.walk(statement) if isinstance(one, ast.Constant)]
+    message = "\0".join(values).partition("\n")[0]
+    parts = [one.strip() for one in re.split(r"%\w|[{}\0]", message) if len(one) > 7]
+    return 2 * len("".join(parts)) > len(text) and all(part in text for part in parts)

@@ -39,7 +39,7 @@ def _row(rule: Rule) -> str:
     seen = next(
         line
         for line in rule.example.splitlines()
-        if any(p.find(read_line(line)[2].lower()) >= 0 for p in rule.patterns)
+        if any(p.expression.search(read_line(line)[2]) for p in rule.patterns)
     )
     seen = _PREFIX.sub("", seen.strip()).replace("`", "'")
     cells = (name, f"`{shorten(seen, LONGEST)}`", re.split(r"[;:] ", filled(rule.cause))[0])

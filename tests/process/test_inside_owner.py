@@ -47,10 +47,68 @@ def service(tmp_path: Path) -> _Service:
     ],
 )
 def test_the_image_is_asked_who_has_a_name(service: _Service, line: str, words: tuple[str, ...]) -> None:
-    told = asked(service, line)  # type: ignore[arg-type]
+    told = asked(service, line, "")  # type: ignore[arg-type]
     assert all(word in told for word in words), told
+
+
+SOURCE = """\
+def check(size, limit, mode):
+    if mode:
+        pass
+    elif size > limit(
+        1):
+        raise ValueError(
+            f"The flux of {size:.2f} is larger "
+            f"than the limit {limit}.\\nSee the page.")
+    else:
+        assert size, "The flux of nothing can't be measured at all"
+    raise SystemExit("The flux of %s is not known here" % mode)
+"""
+REGISTRY = '{"HasForCausalLM": (\n"has", "HasForCausalLM"), "HadForCausalLM": "0.10.2"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ERROR [x.py:1] ValueError: The flux of 3.25 is larger than the limit 2.", "{}:6 if size > limit( 1)"),
+        ("ValueError: Value error, The flux of 3.25 is larger than the limit 2.", "{}:6 if size > limit( 1)"),
+        ("AssertionError: The flux of nothing can't be measured at all", "{}:10 unless size > limit( 1)"),
+        ("RuntimeError: The flux of \x1b[31m is not known here", "{}:11"),
+        ("RuntimeError: The flux of anything else is another message", ""),
+    ],
+)
+def test_the_image_is_asked_for_the_condition_of_a_message(service: _Service, line: str, words: str) -> None:
+    file = service.folder / "flux" / "limits.py"
+    file.write_text(SOURCE)
+    (file.parent / "other.py").write_text('MESSAGE = "The flux of"\n')
+    told = asked(service, line, "flux")  # type: ignore[arg-type]
+    assert told == (words and f"flux-a 1.2 and flux-b 1.2: said at {words.format(file)}")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ValueError: Model architectures ['HasForCausalLM'] failed to be inspected.", ", with HasForCausalLM in it"),
+        ("ValueError: Model architectures ['HadForCausalLM'] are not supported", ", without HadForCausalLM"),
+        ("NewForCausalLM has no vLLM implementation, falling back to Transformers", ", without NewForCausalLM"),
+    ],
+)
+def test_the_image_is_asked_whether_vllm_registers_a_model(service: _Service, line: str, words: str) -> None:
+    file = service.folder / "vllm/model_executor/models/registry.py"
+    file.parent.mkdir(parents=True)
+    (service.folder / "vllm/__init__.py").write_text("raise SystemExit('never run')\n")
+    file.write_text(REGISTRY)
+    assert asked(service, line, "pydantic") == f"vllm belongs to no package: {file}{words}"  # type: ignore[arg-type]
+
+
+def test_what_the_image_answers_is_short_and_safe(service: _Service) -> None:
+    (service.folder / "flux/long.py").write_text(
+        f"if '\x1b[31m{'x' * 9999}':\n    raise E('the flux of nobody is lost here')\n"
+    )
+    told = asked(service, "RuntimeError: the flux of nobody is lost here", "flux")  # type: ignore[arg-type]
+    assert "long.py:2 if '" in told and len(told) < 900 and "\x1b" not in told
 
 
 def test_nothing_is_asked_of_another_failure(service: _Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgen.app.explain.inside.ask", lambda *args, **more: pytest.fail("asked"))
-    assert asked(service, "torch.OutOfMemoryError: CUDA out of memory.") == ""  # type: ignore[arg-type]
+    assert asked(service, "torch.OutOfMemoryError: CUDA out of memory", "") == ""  # type: ignore[arg-type]

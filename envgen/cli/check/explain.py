@@ -136,7 +136,8 @@ def _fitted(
     ]
     if failure.service and fitted:
         live = LiveService(session.deployment(), service)
-        if reply := failures.asked(live, fitted[0].evidence):
+        package = report.first.package if report.first else ""
+        if reply := failures.asked(live, fitted[0].evidence, package):
             cause = f"{fitted[0].cause} (asked its image: {reply})"
             fitted[0] = replace(fitted[0], cause=cause)
     return tuple(fitted)
