@@ -7,20 +7,14 @@ from dataclasses import dataclass, replace
 
 from envgen.app.cluster.machines import all_machines
 from envgen.app.history import since_it_worked
-from envgen.app.session import Session
 from envgen.bench.trace import proof
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.doctor import report
-from envgen.doctor.checks import BOX
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Context, Subject
 from envgen.doctor.report import Report
-from envgen.engine import box
 from envgen.engine.values import Container
-from envgen.errors import UsageError
-from envgen.profile.model import Base, Mode, Profile
-from envgen.profile.values import ImageRef
 from envgen.serve.ended import last_ends
 
 
@@ -43,18 +37,6 @@ def diagnose(subject: Subject) -> list[Diagnosis]:
         one = replace(subject, deployment=deployment)
         diagnoses.append(Diagnosis(one, _diagnose(one)))
     return diagnoses
-
-
-def this_machine(session: Session) -> Report:
-    """What is wrong with the machine itself. Needs no engine and no project; a profile's share of
-    the memory counts.
-    """
-    try:
-        profile = session.profile()
-    except UsageError:  # no project here
-        profile = Profile("", "", Mode.PRODUCTION, Base(ImageRef.parse("none:1")))
-    context = Context(profile, profile.default_service or "dev", box=box.look())
-    return report.examine(context, checks=BOX)
 
 
 def joined(diagnoses: Sequence[Diagnosis]) -> Report:

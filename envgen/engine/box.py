@@ -60,7 +60,7 @@ UNIFIED = "GB10"  # in the name of a GPU whose memory is the machine's
 LEFT = 4 << 30  # bytes that a driver may keep for itself
 RETURN = 10.0  # seconds that its return is waited for
 LARGEST = 3  # programs that are named
-REBOOT = "sudo reboot   # if `envgen doctor --host` still says so in two minutes"
+REBOOT = "sudo reboot   # if `envgen doctor` still says so in two minutes"
 
 
 @dataclass(frozen=True)

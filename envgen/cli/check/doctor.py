@@ -10,13 +10,13 @@ import click
 
 from envgen.app.bundle import write_report
 from envgen.app.cluster.machines import head_of
-from envgen.app.doctor import diagnose, joined, this_machine
+from envgen.app.doctor import diagnose, joined
 from envgen.app.session import Session, with_running_variant
 from envgen.cli.common import flag, option, print_json, reporting, service_argument, wants_json
 from envgen.deployment import known_service
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode
 from envgen.text import wants_colour
 
 
@@ -30,30 +30,23 @@ from envgen.text import wants_colour
     "Write findings, versions, files and logs to FILE (.tar.gz), with secrets removed.",
     type=click.Path(path_type=Path, dir_okay=False),
 )
-@flag("--host, only_host", "Only this machine itself: no engine and no project is needed.")
 def command(
     session: Session,
     service: str | None,
     may_start: bool,
     bundle: Path | None,
-    only_host: bool,
 ) -> int:
     """Check host, image and container, and prove which vLLM and FlashInfer are imported.
 
     A probe in the container of SERVICE (default: dev, or a running one) reports the folder from
     which `python -c`, `python -m` and console scripts import each source. With `cluster`, every
-    machine is checked. Exits with 1 if there are errors.
+    machine is checked. Without an engine, this machine alone is. Exits with 1 if there are errors.
 
     \b
     Examples:
       envgen doctor -p prod --run --json
-      envgen doctor --host
       envgen doctor --bundle diagnosis.tar.gz
     """
-    if only_host:
-        if service is not None or may_start or bundle is not None:
-            raise UsageError("--host looks at this machine alone", hint="envgen doctor --host")
-        return _print(this_machine(session))
     if service is not None:
         known_service(session.profile(), service)
     head = head_of(session.deployment(), service)
@@ -63,10 +56,7 @@ def command(
     diagnoses = diagnose(subject)
     if bundle is not None:
         write_report(bundle, diagnoses)
-    return _print(joined(diagnoses))
-
-
-def _print(result: report.Report) -> int:
+    result = joined(diagnoses)
     if wants_json():
         print_json(report.as_data(result))
     else:

@@ -26,4 +26,3 @@ flashinfer.prebuilt mounts.caches caches.stale cuda.compilers gpu.arch
 CHECKS: tuple[Check, ...] = tuple(
     sorted(CHECKED.values(), key=lambda check: _ORDER.index(check.id))
 )
-BOX = CHECKS[:3]  # of the machine itself

@@ -26,11 +26,12 @@ from envgen.render.outputs import RENDER_LABEL
 from envgen.text import shell_line
 
 
-def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
+def test_a_defect_in_a_check_is_a_finding(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_context: Context) -> list[Finding]:
         raise KeyError("x")
 
-    found = report.examine(make(), checks=[Check("x.y", Section.HOST, broken)])
+    monkeypatch.setattr(report, "CHECKS", [Check("x.y", Section.HOST, broken)])
+    found = report.examine(make())
     assert found.findings[0].title == "the check x.y failed: a defect of envgen"
     assert found.worst is Severity.ERROR
     (finding,) = report.as_data(found)["findings"]
@@ -46,11 +47,12 @@ def test_a_file_of_any_name_gets_a_command_in_one_line(name: str, make: Make) ->
 # --- the report ------------------------------------------------------------------------------------------------------
 
 
-def test_text_and_data(make: Make) -> None:
+def test_text_and_data(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(_context: Context) -> list[Finding]:
         return [ok("fine"), error("bad \x1b[31m", "this", "that", Remedy("do: it", is_line=True))]
 
-    found = report.examine(make(), checks=[Check("x.y", Section.IMAGE, judge)])
+    monkeypatch.setattr(report, "CHECKS", [Check("x.y", Section.IMAGE, judge)])
+    found = report.examine(make())
     assert report.as_text(found) == (
         "Image\n  ok    fine\n  FAIL  bad \\x1b[31m\n        seen:     this\n        expected: that\n"
         "        fix:      do: it   (in envgen.yaml, profile dev)\n\n1 error, 1 ok"
