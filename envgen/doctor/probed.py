@@ -106,8 +106,7 @@ class FolderFacts:
     exists: bool
     mounted: bool
     read_only: bool = False
-    root: str = ""  # its path in its file system, also after it was moved or removed
-    inode: int = 0
+    root: str = ""  # its path in its file system, also after it was removed
     uid: int = 0
     gid: int = 0
     mode: str = ""
