@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import forked
@@ -19,7 +20,9 @@ import pytest
 from fault_server import fault_server
 from local import free_port, until
 
+from envgen.app.measure import run_tool
 from envgen.bench.client import find
+from envgen.bench.tools import Matrix
 from envgen.errors import ServiceError
 
 
@@ -77,6 +80,9 @@ def test_another_model_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
         assert "serves tiny, alias, adapter, not big, as the profile says" in str(caught.value)
         assert "--model tiny" in caught.value.problems[0].hint
         assert find(server.url, model=None, key="", silence=2, expected="alias").model == "alias"
+        trial: Any = SimpleNamespace(target=find(server.url, model="tiny", key="", silence=2), tool=lambda *_: None)
+        with pytest.raises(ServiceError, match="before the benchmark: answered by the model another, not tiny"):
+            run_tool(trial, trial, Matrix())
     with fault_server("answers as alias") as server:  # another name of the same model
         ask(tmp_path, "smoke", server.url, "--model", "tiny", code=0)
 
