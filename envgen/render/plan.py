@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock, with_version
 from envgen.profile.model import Pip, Profile, Source, Tiktoken
+from envgen.profile.names import NAMES
 from envgen.profile.values import Pin
 from envgen.render import environment, locking
 from envgen.render.environment import RUN, WRITTEN
@@ -80,16 +81,6 @@ class BuiltSource:
     inputs: tuple[Fetched, ...]
     env: tuple[Pair, ...]
     build_words: tuple[str, ...]
-
-
-# Variables for the build of a mounted package with `binaries`. vLLM's takes compiled modules from
-# the file {wheel}.
-# FlashInfer's (0.7) would install a newer NCCL than torch's and a second nvcc during its own
-# installation, and wait forever for the environment, which that installation has locked.
-PRECOMPILED = {
-    "vllm": {"VLLM_USE_PRECOMPILED": "1", "VLLM_PRECOMPILED_WHEEL_LOCATION": "{wheel}"},
-    "flashinfer": {"BUILD_NVEP": "0", "FLASHINFER_BUILD_NO_PIP": "1"},
-}
 
 
 class ImagePlan:
@@ -419,7 +410,9 @@ class ImagePlan:
                 if source.binaries
                 else "",
                 "wheel": wheel_folder(source),
-                "precompiled": PRECOMPILED.get(source.package, {}) if source.binaries else {},
+                "precompiled": NAMES["precompiled"].get(source.package, {})
+                if source.binaries
+                else {},
             }
 
     def _versions(self) -> str:
