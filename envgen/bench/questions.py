@@ -58,19 +58,17 @@ def questions(quick: bool = False) -> tuple[FixedQuestion, ...]:
     return tuple(FixedQuestion(**row) for row in (rows[QUICK] if quick else rows))
 
 
+@dataclass(eq=False)
 class Asker:
     """Asks one server. Nothing is answered from its cache of prefixes, so that no run depends on
     the one before.
     """
 
-    def __init__(
-        self, target: BenchTarget, flags: chat.ChatFlags, on_step: Callable[[str], None]
-    ) -> None:
-        self.target = target
-        self.flags = flags
-        self.on_step = on_step
-        self.at_once = True  # whether it scores all places of a text in one request
-        self.gives = True  # whether it gives probabilities
+    target: BenchTarget
+    flags: chat.ChatFlags
+    on_step: Callable[[str], None]
+    at_once: bool = True  # whether it scores all places of a text in one request
+    gives: bool = True  # whether it gives probabilities
 
     def ask(self, asked: Sequence[FixedQuestion]) -> dict[str, Answer]:
         """Answers by name: each question alone, then all again in batches, then the answers read."""

@@ -246,15 +246,15 @@ MINIMUM_API = [1, 44]  # of that engine; builds from source have no number of a 
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+@dataclass(frozen=True)
 class _Fields:
     """A document of the engine, in which a field that is null is as one that is not there."""
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._document = document
+    document: Mapping[str, Any]
 
     def at(self, path: str) -> Any:
         """The value of a field, such as ``State.Health.Status``; None where there is none."""
-        value: Any = self._document
+        value: Any = self.document
         for name in path.split("."):
             value = (value or {}).get(name)
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
@@ -39,11 +39,11 @@ T = TypeVar("T")
 NOTHING = Query()
 
 
+@dataclass(frozen=True)
 class JitCache:
     """FlashInfer's cache of one profile."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self.deployment = deployment
+    deployment: Deployment
 
     def require_own(self) -> None:
         """RefusedError if another project folder created the profile's cache."""

@@ -51,30 +51,22 @@ def first_error(lines: Sequence[str]) -> str:
     return ""
 
 
+@dataclass(eq=False)
 class Warm:
     """Runs the builder and reads its output. ``run_lines`` runs a command in the container;
-    ``show`` gets progress.
+    ``show`` gets progress; ``hint``: what to do where FlashInfer is missing.
     """
 
-    def __init__(
-        self,
-        run_lines: RunLines,
-        python: str,
-        where: str,
-        show: Callable[[str], None],
-        hint: str = "",
-    ) -> None:
-        """``hint``: what to do where FlashInfer is missing."""
-        self.hint = hint
-        self.run_lines = run_lines
-        self.python = python
-        self.where = where
-        self.show = show
-        self.built: dict[str, Built] = {}
-        self.version = ""
-        self._now: Built | None = None
-        self._since = 0.0
-        self._tail: list[str] = []
+    run_lines: RunLines
+    python: str
+    where: str
+    show: Callable[[str], None]
+    hint: str = ""
+    built: dict[str, Built] = field(default_factory=dict)
+    version: str = ""
+    _now: Built | None = None
+    _since: float = 0.0
+    _tail: list[str] = field(default_factory=list)
 
     def run(self, names: Sequence[str], jobs: int | None) -> None:
         """Build modules, with MAX_JOBS if ``jobs`` is given."""

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from envgen.binding import bind
 from envgen.engine.buildx import proxies
 from envgen.engine.client import Engine, connect
 from envgen.engine.process import in_background
@@ -332,8 +333,9 @@ def _answered(
     profile: Profile, base_digest: str, answer: Mapping[str, Any], out: ResolveResult
 ) -> PythonLock | None:
     """The packages of an answer; None, and a problem, where there are none."""
-    found = answer.get("ok", {})
-    python = _read(profile, base_digest, found)
+    found = {"sets": {}, "python": "", **answer.get("ok", {})}
+    asks = python_asks(profile, base_digest)
+    python = bind(PythonLock, {**found, "asks": asks})
     problem = answer.get("failed") or _mismatch(python.sets)
     if problem:
         message = f"the Python packages of profile {profile.name}: {problem}"
@@ -423,18 +425,6 @@ def _request(profile: Profile, kept: Mapping[str, Mapping[str, str]]) -> dict[st
         "removed": list(profile.pip.remove),
         "keep": dict(kept),
     }
-
-
-def _read(profile: Profile, base_digest: str, resolved: Mapping[str, Any]) -> PythonLock:
-    sets = {
-        name: tuple(
-            Pinned(str(pin["name"]), str(pin["version"]), tuple(map(str, pin["hashes"])))
-            for pin in pins
-        )
-        for name, pins in resolved.get("sets", {}).items()
-    }
-    asks = python_asks(profile, base_digest)
-    return PythonLock(asks, str(resolved.get("python", "")), sets, resolved.get("open", {}))
 
 
 def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:

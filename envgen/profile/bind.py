@@ -30,7 +30,7 @@ from envgen.profile.shape import (
     matches,
     meaning,
 )
-from envgen.profile.tree import YamlNode, join_path, overlay, suggestion, written
+from envgen.profile.tree import YamlNode, in_short, join_path, overlay, suggestion, written
 from envgen.profile.values import plain_text
 from envgen.redact import redact_secrets
 
@@ -327,8 +327,7 @@ def below(path: str, name: str) -> str:
 
 
 def _short(text: str) -> str:
-    text = redact_secrets(text)  # a secret that is cut has no shape any more
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+    return repr(in_short(text))
 
 
 def _stand_in(shape: Shape) -> Any:

@@ -132,9 +132,14 @@ class YamlNode:
         """The value, for an error message: in short, and without secrets."""
         if self.kind in (MAP, LIST, NULL):
             return SEEN[self.kind]
-        text = redact_secrets(self.text)
-        text = text if len(text) <= 60 else f"{text[:57]}..."
+        text = in_short(self.text)
         return f"{SEEN[self.kind]} ({text})" if self.kind != TEXT else f"the text {text!r}"
+
+
+def in_short(text: str) -> str:
+    """``text`` for a message."""
+    text = redact_secrets(text)  # a secret that is cut has no shape any more
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
@@ -326,15 +331,15 @@ def _at(position: int | None, source: ValueText) -> Place:
     return source.place(before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
 
 
+@dataclass(eq=False)
 class _Walker:
     """Converts PyYAML's nodes, and collects problems."""
 
-    def __init__(self, source: ValueText, foreign: bool) -> None:
-        self.source = source
-        self.foreign = foreign
-        self.problems: list[Problem] = []
-        self.count = 0
-        self.depth = 0
+    source: ValueText
+    foreign: bool
+    problems: list[Problem] = field(default_factory=list)
+    count: int = 0
+    depth: int = 0
 
     def problem(self, node: yaml.Node, path: str, message: str, hint: str = "") -> None:
         self.problems.append(Problem(message, _place_of(node.start_mark, self.source, path), hint))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from threading import Lock
 
@@ -112,6 +112,7 @@ class Event:
     error: EngineError | None = None
 
 
+@dataclass(eq=False)
 class Follower:
     """Follows the container ``container_id``.
 
@@ -120,27 +121,17 @@ class Follower:
     seconds between two looks, which may be changed at any time.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        container_id: str,
-        *,
-        pause: float = POLL,
-        reads: float | None = 0.0,
-        window: float | None = None,
-        connect: Callable[[], Engine] | None = None,
-    ) -> None:
-        self.engine = engine
-        self.container_id = container_id
-        self.pause = pause
-        self.restarts: int | None = None  # the number that was seen; None before the first look
-        self.answered = time.monotonic()  # when the engine answered last
-        self._reads = reads
-        self._window = window
-        self._connect = connect
-        self._reader: LogReader | None = None
-        self._read_at = 0.0
-        self._reading = Lock()  # two threads may ask for new lines
+    engine: Engine
+    container_id: str
+    pause: float = POLL
+    reads: float | None = 0.0
+    window: float | None = None
+    connect: Callable[[], Engine] | None = None
+    restarts: int | None = None  # the number that was seen; None before the first look
+    answered: float = field(default_factory=time.monotonic)  # when the engine answered last
+    _reader: LogReader | None = None
+    _read_at: float = 0.0
+    _reading: Lock = field(default_factory=Lock)  # two threads may ask for new lines
 
     def follow(self, container_id: str) -> None:
         """Go on with another container."""
@@ -183,11 +174,11 @@ class Follower:
         yield Event(Kind.RUNNING, container)
 
     def _lines(self, container: Container | None) -> list[str]:
-        if container is None or self._reads is None:
+        if container is None or self.reads is None:
             return []
         if time.monotonic() < self._read_at:
             return []
-        self._read_at = time.monotonic() + self._reads
+        self._read_at = time.monotonic() + self.reads
         return self.new_lines(container)
 
     def new_lines(self, container: Container) -> list[str]:
@@ -197,13 +188,13 @@ class Follower:
 
     def _read(self, container: Container) -> list[str]:
         if self._reader is None:
-            self._reader = LogReader(self.engine, container.id, container.started_at, self._window)
+            self._reader = LogReader(self.engine, container.id, container.started_at, self.window)
         return self._reader.new_lines()
 
     def _reconnect(self) -> None:
-        if self._connect is None:
+        if self.connect is None:
             return
         with contextlib.suppress(EngineError):
-            self.engine = self._connect()
+            self.engine = self.connect()
             if self._reader is not None:
                 self._reader.engine = self.engine

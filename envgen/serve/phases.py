@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -41,19 +42,17 @@ def _data() -> Any:
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
 
 
+@dataclass(eq=False)
 class StartProgress:
     """The phases of one start. ``clock`` gives seconds.
 
     ``on_end`` gets each phase when it ends, its seconds, and what took them.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        on_end: Callable[[Phase, float, str], None] = lambda _phase, _seconds, _what: None,
-    ) -> None:
-        self._clock = clock
-        self._on_end = on_end
+    clock: Callable[[], float] = time.monotonic
+    on_end: Callable[[Phase, float, str], None] = lambda _phase, _seconds, _what: None
+
+    def __post_init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
@@ -61,7 +60,7 @@ class StartProgress:
         self.phase = Phase.START
         self.detail = ""
         self._in_usage = False
-        self._since = self._detail_since = self._looked = self._clock()
+        self._since = self._detail_since = self._looked = self.clock()
         self._spent: dict[Phase, float] = {}
         self._parts: dict[str, float] = {}  # of this phase
 
@@ -84,11 +83,11 @@ class StartProgress:
     @property
     def may_have_built(self) -> bool:
         """Whether the log named a build some seconds ago; it does not say when that has ended."""
-        return self.detail.startswith("nvcc") and self._clock() - self._looked >= LOOK
+        return self.detail.startswith("nvcc") and self.clock() - self._looked >= LOOK
 
     def see(self, commands: Sequence[str]) -> None:
         """The commands that run: without a compiler, the build has ended."""
-        self._looked = self._clock()
+        self._looked = self.clock()
         if commands and not any(map(_COMPILER.search, commands)):
             self._note("Triton kernels and CUDA graphs")
 
@@ -107,19 +106,19 @@ class StartProgress:
 
     def _end(self) -> None:
         self._note("")
-        seconds = self._clock() - self._since
+        seconds = self.clock() - self._since
         self._spent = {**self._spent, self.phase: self._spent.get(self.phase, 0.0) + seconds}
         parts = [
             f"{name} {took:.0f} s" for name, took in self._parts.items() if name and took >= SHORT
         ]
-        self._on_end(self.phase, seconds, ", ".join(parts))
-        self._since = self._detail_since = self._clock()
+        self.on_end(self.phase, seconds, ", ".join(parts))
+        self._since = self._detail_since = self.clock()
         self._parts = {}
 
     def _note(self, detail: str, already: float = 0.0) -> None:
         """Something else is done now, and has been for ``already`` seconds."""
         if detail != self.detail:
-            began = max(self._clock() - already, self._detail_since)
+            began = max(self.clock() - already, self._detail_since)
             name = _SHARE.sub("", self.detail)
             self._parts[name] = self._parts.get(name, 0.0) + began - self._detail_since
             self.detail = detail
@@ -127,7 +126,7 @@ class StartProgress:
 
     def took(self) -> dict[str, float]:
         """Seconds spent in each phase so far, in the order of a start."""
-        now = self._spent.get(self.phase, 0.0) + self._clock() - self._since
+        now = self._spent.get(self.phase, 0.0) + self.clock() - self._since
         spent = {**self._spent, self.phase: now}
         return {phase.value: round(spent[phase], 1) for phase in Phase if phase in spent}
 
