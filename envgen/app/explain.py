@@ -33,7 +33,8 @@ _BUNDLE = re.compile(r"^\d{8}T\d{6}Z-(?P<service>.+)\.tar\.gz$")
 _ASKED = re.compile(
     r".*?(?:cannot import name '(?P<name>\w{1,80})' from (?:partially initialized module )?'(?P<module>[\w.]{1,160})'"
     r"|no module named '(?P<absent>[\w.]{1,160})'"
-    r"|(?:model architectures \['|(?=\w{1,80} has no vllm implementation))(?P<model>\w{1,80}))"
+    r"|(?:model architectures \['|(?=\w{1,80} has no vllm implementation))(?P<model>\w{1,80})"
+    r"|(?P<function>\w{1,80}) does not support (?:backend '|compute capability ))"
     r"|.*?(?:error|exception): (?P<text>.{24,})",
     re.IGNORECASE,
 )
@@ -132,7 +133,7 @@ def asked(service: LiveService, evidence: str, package: str) -> str:
     if not named:
         return ""
     request = named.groupdict("")
-    module = request["module"] or request["absent"] or (request["text"] and package) or "vllm"
+    module = request["module"] or request["absent"] or (not request["model"] and package) or "vllm"
     request["module"] = module
     try:
         execute, _ = service.temporary_container()
@@ -142,8 +143,9 @@ def asked(service: LiveService, evidence: str, package: str) -> str:
     if isinstance(found, inside.NoAnswer):
         return ""
     owners = " and ".join(found["owners"]) or "no package"
-    if request["text"]:
-        said = found["places"] and f"{owners}: said at {' or '.join(found['places'])}"
+    if request["text"] or request["function"]:
+        verb = "said at" if request["text"] else "compute capabilities of"
+        said = found["places"] and f"{owners}: {verb} {'; '.join(found['places'])}"
     else:
         name = request["name"] or request["model"]
         has = {True: f", with {name} in it", False: f", without {name}"}.get(found["has"], "")

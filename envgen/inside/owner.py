@@ -15,6 +15,7 @@ LARGEST = 4 << 20  # bytes of a file that are read
 MOST = 40  # files that are parsed
 SHOWN = 400  # characters of a place
 REGISTRY = "model_executor/models/registry.py"
+ALLOWS = "supported_compute_capability("
 MESSAGES = (ast.Raise, ast.Assert, ast.Assign, ast.Expr)  # statements that have one
 
 
@@ -22,9 +23,10 @@ def answer(request: Doc) -> Doc:
     """``module``, ``name`` ("": none is asked for). Answers with ``owners``: the distributions with their
     versions, ``file`` ("": there is none) and ``has`` (None: not known).
 
-    ``model``: the name is this architecture, and the file vLLM's registry. ``text``: ``places`` has up
-    to three statements below the module's folder with this message, each with the last condition
-    above it. Only the packages above a module are imported to find it, not the module.
+    ``model``: the name is this architecture, and the file vLLM's registry. ``text``: ``places`` has
+    statements below the module's folder with this message, each with the last condition
+    above it. ``function``: they have the compute capabilities that FlashInfer's decorators allow for
+    each of its backends. Only the packages above a module are imported to find it, not the module.
     """
     module = request["module"]
     name = request["name"]
@@ -47,8 +49,12 @@ def answer(request: Doc) -> Doc:
     if name and file.endswith(".py"):
         with open(file, "rb") as source:
             has = name.encode() in source.read(LARGEST)
-    places = [*_places(folder, request["text"])] if file and request["text"] else []
-    return {"owners": sorted(owners), "file": file, "has": has, "places": places[:3]}
+    places: list[str] = []
+    if file and request["text"]:
+        places = [*_places(folder, request["text"])]
+    elif file and request["function"]:
+        places = [*_allowed(folder, request["function"])]
+    return {"owners": sorted(owners), "file": file, "has": has, "places": places[:8]}
 
 
 def _places(folder: Path, text: str) -> Iterator[str]:
@@ -67,6 +73,24 @@ def _places(folder: Path, text: str) -> Iterator[str]:
                     word = "if" if line <= node.body[-1].end_lineno else "unless"  # type: ignore[operator]
                     condition = f"{word} {ast.get_source_segment(sources[path], node.test)}"
             yield " ".join([f"{path}:{line}", *condition.split()])[:SHOWN]
+
+
+def _allowed(folder: Path, function: str) -> Iterator[str]:
+    for path in folder.rglob("*.py"):
+        source = read_text(str(path), LARGEST)
+        if f"def {function}(" not in source:
+            continue
+        decorators: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                decorators[node.name] = node.decorator_list
+        for decorator in decorators.get(function, []):
+            names = [one.id for one in ast.walk(decorator) if isinstance(one, ast.Name)]
+            for name in names:
+                for requirement in decorators.get(name, []):
+                    text = ast.get_source_segment(source, requirement) or ""
+                    if text.startswith(ALLOWS):
+                        yield f"{name}: {text[len(ALLOWS) : -1]}"[:SHOWN]
 
 
 def _says(statement: ast.AST, text: str) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from projects import BASE
 
+from envgen.app.explain import asked
 from envgen.engine.client import Engine
 from envgen.inside import run
 
@@ -18,3 +21,13 @@ def test_a_throw_away_container_answers(engine: Engine) -> None:
     assert isinstance(found, dict)
     [why] = found["unasked"]
     assert why["step"] == "import" and "No module named 'vllm'" in why["why"] and found["versions"]["torch"]
+
+
+def test_a_real_package_says_where_it_raises_a_message(engine: Engine) -> None:
+    """torch of the base image; its code is read, and says nothing of a message that it does not have."""
+    base = SimpleNamespace(base=SimpleNamespace(python="python3"))
+    service = SimpleNamespace(profile=base, temporary_container=lambda: (run.in_image(engine, BASE), []))
+    line = "(EngineCore pid=7) ERROR 11-29 12:00:00 [core.py:1] ValueError: expected 4D input (got {}D input)"
+    said = asked(service, line.format(3), "torch")  # type: ignore[arg-type]
+    assert said.startswith("torch 2.") and "torch/nn/modules/" in said and " if input.dim() != 4" in said
+    assert asked(service, line.format(3).replace("expected", "wanted a"), "torch") == ""  # type: ignore[arg-type]

@@ -101,6 +101,28 @@ def test_the_image_is_asked_whether_vllm_registers_a_model(service: _Service, li
     assert asked(service, line, "pydantic") == f"vllm belongs to no package: {file}{words}"  # type: ignore[arg-type]
 
 
+KERNELS = """\
+@supported_compute_capability([100, 103])
+def _first(a): pass
+@another
+@supported_compute_capability([121])
+def _second(a): pass
+@supported_compute_capability([75])
+def _of_another(a): pass
+@backend_requirement({"first": _first, "second": _second, "third": elsewhere})
+@api
+def mm(a): pass
+raise SystemExit("never run")
+"""
+
+
+@pytest.mark.parametrize("rest", ["backend 'first' with capability 120", "compute capability 120"])
+def test_the_image_is_asked_which_architectures_a_kernel_allows(service: _Service, rest: str) -> None:
+    (service.folder / "flux/kernels.py").write_text(KERNELS)
+    told = asked(service, f"BackendSupportedError: mm does not support {rest}", "flux")  # type: ignore[arg-type]
+    assert told.endswith("compute capabilities of _first: [100, 103]; _second: [121]")
+
+
 def test_what_the_image_answers_is_short_and_safe(service: _Service) -> None:
     (service.folder / "flux/long.py").write_text(
         f"if '\x1b[31m{'x' * 9999}':\n    raise E('the flux of nobody is lost here')\n"
