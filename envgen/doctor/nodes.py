@@ -114,13 +114,13 @@ def _docker(machine: Machine) -> str:
 
 
 def completed(result: Finding, profile: Profile, service: str) -> Finding:
-    """The finding with its service and, where it has no remedy, the command that checks again."""
+    """The finding, with the command that checks again where it has no remedy."""
     if result.severity is Severity.OK:
         return result
     remedy = result.remedy or Remedy(f"envgen nodes check {service}")
     if re.match(r"(DOCKER_CONTEXT=\S+ )?envgen ", remedy.text):
         remedy = replace(remedy, text=f"{remedy.text} {profile.chosen}")
-    return replace(result, seen=f"service {service}", remedy=remedy)
+    return replace(result, remedy=remedy)
 
 
 def hint_of(result: Finding) -> str:

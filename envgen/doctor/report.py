@@ -66,6 +66,7 @@ HEADINGS = {
     Section.IMAGE: "Image",
     Section.CONTAINER: "Container",
     Section.INSIDE: "Inside the container",
+    Section.NODES: "Between the machines",
 }
 MARKS = {  # mark, colour
     Severity.OK: ("ok", "32"),

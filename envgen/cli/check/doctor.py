@@ -56,10 +56,14 @@ def command(
     diagnoses = diagnose(subject)
     if bundle is not None:
         write_report(bundle, diagnoses)
-    result = joined(diagnoses)
+    return show(joined(diagnoses), ExitCode.FINDINGS)
+
+
+def show(result: report.Report, failed: ExitCode) -> int:
+    """Print a report. Returns ``failed`` if it has an error."""
     if wants_json():
         print_json(report.as_data(result))
     else:
         colour = wants_colour(sys.stdout, os.environ)
         click.echo(report.as_text(result, colour=colour), color=colour)
-    return ExitCode.FINDINGS if result.worst is Severity.ERROR else ExitCode.OK
+    return failed if result.worst is Severity.ERROR else ExitCode.OK

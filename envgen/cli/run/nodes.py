@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-
 import click
 
 from envgen.app.cluster import nodes
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import answer, reporting, service_argument, variant_option
+from envgen.cli.check.doctor import show
+from envgen.cli.common import reporting, service_argument, variant_option
 from envgen.deployment.service import LiveService
-from envgen.doctor.model import Finding, Severity
-from envgen.doctor.report import lines_of, row_of
+from envgen.doctor.model import Context
+from envgen.doctor.report import Report
 from envgen.errors import ExitCode
-from envgen.text import Styled, wants_colour
 
 
 @click.group(cls=FullGroup)
@@ -49,27 +42,7 @@ def check(session: Session, service: str | None) -> int:
       envgen nodes check serve --json
     """
     deployment = session.deployment()
-    began = time.monotonic()
     name, _ = nodes.choose(deployment.profile, service)
     findings = nodes.check(LiveService(deployment, name))
-    failed = [one for one in findings if one.severity is Severity.ERROR]
-    seconds = time.monotonic() - began
-    document = {
-        "service": name,
-        "findings": list(map(row_of, findings)),
-        "failed": len(failed),
-        "seconds": round(seconds, 1),
-    }
-    code = ExitCode.REFUSED if failed else ExitCode.OK
-    return answer(document, _lines(findings, seconds), code)
-
-
-def _lines(findings: Sequence[Finding], seconds: float) -> Iterator[str]:
-    colour = wants_colour(sys.stdout, os.environ)
-    for finding in findings:
-        yield from map(Styled, lines_of(replace(finding, seen=""), "the project file", colour))
-    counts = Counter(finding.severity for finding in findings)
-    failed, warned, passed = (
-        counts[level] for level in (Severity.ERROR, Severity.WARNING, Severity.OK)
-    )
-    yield f"{failed} failed, {warned} warned, {passed} passed, {seconds:.1f} s"
+    context = Context(deployment.profile, name)
+    return show(Report(context, tuple(findings)), ExitCode.REFUSED)
