@@ -68,7 +68,6 @@ class VariantSwitch:
             lifecycle.remove,
             names=[self.service],
             volumes=False,
-            dry_run=False,
         )
         _, left = on_all(machines_of(self.now.deployment(), [self.service]), remove)
         if left:
