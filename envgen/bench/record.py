@@ -22,6 +22,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from envgen import files
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
@@ -44,20 +46,8 @@ class Metric:
     by_output: bool
 
 
-_ROWS = """\
-prefill_tps t/s prompt prefill
-decode_tps t/s reply decode
-total_tps t/s reply all tokens
-requests_per_s 1/s reply requests
-ttft_ms ms prompt time to first token
-ttfr_ms ms prompt time to first response
-itl_ms ms reply between tokens
-latency_ms ms reply whole request
-"""
-METRICS: dict[str, Metric] = {}
-for _row in _ROWS.splitlines():
-    _name, _unit, _of, _label = _row.split(maxsplit=3)
-    METRICS[_name] = Metric(_name, _unit, _label, _of == "reply")
+_ROWS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+METRICS = {row["name"]: Metric(**row) for row in _ROWS}
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from envgen import files
 from envgen.engine import process
@@ -29,17 +31,8 @@ from envgen.errors import EngineError
 from envgen.redact import without_login
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
-# Docker's own search path after the user's folder (cli/cli-plugins/manager).
-SYSTEM_PLUGINS = (
-    "/usr/local/lib/docker/cli-plugins",
-    "/usr/local/libexec/docker/cli-plugins",
-    "/usr/lib/docker/cli-plugins",
-    "/usr/libexec/docker/cli-plugins",
-    "/opt/homebrew/lib/docker/cli-plugins",
-)
-NAMES = {"buildx": "BuildKit's client (buildx)", "compose": "Docker Compose v2"}
-# The first with what envgen uses: --provenance, and COMPOSE_DISABLE_ENV_FILE.
-OLDEST = {"buildx": "0.10", "compose": "2.24"}
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+SYSTEM_PLUGINS: Sequence[str] = _DATA["plugins"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ def plugin_argv(name: str) -> list[str]:
     if program := find_plugin(name):
         return [str(program)]
     raise EngineError(
-        f"Docker's plugin {name} is not installed: envgen needs {NAMES[name]}",
+        f"Docker's plugin {name} is not installed: envgen needs {_DATA['names'][name]}",
         hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "
         "in ~/.docker/cli-plugins",
     )
@@ -169,7 +162,7 @@ def plugin_version(name: str) -> str:
 def outdated(name: str, version: str) -> bool:
     """True where a plugin of that version is too old for envgen; "" counts as new."""
     installed, needed = (
-        tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name])
+        tuple(map(int, text.split("."))) for text in (version or "999", _DATA["oldest"][name])
     )
     return installed < needed
 
@@ -178,7 +171,7 @@ def require_plugin(name: str) -> None:
     """EngineError where a Docker plugin is missing or too old."""
     if outdated(name, version := plugin_version(name)):
         raise EngineError(
-            f"{NAMES[name]} is {version}, and envgen needs {OLDEST[name]} or newer",
+            f"{_DATA['names'][name]} is {version}, and envgen needs {_DATA['oldest'][name]} or newer",
             hint=f"install a newer docker-{name}-plugin (Debian: docker-{name}), or put a newer docker-{name} into "
             "~/.docker/cli-plugins",
         )
@@ -203,19 +196,6 @@ def docker_program() -> str:
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below is shorter
 RETRY_AFTER = 5.0  # seconds; a command may need a failed connection more than once
-_OPTIONS = (
-    "BatchMode=yes",  # a password prompt would wait forever
-    "ConnectTimeout=10",
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    "ControlMaster=no",
-    "ControlPath=none",
-    "RemoteCommand=none",
-    "PermitLocalCommand=no",
-    "ForwardAgent=no",
-    "ForwardX11=no",
-    "StreamLocalBindMask=0177",
-)
 
 
 # No part begins with a dash, which ssh would take for an option; the host may be one of ~/.ssh/config.
@@ -259,7 +239,7 @@ class SshAddress:
     @property
     def login(self) -> list[str]:
         """OpenSSH with its options, without the host."""
-        words = ["ssh", *(word for option in _OPTIONS for word in ("-o", option))]
+        words = ["ssh", *(word for option in _DATA["ssh"] for word in ("-o", option))]
         words += ["-p", str(self.port)] if self.port else []
         return words + (["-l", self.user] if self.user else [])
 

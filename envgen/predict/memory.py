@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 # The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On
 # a GPU with its own memory 1.5 to 2.1 GiB were seen; on unified memory public measurements are 5.4
 # to 6.7 GiB, and loaders that keep buffers take 4.4 GiB more (docs/seen.md).
 DISCRETE = 2 << 30
 UNIFIED = 6 << 30
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4, "int8": 1}
-_MAMBA = ("mamba", "linear_attention", "mamba2")
-_OTHER = (
-    "compress_ratios",
-    "index_topk",
-    "num_kv_shared_layers",
-)  # keys of models with caches of other kinds
+_DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
 # tokens; a block of a model with states is a multiple of so many: of MLA, of layers that keep a
 # checkpoint of a prefill (Hopper's kernels), of others
 _MLA_BLOCK = 128
 _CHECKPOINT_BLOCK = 64
 _BLOCK = 16
 _UNKNOWN = "unknown for this model's kinds of layers"
-_NO_CACHE = ("moe", "mlp", "-", "E")
-# Keys of models whose layers differ, and that do not say how.
-_UNCLEAR = ("sliding_window", "linear_num_value_heads", "mamba_num_heads", "ssm_state_size")
-_PATTERN = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
 @dataclass(frozen=True)
@@ -82,19 +75,19 @@ def cache_of(
     """
     text = _text(config)
     layers = _layers(text)
-    if layers is None or any(text.get(name) for name in _OTHER):
+    if layers is None or any(text.get(name) for name in _DATA["other_caches"]):
         return None
     full = layers.count("full_attention")
     windowed = layers.count("sliding_attention")
-    linear = sum(kind in _MAMBA for kind in layers)
-    without = sum(kind in _NO_CACHE for kind in layers)
+    linear = sum(kind in _DATA["states"] for kind in layers)
+    without = sum(kind in _DATA["no_cache"] for kind in layers)
     if full + windowed + linear + without != len(layers):
         return None
     # What any of these does not say makes all unknown.
     width = _width(dtype if cache_dtype == "auto" else cache_dtype)
     window = _number(text, "sliding_window") if windowed else 0
     index = _index(text)
-    state = _state(text, ranks, _width(dtype), _BYTES.get(state_dtype)) if linear else 0
+    state = _state(text, ranks, _width(dtype), _DATA["bytes"].get(state_dtype)) if linear else 0
     kept = states if linear else 0
     step = _CHECKPOINT_BLOCK if checkpoints else _BLOCK
     rank = _number(text, "kv_lora_rank")
@@ -157,7 +150,7 @@ def _width(dtype: str) -> int | None:
     return (
         1
         if dtype.startswith("fp8") and "_mla" not in dtype
-        else _BYTES.get(dtype.removeprefix("torch."))
+        else _DATA["bytes"].get(dtype.removeprefix("torch."))
     )
 
 
@@ -165,12 +158,12 @@ def _layers(text: Mapping[str, Any]) -> list[str] | None:
     """The kind of each layer."""
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str):
-        return [_PATTERN.get(one, one) for one in pattern]
+        return [_DATA["pattern"].get(one, one) for one in pattern]
     kinds = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(kinds, list):
         return ["full_attention" if one == "attention" else str(one) for one in kinds]
     many = _number(text, "num_hidden_layers")
-    if many is None or many > 1000 or any(text.get(name) for name in _UNCLEAR):
+    if many is None or many > 1000 or any(text.get(name) for name in _DATA["unclear"]):
         return None
     listed = text.get("attn_type_list") or [1]  # MiniMax: 0 is a linear layer
     if not isinstance(listed, list) or any(one != 1 for one in listed):
