@@ -22,6 +22,7 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 import docker
 from envgen.engine import api, process
 from envgen.engine.endpoint import Endpoint
+from envgen.engine.web import body_of
 from envgen.errors import EngineError
 
 ABSENT = (docker.errors.NotFound, docker.errors.NullResource)  # NullResource: an empty name
@@ -76,15 +77,12 @@ def probe(endpoint: Endpoint) -> None:
 
 def read_all(response: requests.Response) -> requests.Response:
     """The answer with its whole body, of at most LARGEST bytes."""
-    body = bytearray()
-    for chunk in response.iter_content(64 << 10):
-        body += chunk
-        if len(body) > LARGEST:
-            response.close()
-            raise EngineError(
-                f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine"
-            )
-    response._content = bytes(body)
+    body = body_of(response, LARGEST)
+    if len(body) > LARGEST:
+        raise EngineError(
+            f"the engine's answer has more than {LARGEST >> 20} MiB: this may not be a Docker Engine"
+        )
+    response._content = body
     return response
 
 

@@ -60,6 +60,17 @@ def get(
         raise OSError(why) from None
 
 
+def body_of(response: requests.Response, largest: int) -> bytes:
+    """The body of a response; its beginning, if larger than ``largest``."""
+    body = bytearray()
+    with contextlib.closing(response):
+        for chunk in response.iter_content(64 << 10):
+            body += chunk
+            if len(body) > largest:
+                break
+    return bytes(body)
+
+
 def _get(
     address: str,
     largest: int,

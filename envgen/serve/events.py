@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envgen.engine.values import MISSHAPEN, read_json
+from envgen.engine.web import body_of
 from envgen.text import shorten, visible
 
 if TYPE_CHECKING:
@@ -84,24 +85,13 @@ class NotCarried(OSError):
 
 def document_of(response: requests.Response | bytes) -> Any:
     """The JSON document, else the beginning of the text; "" for a body that is too long."""
-    body = response if isinstance(response, bytes) else body_of(response)
+    body = response if isinstance(response, bytes) else body_of(response, LARGEST)
     try:
         return read_json(body)
     except ValueError:
         return (
             body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
         )
-
-
-def body_of(response: requests.Response, largest: int = LARGEST) -> bytes:
-    """The body of a response; its beginning, if larger than ``largest``."""
-    body = bytearray()
-    with contextlib.closing(response):
-        for chunk in response.iter_content(64 << 10):
-            body += chunk
-            if len(body) > largest:
-                break
-    return bytes(body)
 
 
 END = "[DONE]"
