@@ -120,9 +120,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
     if words := (*profile.pip.tools, *profile.pip.deps):
         steps.append(PythonSet("deps", words, never=others))
     for name, source in profile.sources.items():
-        never = tuple(
-            d for n, d in ((n, s.distribution) for n, s in profile.sources.items()) if n != name
-        )
+        never = tuple(s.distribution for n, s in profile.sources.items() if n != name)
         if source.origin.is_built:
             if source.install.requires:
                 steps.append(PythonSet(f"requires.{name}", source.install.requires))

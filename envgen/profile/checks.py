@@ -229,31 +229,28 @@ def _env(report: BoundProfile) -> None:
         (("sources", name, "install", "env"), source.install.env)
         for name, source in profile.sources.items()
     ]
-    for path, name, value in (
-        (path, *item) for path, variables in places for item in variables.items()
-    ):
-        cache = caches.SETS.get(name)
-        hint = OWN_VARIABLES.get(name, "")
-        if cache in profile.caches:
-            hint = f"use the key caches.{cache}.path"
-        if hint:
-            report.problem((*path, name), f"envgen sets {name} itself", hint)
-        elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
-            message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
-            report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")
-        elif name in GATE:
-            switch = GATE[name]
-            if not re.fullmatch(switch["pattern"], value):
-                message = f"compile-gate would ignore {value!r}"
-                report.problem((*path, name), message, f"write {switch['meaning']}")
-        elif name.startswith("ENVGEN_"):
-            message = f"{name}: names that begin with ENVGEN_ are reserved"
-            report.problem((*path, name), message, "choose another")
-        if name in secrets:
-            hint = (
-                "leave it in `secrets` alone: its value comes from your shell when a service starts"
-            )
-            report.problem((*path, name), f"{name} is also in `secrets`", hint)
+    for path, variables in places:
+        for name, value in variables.items():
+            cache = caches.SETS.get(name)
+            hint = OWN_VARIABLES.get(name, "")
+            if cache in profile.caches:
+                hint = f"use the key caches.{cache}.path"
+            if hint:
+                report.problem((*path, name), f"envgen sets {name} itself", hint)
+            elif name == "PATH" and path[0] != "sources" and OWN_BIN not in value.split(":"):
+                message = f"without {OWN_BIN} no container would find envgen-install, envgen-env and compile-gate"
+                report.problem((*path, name), message, f"PATH: {OWN_BIN}:{value}")
+            elif name in GATE:
+                switch = GATE[name]
+                if not re.fullmatch(switch["pattern"], value):
+                    message = f"compile-gate would ignore {value!r}"
+                    report.problem((*path, name), message, f"write {switch['meaning']}")
+            elif name.startswith("ENVGEN_"):
+                message = f"{name}: names that begin with ENVGEN_ are reserved"
+                report.problem((*path, name), message, "choose another")
+            if name in secrets:
+                hint = "leave it in `secrets` alone: its value comes from your shell when a service starts"
+                report.problem((*path, name), f"{name} is also in `secrets`", hint)
     for number, name in enumerate(secrets):
         if name in OWN_VARIABLES:
             report.problem(("secrets", number), f"envgen sets {name} itself", OWN_VARIABLES[name])

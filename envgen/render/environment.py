@@ -6,7 +6,7 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from envgen.profile.caches import environment_of
 from envgen.profile.model import GpuMode, Profile
@@ -139,15 +139,9 @@ def opened_folders(profile: Profile) -> tuple[str, ...]:
     if profile.mounted_sources:
         folders.append(OVERLAY)
     for cache in profile.caches.values():
-        path = cache.path.path
-        below = (
-            path.removeprefix(f"{USER_HOME}/").split("/")
-            if path.startswith(f"{USER_HOME}/")
-            else []
-        )
-        folders += [posixpath.join(USER_HOME, *below[:count]) for count in range(1, len(below))] + [
-            path
-        ]
+        place = PurePosixPath(cache.path.path)
+        above = [str(at) for at in reversed(place.parents) if at.is_relative_to(USER_HOME)]
+        folders += [*above, str(place)]
     return tuple(folder for folder in dict.fromkeys(folders) if folder != "/")
 
 
