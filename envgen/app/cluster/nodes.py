@@ -24,7 +24,7 @@ from envgen.errors import EngineError, Problem
 from envgen.inside import run
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import Profile
-from envgen.profile.service import Cluster, Service
+from envgen.profile.service import Service
 from envgen.render import environment as names
 
 PROGRAM = run.Program("node")
@@ -33,14 +33,11 @@ FACTS = (
 )
 
 
-def choose(profile: Profile, wanted: str | None) -> tuple[str, Cluster]:
-    """The service to check, and its machines: ``wanted``, or the only one with `cluster`.
-    UsageError otherwise.
-    """
+def choose(profile: Profile, wanted: str | None) -> str:
+    """The service to check: ``wanted``, or the only one with `cluster`. UsageError otherwise."""
     clustered = [name for name, service in profile.services.items() if service.cluster is not None]
     hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
-    name = the_service(profile, wanted, clustered, "names no machines", hint)
-    return name, require_described(profile, name)
+    return the_service(profile, wanted, clustered, "names no machines", hint)
 
 
 def look(machines: Sequence[Deployment], name: str) -> list[NodeFacts]:

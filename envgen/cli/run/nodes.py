@@ -42,7 +42,7 @@ def check(session: Session, service: str | None) -> int:
       envgen nodes check serve --json
     """
     deployment = session.deployment()
-    name, _ = nodes.choose(deployment.profile, service)
+    name = nodes.choose(deployment.profile, service)
     findings = nodes.check(LiveService(deployment, name))
     context = Context(deployment.profile, name)
     return show(Report(context, tuple(findings)), ExitCode.REFUSED)
