@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from envgen.errors import UsageError
 from envgen.profile.model import Profile
@@ -30,21 +33,10 @@ class Gpu:
         return {"name": self.name, "capability": [self.major, self.minor], "memory": self.memory}
 
 
-# Name, compute capability, memory in GiB, the driver's name. A GB10 has its machine's: CUDA reports
-# 120 GiB of 121.7.
-_ROWS = """\
-h100 9.0 80 NVIDIA H100 80GB HBM3
-h200 9.0 140 NVIDIA H200
-b200 10.0 179 NVIDIA B200
-rtx5090 12.0 32 NVIDIA GeForce RTX 5090
-rtxpro6000 12.0 96 NVIDIA RTX PRO 6000 Blackwell Server Edition
-gb10 12.1 120 NVIDIA GB10
-"""
-GPUS: dict[str, Gpu] = {}
-for _row in _ROWS.splitlines():
-    _name, _capability, _gib, _title = _row.split(maxsplit=3)
-    _major, _minor = map(int, _capability.split("."))
-    GPUS[_name] = Gpu(_title, _major, _minor, int(_gib) * GIB)
+_ROWS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+GPUS = {
+    word: Gpu(name, major, minor, gib * GIB) for word, (name, major, minor, gib) in _ROWS.items()
+}
 
 
 def find(word: str) -> Gpu:

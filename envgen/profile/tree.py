@@ -19,6 +19,7 @@ import yaml
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
+from envgen.profile.names import NAMES
 from envgen.redact import redact_secrets
 from envgen.text import did_you_mean, masked, reason_of, visible
 
@@ -287,16 +288,6 @@ def _place_of(mark: Any, source: ValueText, path: str = "") -> Place:
     return source.place(mark.line + 1, mark.column + 1, path)
 
 
-_SYNTAX_HINTS = {
-    "mapping values are not allowed": "a value that contains `: ` must be quoted; or the indentation is off",
-    "undefined alias": "a value that begins with * must be quoted",
-    "cannot start any token": "YAML indents with spaces; a value that begins with @, ` or % must be quoted",
-} | dict.fromkeys(
-    ("expected <block end>", "expected key", "could not find expected ':'"),
-    "check the indentation, and that each key is followed by `: `",
-)
-
-
 def _syntax(error: yaml.YAMLError, source: ValueText) -> Problem:
     message = getattr(error, "problem", None) or getattr(error, "reason", None)
     message = message or "is not text that YAML can carry"
@@ -319,7 +310,7 @@ def _syntax(error: yaml.YAMLError, source: ValueText) -> Problem:
         shown = f"is not YAML: {message} ({context})"
     else:
         shown = f"is not YAML: {message}"
-    hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in message), "")
+    hint = next((hint for part, hint in NAMES["syntax_hints"].items() if part in message), "")
     return Problem(shown, place, hint)
 
 

@@ -147,14 +147,8 @@ def dockerignore(copied: Iterable[str]) -> str:
     """The .dockerignore: only what the build reads is sent to the engine. ``copied``: see
     ``paths_of``.
     """
-    lines = [
-        "# Written by `envgen render`: the build reads nothing else of this folder.",
-        "*",
-        "!docker/",
-        "!patches/",
-    ]
-    lines += [f"!{path}" for path in copied if not path.startswith("patches/")]
-    return "\n".join(lines) + "\n"
+    own = [path for path in copied if not path.startswith("patches/")]
+    return render("dockerignore.j2", {"copied": own})
 
 
 def _files(
