@@ -80,7 +80,7 @@ def _require_none(
 
 @dataclass(frozen=True)
 class Removed:
-    """The containers and volumes that were removed. ``kept``: volume -> the folder
+    """The containers and volumes that were removed, or would be. ``kept``: volume -> the folder
     that created it.
     """
 
@@ -89,7 +89,9 @@ class Removed:
     kept: Mapping[str, Path]
 
 
-def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool) -> Removed:
+def remove(
+    deployment: Deployment, names: Sequence[str], *, volumes: bool, dry_run: bool
+) -> Removed:
     """Stop and remove the containers of ``names`` (default: everything of the profile).
 
     ``volumes``: its volumes, too, without those that another project folder created.
@@ -104,6 +106,8 @@ def remove(deployment: Deployment, names: Sequence[str], *, volumes: bool) -> Re
     doomed = sorted(name for name in there if engine.volume(name) is not None)
     kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
     removed = Removed(names_there, tuple(name for name in doomed if name not in kept), kept)
+    if dry_run:
+        return removed
     for name in names_there:
         progress(f"  stopping and removing {deployment.named(name)}")
     if not names:

@@ -68,6 +68,7 @@ class VariantSwitch:
             lifecycle.remove,
             names=[self.service],
             volumes=False,
+            dry_run=False,
         )
         _, left = on_all(machines_of(self.now.deployment(), [self.service]), remove)
         if left:

@@ -122,7 +122,6 @@ stop -t: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` takes anoth
 stop --timeout: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` takes another time
 restart -t: Docker waits 30 seconds; `docker restart -t SECONDS CONTAINER` takes another time
 restart --timeout: Docker waits 30 seconds; `envgen restart --wait-timeout SECONDS` limits the start
-down --dry-run: `envgen ps` lists what goes; with `-v` you are asked about volumes
 down -t: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` first
 down --timeout: Docker waits 30 seconds; `docker stop -t SECONDS CONTAINER` first
 down --rmi: `envgen down`, then `docker image rm IMAGE`

@@ -64,7 +64,8 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     assert project.envgen("up", "two", "--json").json["already_running"] is True
     failed = project.envgen("restart", "one", "--json", "-p", "nope", code=2).json
     assert "'nope'" in failed["error"] and failed["code"] == 2
-    assert f"{NAME}-dev-one-1 removed" in project.envgen("down", "one").out
+    assert f"{NAME}-dev-one-1 would be removed" in project.envgen("down", "one", "--dry-run").out
+    project.envgen("down", "one")
     assert states() == {"two": "running"}
 
 

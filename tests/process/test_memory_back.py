@@ -115,5 +115,5 @@ def test_stop_and_down_say_it(
     if verb == "stop":
         lifecycle.halt(deployment, [])
     else:
-        lifecycle.remove(deployment, [], volumes=False)
+        lifecycle.remove(deployment, [], volumes=False, dry_run=False)
     assert ("33.0 GiB" in capsys.readouterr().err) == (local and shares)

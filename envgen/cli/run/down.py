@@ -19,7 +19,10 @@ from envgen.errors import ExitCode, RefusedError, UsageError
 @reporting
 @flag("--volumes", "Also remove named volumes: caches and installed sources.")
 @flag("-v, also", "The same, after a question.")
-def command(session: Session, names: tuple[str, ...], volumes: bool, also: bool) -> int:
+@flag("--dry-run", "Show what would be removed; change nothing.")
+def command(
+    session: Session, names: tuple[str, ...], volumes: bool, also: bool, dry_run: bool
+) -> int:
     """Stop and remove the containers of each SERVICE (default: all of the profile).
 
     Without SERVICE, those that `envgen run` has started end, too. Volumes stay, unless --volumes is
@@ -28,18 +31,18 @@ def command(session: Session, names: tuple[str, ...], volumes: bool, also: bool)
     \b
     Examples:
       envgen down serve
-      envgen down --profile prod -v
+      envgen down --profile prod --dry-run
     """
     if names and (volumes or also):
         raise UsageError(
             "the services of a profile share their volumes", hint="envgen down --volumes"
         )
-    if also and not (volumes or ask("Remove compiled kernels and other volumes, too?")):
+    if also and not (volumes or dry_run or ask("Remove compiled kernels and other volumes, too?")):
         raise RefusedError("nothing was removed", hint="envgen down, or envgen down --volumes")
     volumes |= also
     profile = session.profile()
     machines = machines_of(session.deployment(), names)
-    work = partial(lifecycle.remove, names=names, volumes=volumes)
+    work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run)
     done, left = on_all(machines, work)
     containers = [
         deployment.named(name) for deployment, removed in done for name in removed.containers
@@ -52,12 +55,15 @@ def command(session: Session, names: tuple[str, ...], volumes: bool, also: bool)
         for deployment, removed in done
         for name, folder in removed.kept.items()
     }
-    lines = [f"container {name} removed" for name in containers]
-    lines += [f"volume {name} removed" for name in removed_volumes]
+    verb, stays = ("would be removed", "would stay") if dry_run else ("removed", "stays")
+    lines = [f"container {name} {verb}" for name in containers] + [
+        f"volume {name} {verb}" for name in removed_volumes
+    ]
     for name, folder in kept.items():
-        lines.append(f"volume {name} stays: {folder} created it (docker volume rm)")
+        lines.append(f"volume {name} {stays}: {folder} created it (docker volume rm)")
     document = {
         "containers": containers,
+        "dry_run": dry_run,
         "kept": kept,
         "left": left,
         "volumes": removed_volumes,
@@ -66,4 +72,4 @@ def command(session: Session, names: tuple[str, ...], volumes: bool, also: bool)
     code = ended(
         document, [f"no containers for {described(profile, names)}"] if nothing else lines, left
     )
-    return ExitCode.REFUSED if kept and not code else code
+    return ExitCode.REFUSED if kept and not dry_run and not code else code

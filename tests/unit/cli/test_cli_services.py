@@ -164,6 +164,7 @@ def test_stop_asks_nothing_where_nothing_runs(engine: StubEngine, asked: Words) 
 
 def test_down_of_one_service_leaves_the_others(engine: StubEngine, asked: Words) -> None:
     engine.found = [container("web"), container("srv")]
+    assert invoke("down", "web", "--dry-run").output == "container unit-prod-web-1 would be removed\n"
     assert invoke("down", "web").output.endswith("container unit-prod-web-1 removed\n")
     assert asked == [("rm", "--stop", "--force", "web")]
     assert "envgen down --volumes" in fails(UsageError, "down", "-v", "web")
