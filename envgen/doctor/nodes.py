@@ -15,11 +15,12 @@ from typing import Any
 
 from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Section, Severity
 from envgen.engine.client import Engine
+from envgen.engine.endpoint import SshAddress
 from envgen.engine.values import MISSHAPEN, Container, ContainerMount, Image
 from envgen.errors import Problem
 from envgen.profile.model import GpuMode, Machine, Profile
 from envgen.profile.service import Cluster, Service
-from envgen.text import size
+from envgen.text import shell_line, size
 
 COPY = "a copy of the first machine's: docs/two-machines.md"
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
@@ -78,12 +79,28 @@ class NodeFacts:
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
     refused: str = ""  # why the service's limits can't be set there
     runs: bool = False  # its part of the service, which then holds the ports and the memory
+    model: str = ""  # the folder of the model on the machine
     head: NodeFacts | None = None  # the first machine, for all others
 
     def copy_of_image(self) -> str:
         """The command that copies an image from the head."""
         head = _docker(self.head.machine) if self.head else "docker"
         return f"{head} save {self.image_name} | {_docker(self.machine)} load"
+
+    def copy_of_model(self) -> str:
+        """The command, typed on the head, that copies the model from there; "" where ssh does not
+        lead to it.
+        """
+        source = self.head.model if self.head else ""
+        host = self.engine.endpoint.host if self.engine else ""
+        if not source or not self.model or not host.startswith("ssh://"):
+            return ""
+        address = SshAddress.parse(host)
+        port = ["-e", f"ssh -p {address.port}"] if address.port else []
+        login = f"{address.user}@{address.host}" if address.user else address.host
+        return shell_line(
+            ["rsync", "-a", "--checksum", "--mkpath", *port, f"{source}/", f"{login}:{self.model}/"]
+        )
 
     @property
     def card(self) -> dict[str, Any]:
@@ -270,8 +287,10 @@ def _room(
         yield node.fail(message, "the folder that the profile mounts")
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
-        there = COPY if node.rank else "the weights of the service"
-        yield node.fail("the model is not there", there, "" if node.rank else "envgen model pull")
+        fix = node.copy_of_model() if node.rank else "envgen model pull"
+        yield node.fail(
+            "the model is not there", COPY if node.rank else "the weights of the service", fix
+        )
 
 
 def between(nodes: Sequence[NodeFacts], service: Service) -> list[Finding]:
@@ -373,7 +392,7 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
-            findings.append(finding(Severity.ERROR, pair, message, COPY))
+            findings.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of_model()))
     return findings or [
         finding(
             Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples"

@@ -82,6 +82,7 @@ def _ask_inside(node: NodeFacts, asked: LiveService) -> None:
     profile = asked.profile
     service = asked.described
     mounts = [replace(mount, read_only=True) for mount in asked.mounts()]
+    node.model = _folder_of_model(profile, service, mounts)
     if certificates := asked.deployment.own_files.get("network.ca_certificates"):
         mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
     listens = node.rank == 0 and not node.runs
@@ -126,6 +127,20 @@ def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
         }
     path = service.command[2] if len(service.command) > 2 else ""
     return {"folder": path} if path.startswith("/") else None
+
+
+def _folder_of_model(profile: Profile, service: Service, mounts: Sequence[ContainerMount]) -> str:
+    """The machine's own folder of the model, where it is in a mounted one; else ""."""
+    model = model_of(profile, service) or {}
+    path = model.get("folder", "")
+    if "repo" in model:
+        path = f"{model['home']}/hub/models--{model['repo'].replace('/', '--')}"
+    binds = (
+        mount
+        for mount in mounts
+        if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/")
+    )
+    return next((mount.source + path.removeprefix(mount.target) for mount in binds), "")
 
 
 def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[Finding]:

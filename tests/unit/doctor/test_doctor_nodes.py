@@ -144,8 +144,18 @@ def test_what_differs_is_named(one: NodeFacts, two: NodeFacts, expected: list[tu
     assert differing(one, two) == expected
 
 
-def test_the_command_that_copies_the_image() -> None:
+@pytest.mark.parametrize(
+    ("host", "command"),
+    [
+        ("ssh://me@spark-2:2222", "rsync -a --checksum --mkpath -e 'ssh -p 2222' '/data/my hf/' me@spark-2:/raid/hf/"),
+        ("ssh://spark-2", "rsync -a --checksum --mkpath '/data/my hf/' spark-2:/raid/hf/"),
+        ("unix:///run/docker.sock", ""),  # no way to type it: the finding names the page
+    ],
+)
+def test_the_commands_that_copy_the_weights_and_the_image(host: str, command: str) -> None:
     head, other = node(), node("two", 1)
-    other.head = head
+    head.model, other.model, other.head = "/data/my hf", "/raid/hf", head
+    other.engine = SimpleNamespace(endpoint=SimpleNamespace(host=host))  # type: ignore[assignment]
+    assert other.copy_of_model() == command
     other.image_name, other.machine = "mxfp4:prod", replace(head.machine, context="spark-2")
     assert other.copy_of_image() == "docker save mxfp4:prod | docker --context spark-2 load"
