@@ -137,7 +137,10 @@ def test_a_sweep_that_is_interrupted_and_continued(wide: Wide) -> None:
     assert found["outcome"] == "close" and any(line.startswith("flags.--dtype") for line in found["differing"])
     # What has no row yet is measured, and nothing else.
     missing = wide.project.envgen("sweep", "wide", *CPU, "--missing", "--quick", *bench, "--yes", "--json", code=1)
-    assert [(row["variant"], bool(row["cause"])) for row in missing.json["rows"]] == [("plain", False), ("broken", True)]
+    assert [(row["variant"], bool(row["cause"])) for row in missing.json["rows"]] == [
+        ("plain", False),
+        ("broken", True),
+    ]
     shown = wide.project.envgen("sweep", "wide", *CPU, "--dry-run", *bench[2:6], "--json").json["rows"]
     assert {row["variant"] for row in shown if not row["run"]} == {"broken"}
     # The command of a row starts it, as it is typed.
