@@ -259,6 +259,11 @@ def _outside(
     folders = {
         name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources
     }
+    inodes = {}
+    for name, path in folders.items():
+        if path:
+            status = or_none(Path(path).stat)
+            inodes[name] = status.st_ino if status else 0
     differing = None
     if container is not None and container.state == "running" and service in profile.services:
         differing = or_none(lambda: _differing(deployment, container))
@@ -272,6 +277,7 @@ def _outside(
         box=or_none(box.look) if local else None,
         others=tuple(one for one in containers if one.service != service),
         checkouts=folders,
+        inodes=inodes,
         differing=differing,
         build_needs=build_needs(profile, deployment.root) if local else frozenset(),
         unpatched=lacking(profile, deployment.root) if local else {},

@@ -131,6 +131,8 @@ class Context:
     ran: tuple[RanBackend, ...] = ()  # whose kernels, in a trace of this image and settings
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
+    # source -> inode of that folder; 0: no such folder
+    inodes: Mapping[str, int] = field(default_factory=dict)
     modules: tuple[Module, ...] | None = None  # of the JIT cache, as the running container has it
     build_needs: frozenset[str] = frozenset()  # build requirements of mounted checkouts
     # source -> patches that its checkout lacks

@@ -106,7 +106,8 @@ class FolderFacts:
     exists: bool
     mounted: bool
     read_only: bool = False
-    root: str = ""  # its path in its file system, also after it was removed
+    root: str = ""  # its path in its file system, also after it was moved or removed
+    inode: int = 0
     uid: int = 0
     gid: int = 0
     mode: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 
 from envgen.doctor import remedies
@@ -46,12 +47,11 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
         folder = folders.get(str(source.mount))
         if folder is None:
             continue  # container.settings and import.truth report that
-        if folder.root.endswith(REMOVED):
-            title = f"{name}: its folder was removed while it was mounted"
-            place = folder.root.removesuffix(REMOVED)
+        if place := _moved(name, folder, context):
+            title = f"{name}: its folder was moved or removed while it was mounted"
             again = remedies.restart(context)
             yield error(
-                title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="removed"
+                title, f"{place} at {folder.path}", f"the checkout of {name}", again, case="moved"
             )
         elif not any(
             root.root.startswith(f"{folder.path}/")
@@ -75,6 +75,29 @@ def source_mounts(context: Context, probe: Probe) -> Findings:
         else:
             yield ok(f"{name} is mounted at {folder.path}")
     return None
+
+
+def _moved(name: str, folder: FolderFacts, context: Context) -> str:
+    """The path in its file system of a mounted folder that was moved or removed on the host; else
+    "".
+
+    Only if path and inode differ: the path may differ for other reasons (links, subvolumes), and so
+    may the inode (an engine in a VM).
+    """
+    if folder.root.endswith(REMOVED):
+        return f"{folder.root.removesuffix(REMOVED)} (removed)"
+    place = context.checkouts.get(name, "")
+    now = context.inodes.get(name)
+    mounts = context.container.mounts if context.container and not context.is_temporary else ()
+    is_ours = any(
+        it.kind == "bind" and (it.source, it.target) == (place, folder.path) for it in mounts
+    )
+    same = (
+        now is None
+        or folder.inode in (0, now)
+        or posixpath.basename(folder.root) == posixpath.basename(place)
+    )
+    return folder.root if is_ours and not same else ""
 
 
 def _owner(folder: FolderFacts) -> str:

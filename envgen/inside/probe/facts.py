@@ -178,7 +178,9 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
             fact["read_only"], fact["root"] = mounted[path]
         if fact["exists"]:
             stat = os.stat(path)
-            fact.update(uid=stat.st_uid, gid=stat.st_gid, mode=oct(stat.st_mode & 0o7777))
+            fact.update(
+                uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777)
+            )
             fact.update(writable=os.access(path, os.W_OK))
         facts.append(fact)
     return facts

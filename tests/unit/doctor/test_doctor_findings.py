@@ -36,6 +36,7 @@ from envgen.doctor.model import Context, Severity
 from envgen.doctor.probed import Probe
 from envgen.doctor.programs import Running, Tried
 from envgen.engine.box import Box, BoxGpu
+from envgen.engine.values import Container, ContainerMount
 from envgen.errors import Problem
 from envgen.inside.jit.shapes import Module, Reason
 from envgen.serve.ended import Ended
@@ -288,6 +289,16 @@ OUTSIDE: list[Row] = [
 
 # --- mounts -----------------------------------------------------------------------------------------------------------
 
+PLACE = "/home/me/src/flashinfer"
+BOUND = container(mounts=(ContainerMount(PLACE, PP, "bind"),))
+
+
+def moved(root: str, inode: int, now: int | None, runs: Container = BOUND) -> Callable[[Make], Context]:
+    """``now``: the inode of the checkout's path on this machine; None: a remote engine."""
+    inodes = {} if now is None else {"flashinfer": now}
+    document = with_folder(root=root, inode=inode)
+    return given(document, container=runs, checkouts={"flashinfer": PLACE}, inodes=inodes)
+
 
 def unwritable(uid: int, runs: bool, temporary: bool = False, host: str = "/mine") -> Callable[[Make], Context]:
     document = with_folder(CACHE, writable=False, uid=65534)
@@ -298,9 +309,13 @@ def unwritable(uid: int, runs: bool, temporary: bool = False, host: str = "/mine
 
 
 MOUNTS: list[Row] = [
-    ("mounts.sources", given(with_folder(root="/src/flashinfer")), "ok", "flashinfer is mounted at", "", ""),
-    ("mounts.sources", given(with_folder(root="/src/flashinfer//deleted")), "removed", "was removed while",
-     "/src/flashinfer at ", "envgen restart"),
+    ("mounts.sources", moved("/src/flashinfer", 5, 5), "ok", "flashinfer is mounted at", "", ""),
+    ("mounts.sources", moved("/@src", 5, 5), "ok", "is mounted", "", ""),  # a subvolume, or a link on the way
+    ("mounts.sources", moved("/src/flashinfer", 6, 5), "ok", "is mounted", "", ""),  # an engine in a VM
+    ("mounts.sources", moved("/src/before", 6, None), "ok", "is mounted", "", ""),
+    ("mounts.sources", moved("/src/before", 6, 5, container()), "ok", "is mounted", "", ""),  # not mounted by envgen
+    ("mounts.sources", moved("/src/before", 6, 5), "moved", "was moved or removed", "/src/before", "envgen restart"),
+    ("mounts.sources", moved("/src/before", 6, 0), "moved", "was moved or removed", "/src/before", "envgen restart"),
     ("caches.stale", given(modules=(compiled(state="stale"),) * 2), "stale", "2 compiled kernels are stale",
      "fused_moe_120, fused_moe_120; ", "envgen cache clear -p dev --stale"),
     ("caches.stale", given(modules=(compiled(state="stale", guess=True),) * 2), "guess",
