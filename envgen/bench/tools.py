@@ -175,8 +175,9 @@ class BenchTool:
             text = f"a reply has {length} of {cell.output} tokens"
             if error:
                 faults.append(error.strip().splitlines()[-1])
-            # llama-benchy does not count the tokens of pieces without text, such as markup.
-            elif benchy and cell.output / 2 <= length < cell.output:
+            # llama-benchy does not count the tokens of pieces without text: markup, parts of a
+            # character. Of random tokens a third are such, and once in a hundred replies half.
+            elif benchy and cell.output / 4 <= length < cell.output:
                 notes.append(text)
             elif length != cell.output:
                 faults.append(text)

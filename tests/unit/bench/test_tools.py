@@ -153,7 +153,7 @@ def test_what_is_no_figure_is_not_left_out(value: Any) -> None:
 @pytest.mark.parametrize(
     ("tokens", "error", "failed", "fault"),
     [
-        (8, "", 0, ""), (5, "", 0, ""), (3, "", 1, "a reply has 3 of 8 tokens"), (80, "", 1, "a reply has 80 of 8 tokens"),
+        (8, "", 0, ""), (5, "", 0, ""), (1, "", 1, "a reply has 1 of 8 tokens"), (80, "", 1, "a reply has 80 of 8 tokens"),
         (0, "HTTP 503: no", 1, "HTTP 503: no"),
     ],
 )  # fmt: skip
