@@ -55,9 +55,9 @@ def test_failures_come_before_notices_and_that_of_the_first_exception_before_oth
 @pytest.mark.parametrize("line", ["    raise {}", "(EngineCore pid=1)     raise {} from None", "#12 [4/9] RUN {}"])
 def test_what_only_stands_in_a_source_is_no_cause(line: str) -> None:
     """A line of a traceback, or a step of a build: it names an error that did not happen there."""
-    words = "No space left on device"
-    written = line.format(f"OSError('{words}')")
+    written, words = line.format("OSError('No space left on device')"), "No space left on device"
     assert not classify([written]) and classify([written, words])[0].line == 2
+    assert not classify(["If it fails with 'could not select device driver', install the toolkit"])
 
 
 @pytest.mark.parametrize(
