@@ -31,19 +31,17 @@ def read_command(text: str, file: str) -> Recipe | None:
         text = re.sub(written, spelled, text)
     command = re.sub(_TABLE["skipped"], "", text).strip()
     begin = re.match(_TABLE["begin"], command)
-    if begin is None and not text.startswith("#!") and not file.endswith(".sh"):
+    is_script = text.startswith("#!") or file.endswith(".sh")
+    if begin is None and not is_script:
         return _of_compose(text, file)
     container = _Container(Place(file, 1, 1))
-    words = container.split(command[begin.start("line") :] if begin else command)
+    if begin is not None:
+        command = command[begin.start("line") :]
+    words = container.split(command)
     if begin is None or not begin["run"]:
         return container.recipe("", words)
-    words = words[words.index("run") + 1 :]
-    while words and (option := re.fullmatch(_TABLE["option"], words[0], re.DOTALL)):
-        name, value = option.groups()
-        is_whole = value or re.fullmatch(_TABLE["bare"], name)
-        container.option(name, value if is_whole else "".join(words[1:2]))
-        words = words[1 if is_whole else 2 :]
-    return container.recipe("".join(words[:1]), words[1:])
+    image, *server = container.run_options(words[words.index("run") + 1 :]) or [""]
+    return container.recipe(image, server)
 
 
 def _of_compose(text: str, file: str) -> Recipe | None:
@@ -54,10 +52,9 @@ def _of_compose(text: str, file: str) -> Recipe | None:
         return None
     container = _Container(node.place())
     services = {name: one for name, one in value_of(node).items() if isinstance(one, dict)}
-    programs = {
-        name: str([one.get(key) for key in _TABLE["program"]]) for name, one in services.items()
-    }
-    servers = [name for name, program in programs.items() if "vllm" in program] or list(services)
+    servers = [name for name, one in services.items() if _names_vllm(one)]
+    if not servers:
+        servers = list(services)
     if len(servers) != 1:
         container.refuse(f"has no single service with vLLM; leave one of: {', '.join(servers)}")
     service = services[servers[0]]
@@ -76,12 +73,19 @@ def _of_compose(text: str, file: str) -> Recipe | None:
     return container.recipe(image, words)
 
 
+def _names_vllm(service: Mapping[str, Any]) -> bool:
+    """Whether a service of Compose has vLLM in its image or its command."""
+    program = [service.get(key) for key in _TABLE["program"]]
+    return "vllm" in str(program)
+
+
 def _texts(value: Any) -> list[str]:
     """A value of Compose, one text for each option of `docker run`."""
     if isinstance(value, dict):
-        value = [name if one is None else f"{name}={one}" for name, one in value.items()]
-    values = value if isinstance(value, list) else [value]
-    return [",".join(_texts(one)) if isinstance(one, dict) else str(one) for one in values]
+        return [name if one is None else f"{name}={one}" for name, one in value.items()]
+    if not isinstance(value, list):
+        return [str(value)]
+    return [",".join(_texts(one)) if isinstance(one, dict) else str(one) for one in value]
 
 
 def _put(keys: dict[str, Any], place: Mapping[str, Any], found: re.Match[str]) -> None:
@@ -89,11 +93,14 @@ def _put(keys: dict[str, Any], place: Mapping[str, Any], found: re.Match[str]) -
     for template, value in place.items():
         key = found.expand(template)
         if isinstance(value, dict):
-            _put(keys.setdefault(key, {}), value, found)
+            inner = keys.setdefault(key, {})
+            _put(inner, value, found)
         elif isinstance(value, list):
-            keys.setdefault(key, []).append(found.expand(value[0]))
+            [item] = value
+            items = keys.setdefault(key, [])
+            items.append(found.expand(item))
         else:
-            keys[key] = found.expand(value) if value else None
+            keys[key] = value and found.expand(value)
 
 
 @dataclass
@@ -116,6 +123,20 @@ class _Container:
             self.refuse("is a shell script; envgen reads one `docker run` or `vllm serve` line")
         return split(text, self.place, _TABLE["hint"])
 
+    def run_options(self, words: list[str]) -> list[str]:
+        """Place the options of `docker run` at the beginning of ``words``; returns the rest."""
+        while words:
+            option = re.fullmatch(_TABLE["option"], words[0], re.DOTALL)
+            if option is None:
+                break
+            name, value = option.groups()
+            words = words[1:]
+            if not value and not re.fullmatch(_TABLE["bare"], name):
+                value = "".join(words[:1])
+                words = words[1:]
+            self.option(name, value)
+        return words
+
     def option(self, name: str, value: str) -> None:
         """Give one option its place in the profile, or name it."""
         name = _TABLE["names"].get(name, name)
@@ -128,9 +149,11 @@ class _Container:
             self._mount(*mount.groups(""))
         else:
             text = redact_secrets(f"{name} {value}").rstrip(": ")
-            found = (re.fullmatch(row, text, re.DOTALL) for row in _TABLE["places"])
-            row = next(filter(None, found))
-            _put(vars(self), _TABLE["places"][row.re.pattern], row)
+            for pattern, place in _TABLE["places"].items():
+                found = re.fullmatch(pattern, text, re.DOTALL)
+                if found:
+                    _put(vars(self), place, found)
+                    break
 
     def _variable(self, name: str, given: str, value: str) -> None:
         if name in OWN_VARIABLES or name in SETS:
@@ -144,42 +167,69 @@ class _Container:
         is_folder = host[0] in ".~"
         known = [name for name, row in KNOWN.items() if row.path == target]
         if is_folder and not known:
+            mount = f"{host}:{target}"
+            if re.search("ro|only", mode):
+                mount += ":ro"
             name = as_profile_name(target.rpartition("/")[2])
-            mount = f"{host}:{target}" + ":ro" * bool(re.search("ro|only", mode))
-            self.service.setdefault("mounts", {})[name] = mount
+            mounts = self.service.setdefault("mounts", {})
+            mounts[name] = mount
         else:
+            place = {"path": target}
+            if is_folder:
+                place["host"] = host
             name = known[0] if known else as_profile_name(host)
-            place = {"path": target} | ({"host": host} if is_folder else {})
-            self.profile.setdefault("caches", {})[name] = place
+            caches = self.profile.setdefault("caches", {})
+            caches[name] = place
 
     def recipe(self, image: str, words: Sequence[str]) -> Recipe:
         """The recipe of the server that ``image`` runs with these words."""
         words = self._server([*self.entry, *words])
         for word in (image, *words):
-            if variable := VARIABLE.search(word):
+            variable = VARIABLE.search(word)
+            if variable:
                 self.refuse(f"{variable[0]} depends on your machine: write its value")
         args = flags_of(["--model", *words], self.place, again=True, ours=())
         repo = str(args.pop("model", ""))
         if not matches(HUB_REPO, repo) and not repo.startswith("/"):
             self.refuse("names no model: the command is not `vllm serve MODEL ...`")
-        self.option("api-key", str(args.pop("api-key", "")))
+        api_key = args.pop("api-key", "")
+        self.option("api-key", str(api_key))
         self.option("model" if image else "own-model", repo)
         port = args.get("port", "8000")
         self.service.setdefault("ports", [f"127.0.0.1:{port}:{port}"])
-        if gpus := self.service.get("gpu") or self.env.pop("CUDA_VISIBLE_DEVICES", ""):
+        gpus = self.service.get("gpu")
+        if not gpus:
+            gpus = self.env.pop("CUDA_VISIBLE_DEVICES", "")
+        if gpus:
             self.service["gpu"] = re.findall(r"[\w-]+", gpus)
-        mounts = tuple(one.split(":")[1] for one in self.service.get("mounts", {}).values())
-        brings = [one for one in brought(args) if not one.split()[3].startswith(mounts)]
-        left = tuple(dict.fromkeys([*self.left, *brings]))
-        kept: dict[str, Any] = {"image": image, "service": self.service, "profile": self.profile}
-        return Recipe(name_of(repo), repo, args=args, env=self.env, left=left, **kept)
+        self.left += brought(args, self._mounted())
+        return Recipe(
+            name_of(repo),
+            repo,
+            args=args,
+            env=self.env,
+            image=image,
+            left=tuple(dict.fromkeys(self.left)),
+            service=self.service,
+            profile=self.profile,
+        )
+
+    def _mounted(self) -> tuple[str, ...]:
+        """The folders of the container that are mounted."""
+        mounts = self.service.get("mounts", {}).values()
+        return tuple(mount.split(":")[1] for mount in mounts)
 
     def _server(self, words: list[str]) -> list[str]:
         """The words after `vllm serve`, however it is started."""
         if words and re.fullmatch(r"(\S*/)?(ba)?sh", words[0]):
-            before, _, server = words[-1].rpartition("&&")
+            script = words[-1]
+            before, _, server = script.rpartition("&&")
             self.option("before", before.strip())
-            words = self.split(server.strip().removeprefix("exec "))
+            server = server.strip().removeprefix("exec ")
+            words = self.split(server)
         while words and re.match(r"\w+=", words[0]):
-            self.option("environment", words.pop(0))
-        return self.split(re.sub(_TABLE["server"], "", shlex.join(words)))
+            variable = words.pop(0)
+            self.option("environment", variable)
+        line = shlex.join(words)
+        arguments = re.sub(_TABLE["server"], "", line)
+        return self.split(arguments)

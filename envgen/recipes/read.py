@@ -116,7 +116,9 @@ def value_of(node: YamlNode) -> Any:
         return {name: value_of(child) for name, child in node.items.items()}
     if node.kind == LIST:
         return [value_of(child) for child in node.elements]
-    return None if node.kind == NULL else node.text
+    if node.kind == NULL:
+        return None
+    return node.text
 
 
 # The keys that are read, or that say nothing about a server: of vllm-project's recipes and their
@@ -486,8 +488,10 @@ def _typed(values: Sequence[str], place: Place) -> Any:
     return values[0]
 
 
-def brought(args: Mapping[str, Any]) -> tuple[str, ...]:
-    """The files that stay in the flags, which the recipe's image or a mod of it brings."""
+def brought(args: Mapping[str, Any], mounted: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The files that stay in the flags, which the recipe's image or a mod of it brings.
+    ``mounted``: folders whose files are there.
+    """
     draft = args.get("speculative-config")
     named = {flag: value for flag, value in args.items() if re.fullmatch(_FILES, flag)}
     if isinstance(draft, Mapping):
@@ -496,6 +500,7 @@ def brought(args: Mapping[str, Any]) -> tuple[str, ...]:
         f"{flag}: the file {value} is not in the image: bring it by `mounts` or COPY, and correct the path"
         for flag, value in named.items()
         if isinstance(value, str)
+        and not value.startswith(mounted)
         and re.fullmatch(r"[\w.~][\w./~-]*\.(jinja|j2|py|json)|[/.~][\w./-]+", value)
     )
 
