@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+JsonObject = Mapping[str, Any]  # an object of JSON or YAML that is only read
+JsonDict = dict[str, Any]  # one that is made or changed
 Reader = Callable[[Any, str], Any]  # (data, its key) -> the value
 LIMIT = 1 << 63  # of numbers; JSON may have 1e999
 

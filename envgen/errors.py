@@ -5,12 +5,13 @@ Only ``envgen.cli.program`` turns them into output and an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.redact import redact_secrets
 from envgen.text import last_printed, masked, visible
 
@@ -86,7 +87,7 @@ class EnvgenError(Exception):
     """Base of every error that the user can fix. ``str(error)`` is printed."""
 
     exit_code: ExitCode = ExitCode.USAGE
-    details: Mapping[str, Any] = MappingProxyType({})  # more keys for the document of `--json`
+    details: JsonObject = MappingProxyType({})  # more keys for the document of `--json`
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class OutputMode:
     printed: bool = False
 
 
-def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
+def document(error: BaseException | str, code: int) -> JsonObject:
     """A failure: ``error``, ``code`` (the exit code), ``hint`` or null, and all problems with their
     places.
     """
@@ -216,7 +217,7 @@ def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
     }
 
 
-def as_data(problem: Problem) -> dict[str, Any]:
+def as_data(problem: Problem) -> JsonDict:
     """A problem for `--json`."""
     place = problem.place or Place("")
     return {

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envgen.app.measure import Measurement, MeasureOptions, measure, results_folder, service_of
 from envgen.app.stage import VariantSwitch, sessions_of
@@ -16,6 +15,7 @@ from envgen.bench.checks import Outcome
 from envgen.bench.compare import differing
 from envgen.bench.questions import BATCH, Asker, questions, scorer
 from envgen.bench.record import Run, RunRecord
+from envgen.binding import JsonDict
 from envgen.errors import RefusedError
 from envgen.live import doing, now_doing
 from envgen.serve.chat import chat_flags
@@ -41,7 +41,7 @@ def ask(trial: Measurement, run: Run, reference: RunRecord | None, quick: bool =
     names = {question.name for question in asked}
     other = answers.against(earlier, given, scored, names) if reference else []
     verdict = answers.verdict(own, other)
-    summary: dict[str, Any] = {"verdict": verdict, "rows": [row.plain() for row in (*other, *own)]}
+    summary: JsonDict = {"verdict": verdict, "rows": [row.plain() for row in (*other, *own)]}
     if reference:
         now = replace(reference, environment=trial.environment)
         summary["reference"] = {
@@ -55,9 +55,9 @@ def ask(trial: Measurement, run: Run, reference: RunRecord | None, quick: bool =
 
 def answered(
     asked: MeasureOptions, reference: RunRecord | None = None, *, quick: bool = False
-) -> tuple[str, dict[str, Any], Path]:
+) -> tuple[str, JsonDict, Path]:
     """Ask a running server. Returns the verdict, the summary, and the record's path."""
-    parameters: dict[str, Any] = {
+    parameters: JsonDict = {
         "quick": quick,
         **({"reference": reference.id} if reference else {}),
     }

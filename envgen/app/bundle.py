@@ -22,6 +22,7 @@ from typing import Any
 
 from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
+from envgen.binding import JsonDict
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.doctor import report
@@ -175,7 +176,7 @@ def collect(
     profile = service.profile
     asked = _project(deployment)
     asked["doctor.json"] = lambda: as_json(doctor())
-    about: dict[str, Any] = {
+    about: JsonDict = {
         "envgen": __version__,
         "python": platform.python_version(),
         "system": " ".join((platform.system(), platform.release(), platform.machine())),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from envgen.app.session import VARIANT_LABEL, Session
+from envgen.binding import JsonDict
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.owner import folder_of, same
@@ -56,7 +56,7 @@ def changed(deployment: Deployment, containers: Sequence[Container]) -> dict[str
     return {}
 
 
-def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[dict[str, Any]]:
+def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[JsonDict]:
     """The rows of containers on one machine."""
     services = deployment.profile.services
     differ = changed(deployment, containers)
@@ -69,7 +69,7 @@ def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[dic
 
 def as_data(
     deployment: Deployment, container: Container, differs: bool | None, end: Ended | None
-) -> dict[str, Any]:
+) -> JsonDict:
     """A container as JSON; times have a zone. ``differs``: its settings differ from the profile's
     (None: unknown).
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
@@ -53,7 +54,7 @@ class Log:
     file: BinaryIO
     known: Circumstances = UNKNOWN
     kind: str | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     return Log(str(path), io.BytesIO(members[log]), circumstances(container), "serve", findings)
 
 
-def _document(members: Mapping[str, bytes], name: str) -> dict[str, Any]:
+def _document(members: Mapping[str, bytes], name: str) -> JsonDict:
     try:
         return dict(read_json(members.get(name, b"{}")))
     except MISSHAPEN:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envgen.app.cluster.machines import machine_of
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions, prepare_caches
 from envgen.app.up import start_one
+from envgen.binding import JsonObject
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
@@ -129,7 +129,7 @@ def _say_what_is_held(deployment: Deployment) -> None:
             progress(f"note: {note}")
 
 
-def _volumes(deployment: Deployment) -> Mapping[str, Any]:
+def _volumes(deployment: Deployment) -> JsonObject:
     """The volumes of the Compose files; those of a broken file of the profile's own stay."""
     try:
         return deployment.document.get("volumes") or {}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from envgen import __version__
@@ -21,6 +20,7 @@ from envgen.bench.facts import RunningService
 from envgen.bench.record import Run
 from envgen.bench.targets import at_least, gaps
 from envgen.bench.tools import BenchTool, CellResult, Matrix, find_tool, measure_all
+from envgen.binding import JsonDict, JsonObject
 from envgen.deployment.service import LiveService
 from envgen.engine.client import connect
 from envgen.engine.process import terminable
@@ -59,7 +59,7 @@ class Measurement:
     asked: MeasureOptions
     service: RunningService | None
     target: BenchTarget
-    environment: Mapping[str, Any]
+    environment: JsonObject
 
     @property
     def flags(self) -> Sequence[str]:
@@ -115,7 +115,7 @@ Work = Callable[[Measurement, Run], Outcome]
 
 
 def measure(
-    asked: MeasureOptions, kind: str, parameters: Mapping[str, Any], work: Work
+    asked: MeasureOptions, kind: str, parameters: JsonObject, work: Work
 ) -> tuple[Outcome, Path]:
     """Find the server, do the ``work`` and record it. Returns the outcome and the record's path.
 
@@ -230,7 +230,7 @@ def targets_of(profile: Profile, service: str) -> dict[str, Target]:
     return {name: target for name, target in profile.targets.items() if target.model == repo}
 
 
-def cells_document(tool: str, cells: list[CellResult]) -> dict[str, Any]:
+def cells_document(tool: str, cells: list[CellResult]) -> JsonDict:
     return {"tool": tool, "cells": [cell.plain() for cell in cells]}
 
 

@@ -6,13 +6,13 @@ The program that runs there is ``envgen/inside/predict``; ``envgen/predict`` jud
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from envgen.app.session import the_service
+from envgen.binding import JsonObject
 from envgen.deployment.service import LiveService
 from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError, NotFoundError, Problem
@@ -63,7 +63,7 @@ class Prediction:
 
     service: str
     place: str
-    answer: Mapping[str, Any] | run.NoAnswer
+    answer: JsonObject | run.NoAnswer
     judgement: Judgement
     assumed: bool = False  # no GPU was seen and none was named: that of cuda.arch_list
 
@@ -77,7 +77,7 @@ class Prediction:
         return Gpu(platform["name"], major, minor, platform["memory"])
 
     @property
-    def known(self) -> Mapping[str, Any]:
+    def known(self) -> JsonObject:
         """The answer; empty where there is none."""
         return {} if isinstance(self.answer, run.NoAnswer) else self.answer
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from envgen.app import lock, prune
 from envgen.app.cluster.machines import connect_all, nodes_of
 from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
 from envgen.app.upgrade.trial import upgrade_state
+from envgen.binding import JsonDict, JsonObject
 from envgen.deployment import Deployment
 from envgen.errors import EngineError, EnvgenError
 from envgen.render.outputs import diff, render_project
@@ -20,13 +19,13 @@ from envgen.serve.notices import of_all
 PATIENCE = 2.5  # seconds for each other machine
 
 
-def look(session: Session) -> dict[str, Any]:
+def look(session: Session) -> JsonDict:
     """The state of the session's profile as JSON. What does not answer in time is left out."""
     project = session.loaded().project
     profile = session.profile()
     trouble = None
     reachable = True
-    state: dict[str, Any] = {
+    state: JsonDict = {
         "profile": profile.name,
         "others": [name for name in project.profiles if name != profile.name],
         "mode": profile.mode.value,
@@ -99,7 +98,7 @@ def drift(session: Session, deployment: Deployment) -> list[str]:
     return [path for path in there if diff(root, {path: files[path]})]
 
 
-def _image(deployment: Deployment) -> Mapping[str, Any]:
+def _image(deployment: Deployment) -> JsonObject:
     image = deployment.image
     state = "missing" if image is None else "current" if deployment.is_current else "differs"
     id_, created = (image.id, image.tagged or image.created) if image else (None, None)
@@ -113,7 +112,7 @@ def _image(deployment: Deployment) -> Mapping[str, Any]:
     }
 
 
-def _lock(session: Session, deployment: Deployment) -> Mapping[str, Any]:
+def _lock(session: Session, deployment: Deployment) -> JsonObject:
     try:
         differences = lock.check(session, deployment.lock_file)
     except EnvgenError as error:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from envgen.app.answers import GOOD, answered
 from envgen.app.measure import MeasureOptions, bench, measure, results_folder
@@ -20,6 +19,7 @@ from envgen.bench import record
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.record import RunRecord, plain
 from envgen.bench.tools import Matrix
+from envgen.binding import JsonDict, JsonObject
 from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
@@ -101,7 +101,7 @@ def sweep(
     deployment = session.deployment()
     folder = results_folder(session.file)
     image = deployment.image.id if deployment.image else ""
-    parameters: dict[str, Any] = plain(
+    parameters: JsonDict = plain(
         {
             "service": service,
             "profile": deployment.profile.name,
@@ -113,7 +113,7 @@ def sweep(
         }
     )
     earlier = None if fresh else unfinished(folder, parameters)
-    rows = dict[str, Any]()
+    rows = JsonDict()
     stage = VariantSwitch(session, service)
     if earlier:  # what runs now, if anything, is what the interrupted one left
         rows |= {row["variant"]: row for row in earlier.samples}
@@ -145,12 +145,12 @@ def sweep(
     return outcome, run.path
 
 
-def reference_among(rows: Iterable[Mapping[str, Any]]) -> str:
+def reference_among(rows: Iterable[JsonObject]) -> str:
     """The run that the next form is compared with: the first whose own answers are right."""
     return next((str(row["answers"]) for row in rows if row["verdict"] in GOOD), "")
 
 
-def unfinished(folder: Path, parameters: Mapping[str, Any]) -> RunRecord | None:
+def unfinished(folder: Path, parameters: JsonObject) -> RunRecord | None:
     """The newest sweep with these parameters, if it was interrupted."""
     same = [
         run
@@ -167,7 +167,7 @@ def measured_row(
     reference: RunRecord | None,
     matrix: Matrix | None,
     quick: bool,
-) -> dict[str, Any]:
+) -> JsonDict:
     """Show a form and measure it. A form that fails is a row with its cause."""
     row = blank_row(name)
     try:
@@ -201,13 +201,13 @@ def measured_row(
     return row
 
 
-def blank_row(name: str) -> dict[str, Any]:
+def blank_row(name: str) -> JsonDict:
     """A row without measurements."""
     texts = dict.fromkeys(("verdict", "answers", "bench", "cause"), "")
     return {"variant": name, "seconds": None, "figures": {}, "targets": [], "kernels": [], **texts}
 
 
-def medians(summary: Mapping[str, Any]) -> dict[str, float]:
+def medians(summary: JsonObject) -> dict[str, float]:
     """The figures of a benchmark, by what a reader calls them."""
     cells = summary["cells"]
     figures = {
@@ -221,7 +221,7 @@ def medians(summary: Mapping[str, Any]) -> dict[str, float]:
     return figures
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def lines_of(rows: Sequence[JsonObject]) -> list[tuple[str, ...]]:
     """The table, its head first; a row whose answers are not the reference's is marked."""
     labels = dict[str, str]()
     for row in rows:
@@ -237,7 +237,7 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+def _cells(row: JsonObject) -> dict[str, str]:
     """The figures of a row, and how far they are from each target, by the head of the column."""
     cells = {label: f"{figure:,.1f}" for label, figure in row["figures"].items()}
     for gap in row.get("targets", ()):

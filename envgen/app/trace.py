@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envgen.app.measure import Measurement, MeasureOptions, measure, service_of
 from envgen.app.stage import VariantSwitch
 from envgen.bench.checks import FAILED, PASSED, Outcome, fault_of
 from envgen.bench.client import ServerGone
 from envgen.bench.record import Run
+from envgen.binding import JsonDict, JsonObject
 from envgen.errors import RefusedError, ServiceError, UsageError
 from envgen.inside import run as inside
 from envgen.live import doing
@@ -70,7 +70,7 @@ def trace(
 def _work(trial: Measurement, run: Run, prompt: int, output: int) -> Outcome:
     """Profile each phase alone. What is compiled at its first use is used before."""
     _complete(trial, prompt, output)
-    summary: dict[str, Any] = {}
+    summary: JsonDict = {}
     for phase, length in (("prefill", 1), ("decode", output)):
         with doing("trace", phase):
             _post(trial, "/start_profile")
@@ -107,7 +107,7 @@ def _post(trial: Measurement, path: str) -> None:
         )
 
 
-def _summed(trial: Measurement, run: Run, phase: str) -> Mapping[str, Any]:
+def _summed(trial: Measurement, run: Run, phase: str) -> JsonObject:
     """The profiler's traces of a phase, summed in the container. The trace itself lies beside the
     record, for Perfetto.
     """

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from envgen.app.session import the_service
-from envgen.binding import ShapeError, bind
+from envgen.binding import JsonDict, JsonObject, ShapeError, bind
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.owner import host_user
@@ -82,7 +82,7 @@ def choose(profile: Profile, wanted: str | None) -> str:
     )
 
 
-def _request(verb: str, deployment: Deployment, model: ModelRef) -> dict[str, Any]:
+def _request(verb: str, deployment: Deployment, model: ModelRef) -> JsonDict:
     lock = deployment.lock_file
     commit = lock.commit_of(model) if lock else ""
     return {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
@@ -253,12 +253,12 @@ def _mount(deployment: Deployment, *, make: bool = False) -> ContainerMount | No
 
 def _ask(
     deployment: Deployment,
-    request: Mapping[str, Any],
+    request: JsonObject,
     timeout: float,
     *,
     on_line: Callable[[str], None] | None = None,
     image: str = "",
-) -> Mapping[str, Any] | None:
+) -> JsonObject | None:
     """The answer of inside/hub.py; None without a cache. ``on_line``: gets the progress of a
     download.
 
@@ -303,13 +303,13 @@ def _ask(
     return _checked(run.ask(execute, run.shell_python(profile), program, there, timeout=timeout))
 
 
-def _checked(answer: dict[str, Any] | run.NoAnswer) -> Mapping[str, Any]:
+def _checked(answer: JsonDict | run.NoAnswer) -> JsonObject:
     if isinstance(answer, run.NoAnswer):
         raise LockError(f"the Hugging Face cache could not be inspected: {answer}")
     return answer
 
 
-def _read(kind: type[T], answer: Mapping[str, Any] | None) -> T:
+def _read(kind: type[T], answer: JsonObject | None) -> T:
     try:
         return bind(kind, answer)
     except ShapeError as error:

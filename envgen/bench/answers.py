@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from envgen.bench.record import RunRecord
+from envgen.binding import JsonDict
 from envgen.errors import UsageError
 
 SAME = "same"
@@ -178,7 +178,7 @@ class Answer:
         """How many of its places a server that reads it is asked for."""
         return sum(map(bool, self.scored)) or len(self.ids)
 
-    def sample(self) -> dict[str, Any]:
+    def sample(self) -> JsonDict:
         """For the record."""
         steps = {
             name: [list(map(list, step.items())) for step in getattr(self, name)] for name in _STEPS
@@ -203,7 +203,7 @@ def read(record: RunRecord) -> dict[str, Answer]:
     answers: dict[str, Answer] = {}
     for sample in record.samples:
         if sample.get("unit") == "answer":
-            kept: dict[str, Any] = {name: value for name, value in sample.items() if name != "unit"}
+            kept: JsonDict = {name: value for name, value in sample.items() if name != "unit"}
             for name in _STEPS:
                 kept[name] = [
                     {int(token): float(value) for token, value in step} for step in sample[name]
@@ -224,8 +224,8 @@ class Row:
     seen: str
     figures: Agreement = field(default_factory=Agreement)
 
-    def plain(self) -> dict[str, Any]:
-        plain: dict[str, Any] = asdict(self)
+    def plain(self) -> JsonDict:
+        plain: JsonDict = asdict(self)
         plain |= plain.pop("figures")
         return plain
 

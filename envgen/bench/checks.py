@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from envgen.bench import answers
 from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, tokens
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import CellResult
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine.values import MISSHAPEN
 from envgen.live import doing
 from envgen.profile.service import Ready
@@ -23,7 +24,7 @@ FAILED = "failed"
 UNKNOWN = "not checked"
 SHORT, LONG = 12, 4096  # tokens
 LOAD_GROWTH = 5_000_000_000  # bytes
-Outcome = tuple[str, dict[str, Any]]  # passed or failed, and the summary for JSON and the record
+Outcome = tuple[str, JsonDict]  # passed or failed, and the summary for JSON and the record
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def load(cell: CellResult, before: Vitals, after: Vitals, requests: int) -> list
     ]
 
 
-def of_answers(row: Mapping[str, Any]) -> Criterion:
+def of_answers(row: JsonObject) -> Criterion:
     """A row of `envgen answers` as a criterion."""
     verdict = row["verdict"]
     good = None if verdict == answers.UNKNOWN else verdict in (answers.SAME, answers.CLOSE)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from envgen.bench.answers import REFUSED
+from envgen.binding import JsonObject
 from envgen.engine.process import in_background
 from envgen.engine.values import read_json
 from envgen.errors import ServiceError, UsageError
@@ -68,7 +69,7 @@ class BenchTarget:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+    def ask(self, path: str, body: JsonObject) -> Any:
         """The document that answers ``body``. Refused with the reason; ServerGone without an
         answer.
         """
@@ -141,7 +142,7 @@ def find(
     return BenchTarget(target.url, name, root, length, key, silence, names_of(listed, name))
 
 
-def listed_models(url: str, status: int, document: Any) -> dict[str, Mapping[str, Any]]:
+def listed_models(url: str, status: int, document: Any) -> dict[str, JsonObject]:
     """The rows of /v1/models, by name. ServiceError if that is not a list of models."""
     if status in (401, 403):
         raise UsageError(

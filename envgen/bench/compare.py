@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from envgen.bench.record import METRICS, Metric, RunRecord
+from envgen.binding import JsonDict, JsonObject
 from envgen.profile.flags import parsed
 
 SIDES = ("A", "B")
@@ -67,7 +68,7 @@ class FigureRange:
         mean = statistics.fmean(self.values)
         return 100 * statistics.stdev(self.values) / mean if mean and self.values[1:] else None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """For JSON."""
         return {
             "min": min(self.values),
@@ -93,13 +94,13 @@ def number(value: Any) -> float | None:
     return float(value) if abs(value) < 1e300 else None  # False for NaN too
 
 
-def median_of(cell: Mapping[str, Any], name: str) -> float | None:
+def median_of(cell: JsonObject, name: str) -> float | None:
     """The median of a figure in a cell of a summary."""
     figure = cell.get(name)
     return number(figure.get("median")) if isinstance(figure, Mapping) else None
 
 
-def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
+def cell_of(data: JsonObject, metric: Metric) -> MatrixCell:
     """The cell of a sample's value of ``metric``."""
 
     def length(name: str, default: int) -> int:
@@ -114,7 +115,7 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> MatrixCell:
     return MatrixCell(output, prompt, context, length("concurrency", 1))
 
 
-def table(samples: Iterable[Mapping[str, Any]]) -> Table:
+def table(samples: Iterable[JsonObject]) -> Table:
     """All figures of a run, with their values."""
     values = defaultdict[tuple[str, MatrixCell], list[float]](list)
     for data in samples:
@@ -141,7 +142,7 @@ class FigureRow:
         a, b = self.sides
         return 100 * (b.median - a.median) / abs(a.median) if a and b and a.median else None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """For JSON."""
         values = {name: side.plain() for name, side in zip(SIDES, self.sides, strict=True) if side}
         return {

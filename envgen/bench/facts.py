@@ -7,9 +7,8 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from envgen.binding import digest_of
+from envgen.binding import JsonDict, digest_of
 from envgen.deployment.service import LiveService
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
@@ -86,7 +85,7 @@ class RunningService(LiveService):
             sum(process.memory for process in running), gpu, zombies, now.restarts, now.started_at
         )
 
-    def made_of(self) -> dict[str, Any]:
+    def made_of(self) -> JsonDict:
         """Its command and variables, without secrets."""
         secrets = self.deployment.profile.secrets
         return {
@@ -104,7 +103,7 @@ class RunningService(LiveService):
         flags = [vars(one) for one in parsed(made_of["flags"]) if one.name != "profiler-config"]
         return digest_of(1, {**made_of, "flags": flags, "image": self.container.image_id})
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JsonDict:
         """Image, lock, sources, versions, GPU, variables and flags, without secrets and unknowns."""
         profile = self.deployment.profile
         container = self.container
@@ -117,7 +116,7 @@ class RunningService(LiveService):
         info = self.engine.info()
         image = self.engine.image(container.image_id)
         labels = image.labels if image else {}
-        seen: dict[str, Any] = {
+        seen: JsonDict = {
             "service": self.name,
             "project": profile.project,
             "profile": profile.name,

@@ -10,6 +10,7 @@ import jinja2
 
 from envgen.bench.compare import MatrixCell, median_of
 from envgen.bench.record import RunRecord
+from envgen.binding import JsonDict
 from envgen.files import data_dir
 from envgen.text import shell_line, visible
 
@@ -39,7 +40,7 @@ class MatrixRow:
     start: str = ""  # the command that starts it
     made_of: Mapping[str, str] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """For JSON."""
         return asdict(self)
 

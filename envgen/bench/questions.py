@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from envgen.bench.answers import Answer, Step
 from envgen.bench.client import COMPLETIONS, BenchTarget, Refused, together
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine.values import MISSHAPEN
 from envgen.serve import chat
 from envgen.serve.events import Completion, NoCompletion, log_probability
@@ -124,7 +124,7 @@ class Asker:
         try:
             if question.chat:
                 answer = self._chat(question)
-                body: dict[str, Any] = {"prompt": list(answer.prompt)}
+                body: JsonDict = {"prompt": list(answer.prompt)}
             else:
                 room = max(1, (self.target.max_len or 2048) - REPLY - 1)
                 body = {
@@ -179,7 +179,7 @@ class Asker:
             return replace(answer, batch_fault=_fault(error))
         return replace(answer, batched_ids=choice.get("token_ids") or (), batched=steps)
 
-    def _continued(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Step]]:
+    def _continued(self, body: JsonObject) -> tuple[JsonObject, list[Step]]:
         """A completion's choice, with how likely each word was. Raises Refused, or one of
         MISSHAPEN.
         """

@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from envgen import files
+from envgen.binding import JsonObject
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact_secrets
@@ -58,11 +59,11 @@ class RunRecord:
     id: str
     kind: str
     started: datetime
-    environment: Mapping[str, Any]
-    parameters: Mapping[str, Any]
+    environment: JsonObject
+    parameters: JsonObject
     outcome: str
-    summary: Mapping[str, Any]
-    samples: Sequence[Mapping[str, Any]] = ()
+    summary: JsonObject
+    samples: Sequence[JsonObject] = ()
 
     @property
     def title(self) -> str:
@@ -85,7 +86,7 @@ class Run:
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._began = time.monotonic()
 
-    def sample(self, data: Mapping[str, Any]) -> None:
+    def sample(self, data: JsonObject) -> None:
         """Append a sample. ResultsError if it can't be written; earlier ones are kept."""
         self._append(
             {"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data}
@@ -99,7 +100,7 @@ class Run:
         except OSError as error:
             raise self._error(error) from error
 
-    def end(self, outcome: str, summary: Mapping[str, Any]) -> None:
+    def end(self, outcome: str, summary: JsonObject) -> None:
         """Write the end line."""
         now = utc(datetime.now(timezone.utc))
         self._append({"type": "end", "ended": now, "outcome": outcome, "summary": summary})
@@ -110,7 +111,7 @@ class Run:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: JsonObject) -> None:
         rest = encode(line)
         try:
             while rest:
@@ -123,9 +124,7 @@ class Run:
         return ResultsError(f"can't write results: {reason_of(error)}; {kept}")
 
 
-def start(
-    folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> Run:
+def start(folder: Path, kind: str, environment: JsonObject, parameters: JsonObject) -> Run:
     """Begin a record in ``folder`` (created if missing), without secrets. ResultsError if it can't
     be written.
     """
@@ -154,7 +153,7 @@ def utc(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def encode(line: Mapping[str, Any]) -> bytes:
+def encode(line: JsonObject) -> bytes:
     """A line of the file."""
     text = json.dumps(plain(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.errors import UsageError
 from envgen.profile.model import Target
 from envgen.text import visible
@@ -33,7 +33,7 @@ class Gap:
         ratio = self.measured / self.wanted - 1
         return -100 * ratio if self.figure == "first_token" else 100 * ratio
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """For JSON and for the record."""
         return {**asdict(self), "percent": round(self.percent, 2), "text": str(self)}
 
@@ -42,7 +42,7 @@ class Gap:
         return f"{self.wanted:g} {self.target} ({self.figure}): {self.measured:,.2f}, {better}"
 
 
-def gaps(targets: Mapping[str, Target], cells: Iterable[Mapping[str, Any]]) -> list[Gap]:
+def gaps(targets: Mapping[str, Target], cells: Iterable[JsonObject]) -> list[Gap]:
     """The gap to each figure that one of the measured ``cells`` answers, in the order of the file."""
     rows = []
     for cell in cells:
@@ -58,7 +58,7 @@ def gaps(targets: Mapping[str, Target], cells: Iterable[Mapping[str, Any]]) -> l
     return rows
 
 
-def _measured(cell: Mapping[str, Any], figure: str) -> float | None:
+def _measured(cell: JsonObject, figure: str) -> float | None:
     """The cell's median of a figure; None where it has another length, or none."""
     kind = figure
     if figure[:2] in BY_LENGTH and figure[2:].isdigit():

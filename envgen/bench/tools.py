@@ -16,6 +16,7 @@ import yaml
 from envgen.bench import meter
 from envgen.bench.client import COMPLETIONS, WORDS, BenchTarget
 from envgen.bench.compare import FigureRange, MatrixCell, number, table
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
@@ -75,7 +76,7 @@ class CellResult:
     """
 
     cell: MatrixCell
-    samples: tuple[Mapping[str, Any], ...]
+    samples: tuple[JsonObject, ...]
     seconds: float
     failed: int = 0
     fault: str = ""
@@ -95,7 +96,7 @@ class CellResult:
         failed = [f"{self.failed} failed: {self.fault}"] if self.failed else []
         return [*self.notes, *beside, *failed]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """For JSON and for the record."""
         return {
             "test": str(self.cell),
@@ -151,14 +152,14 @@ class BenchTool:
                 hint="docs/benchmarking.md lists the tested versions",
             ) from None
 
-    def ask(self, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
+    def ask(self, request: JsonObject, timeout: float, what: str) -> JsonDict:
         """The answer of the program in the container. ServiceError, which says ``what`` failed."""
         reply = run.ask(self.execute, "python3", PROGRAM, request, timeout=timeout)
         if isinstance(reply, run.NoAnswer):
             raise ServiceError(f"{what}: {reply}")
         return reply
 
-    def _measured(self, cell: MatrixCell, report: Any, done: Mapping[str, Any]) -> CellResult:
+    def _measured(self, cell: MatrixCell, report: Any, done: JsonObject) -> CellResult:
         benchy = self.plan.tool != VLLM
         samples = benchy_samples(report, cell) if benchy else vllm_samples(report, cell)
         if benchy:  # its report has no request's length or failure
@@ -238,9 +239,9 @@ def find_tool(tool: BenchTool) -> BenchTool:
     return replace(tool, version=versions[name], plan=replace(tool.plan, tool=name))
 
 
-def benchy_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
+def benchy_samples(report: JsonObject, asked: MatrixCell) -> list[JsonDict]:
     """The values of llama-benchy's JSON as samples, without the phase that fills the context."""
-    samples = list[dict[str, Any]]()
+    samples = list[JsonDict]()
     for result in report["benchmarks"]:
         if result.get("is_context_prefill_phase"):
             continue
@@ -260,15 +261,15 @@ def _figure(value: Any) -> float:
     raise ValueError(f"{value!r} is not a figure")
 
 
-def vllm_samples(report: Mapping[str, Any], asked: MatrixCell) -> list[dict[str, Any]]:
+def vllm_samples(report: JsonObject, asked: MatrixCell) -> list[JsonDict]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
-    samples = list[dict[str, Any]]()
+    samples = list[JsonDict]()
     cell = asked.sample
     lists = (report["ttfts"], report["itls"], map(int, report["output_lens"]), report["errors"])
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
             continue
-        sample: dict[str, Any] = {**cell, "ttft_ms": _figure(ttft) * 1000}
+        sample: JsonDict = {**cell, "ttft_ms": _figure(ttft) * 1000}
         seconds = sum(map(float, gaps))
         # A reply of one or two pieces, or of pieces that came at once, has no rate.
         if len(gaps) > 1 and seconds * FASTEST > tokens > 1:

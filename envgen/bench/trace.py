@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from envgen.bench.facts import RunningService
 from envgen.bench.record import RunRecord, load
+from envgen.binding import JsonObject
 from envgen.deployment.service import LiveService
 from envgen.engine.values import MISSHAPEN, Container
 from envgen.errors import EnvgenError
@@ -88,9 +88,7 @@ def proof(service: LiveService, container: Container) -> list[RanBackend]:
     return []
 
 
-def rows_of(
-    summary: Mapping[str, Any], named: int = 3
-) -> Iterator[tuple[KernelRow, list[KernelRow]]]:
+def rows_of(summary: JsonObject, named: int = 3) -> Iterator[tuple[KernelRow, list[KernelRow]]]:
     """Each kind, the most time first, with its ``named`` longest kernels; the gaps come last."""
     wall = float(summary.get("wall_us") or 0)
     kinds: dict[str, list[KernelRow]] = {}
@@ -120,9 +118,7 @@ def _row(name: str, calls: int, total: float, wall: float) -> KernelRow:
     return KernelRow(name, share, calls, total / calls if calls else 0.0, total)
 
 
-def lines_of(
-    summary: Mapping[str, Any], other: Mapping[str, Any] | None = None
-) -> list[tuple[str, ...]]:
+def lines_of(summary: JsonObject, other: JsonObject | None = None) -> list[tuple[str, ...]]:
     """The table of a phase, its head first; beside ``other``'s shares where there is one."""
     against = {}
     for row, _ in rows_of(other or {}):

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from envgen import files
+from envgen.binding import JsonObject
 from envgen.deployment.host import on_machine
 from envgen.deployment.image import BuiltImage
 from envgen.engine.compose import Compose
@@ -101,7 +101,7 @@ class Deployment(BuiltImage):
         return effective(self.profile, self.document.get("services") or {}) if own else self.profile
 
     @property
-    def document(self) -> Mapping[str, Any]:
+    def document(self) -> JsonObject:
         """What Compose makes of all files. ProjectError where it refuses the profile's own."""
         try:
             return self.compose.document

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.deployment.project import Deployment, known_service
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import forward
@@ -124,7 +124,7 @@ class LiveService:
         return floor and (self.deployment.shell.get(names.FLOOR_VARIABLE) or floor)
 
     @property
-    def gpus(self) -> Sequence[Mapping[str, Any]]:
+    def gpus(self) -> Sequence[JsonObject]:
         """The GPUs that `envgen up` would give it, as Compose writes them; none if the engine has
         none.
         """

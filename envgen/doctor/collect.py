@@ -12,9 +12,10 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from envgen import files
+from envgen.binding import JsonDict
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.doctor.model import Context, Subject
@@ -76,7 +77,7 @@ def folders(profile: Profile, service: str) -> list[str]:
     return list(dict.fromkeys([*places, "/", "~"]))
 
 
-def request(profile: Profile, service: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
+def request(profile: Profile, service: str, paths: Iterable[str] | None = None) -> JsonDict:
     """The probe's request. ``paths``: the mounts to look at (default: all of the profile)."""
     packages = []
     for name, source in profile.sources.items():

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from envgen.bench.trace import RanBackend
+from envgen.binding import JsonObject
 from envgen.deployment import Deployment
 from envgen.doctor.probed import Probe
 from envgen.doctor.programs import Running, Tried
@@ -76,7 +77,7 @@ class Finding:
     seen: str = ""
     expected: str = ""
     remedy: Remedy | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: JsonObject = field(default_factory=dict)
     check: str = ""  # set by the runner, as are the next two
     where: Section = Section.HOST
     node: str = ""

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.doctor.model import CMA, HANDOVER_CURE, Finding, Remedy, Section, Severity
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import SshAddress
@@ -73,7 +73,7 @@ class NodeFacts:
     image_name: str = ""
     image: Image | None = None
     stale: tuple[Problem, ...] = ()  # why the head's image is out of date
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonDict = field(default_factory=dict)
     # folders of the service that this machine lacks
     absent: list[ContainerMount] = field(default_factory=list)
     gpus: tuple[Container, ...] = ()  # other containers with the GPU
@@ -103,7 +103,7 @@ class NodeFacts:
         )
 
     @property
-    def card(self) -> dict[str, Any]:
+    def card(self) -> JsonDict:
         """Its network interface; empty where there is none."""
         return dict(self.facts["interfaces"].get(self.machine.interface) or {})
 

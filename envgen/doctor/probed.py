@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from envgen.binding import ShapeError, bind
+from envgen.binding import JsonObject, ShapeError, bind
 from envgen.errors import EnvgenError
 from envgen.inside import run
 
@@ -238,7 +237,7 @@ class Probe:
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
 
 
-def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Probe | str:
+def ask(execute: run.Execute, python: str, request: JsonObject) -> Probe | str:
     """Run the probe in a container. A text: why there is no document."""
     try:
         answer = run.ask(execute, python, PROGRAM, request, timeout=TIMEOUT)

@@ -4,11 +4,9 @@ beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from envgen.binding import ShapeError, bind
+from envgen.binding import JsonObject, ShapeError, bind
 from envgen.doctor.probed import TIMEOUT, Imported, Origins
 from envgen.engine.values import MISSHAPEN, Container
 from envgen.errors import EnvgenError
@@ -88,7 +86,7 @@ class Running:
 
 
 def ask_running(
-    execute: run.Execute, python: str, request: Mapping[str, Any], container: Container
+    execute: run.Execute, python: str, request: JsonObject, container: Container
 ) -> Running:
     """The Python programs of a container."""
     running = Running(container.service, container)

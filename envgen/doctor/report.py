@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Check, Context, Finding, Section, Severity, error
 from envgen.doctor.remedies import envgen
@@ -113,7 +113,7 @@ def as_text(report: Report, *, colour: bool = False) -> str:
     return Styled(text) if colour else text
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: Report) -> JsonDict:
     """The whole report as JSON."""
     context = report.context
     return {
@@ -126,7 +126,7 @@ def as_data(report: Report) -> dict[str, Any]:
     }
 
 
-def row_of(finding: Finding) -> dict[str, Any]:
+def row_of(finding: Finding) -> JsonDict:
     """A finding as JSON."""
     remedy = finding.remedy and {
         "kind": "profile" if finding.remedy.is_line else "command",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine import api, log, process, values
 from envgen.engine.endpoint import Endpoint, docker_program, find_endpoint
 from envgen.engine.host import THROWAWAY, Leftover, judge
@@ -38,7 +39,7 @@ LOG_TIME = 30  # seconds to read a log; the rest is left out
 class Engine:
     """A reachable Docker Engine. All methods raise EngineError when the engine itself fails."""
 
-    def __init__(self, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
+    def __init__(self, endpoint: Endpoint, version: JsonObject) -> None:
         """``version``: its answer to ``GET /version``."""
         self.endpoint = endpoint
         self._version = version
@@ -115,10 +116,10 @@ class Engine:
                 found.append(container)
         return tuple(sorted(found, key=lambda one: one.name))
 
-    def inspect(self, name: str) -> Mapping[str, Any] | None:
+    def inspect(self, name: str) -> JsonObject | None:
         """The engine's whole document about a container; None if it isn't there."""
         with self._wrap_errors(f"container {name}"), self._absent:
-            document: Mapping[str, Any] = self._api.inspect_container(name)
+            document: JsonObject = self._api.inspect_container(name)
             return document
         return None
 
@@ -416,7 +417,7 @@ class Engine:
             return self._talk(words, stdin, timeout, what, remove, hold=hold, on_line=on_line)
 
     @contextlib.contextmanager
-    def _created(self, body: Mapping[str, Any], what: str) -> Iterator[str]:
+    def _created(self, body: JsonObject, what: str) -> Iterator[str]:
         """A temporary container, not started yet, which is always removed."""
         with process.terminable():
             with self._wrap_errors(what):
@@ -440,9 +441,9 @@ class Engine:
         network: str = "none",
         memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
-        gpus: Sequence[Mapping[str, Any]] = (),
+        gpus: Sequence[JsonObject] = (),
         devices: Sequence[str] = (),
-    ) -> dict[str, Any]:
+    ) -> JsonDict:
         """The request for a container without the image's entrypoint and health check.
 
         It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard).

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from envgen import files
+from envgen.binding import JsonObject
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, docker_program, plugin_argv
 from envgen.engine.values import ExecResult
@@ -57,17 +57,17 @@ class Compose:
         return process.run(argv, env=self.environment, cwd=self.place, timeout=timeout, check=check)
 
     @cached_property
-    def document(self) -> Mapping[str, Any]:
+    def document(self) -> JsonObject:
         """The document of all files together, all services included, as Compose understands it.
         ProcessError.
         """
         done = self.run("--profile", "*", "config", "--format", "json")
-        document: Mapping[str, Any] = json.loads(
+        document: JsonObject = json.loads(
             done.stdout.replace(b"$$", b"$")
         )  # Compose doubles each `$`
         return document
 
-    def service(self, name: str) -> Mapping[str, Any]:
+    def service(self, name: str) -> JsonObject:
         """``document`` of one service; {} where the files have none of that name."""
         return (self.document.get("services") or {}).get(name) or {}
 

@@ -21,11 +21,11 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from envgen import files
+from envgen.binding import JsonDict
 from envgen.engine import process
 from envgen.errors import EngineError
 from envgen.redact import without_login
@@ -117,7 +117,7 @@ def _checked(host: str, tls: bool) -> str:
     return host
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> JsonDict:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

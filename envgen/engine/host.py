@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from envgen.binding import JsonObject
 
 
 def meminfo(root: Path = Path("/")) -> dict[str, int]:
@@ -56,7 +56,7 @@ class Leftover:
     reason: str
 
 
-def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
+def judge(row: JsonObject, now: float) -> Leftover | None:
     """A row of the engine's list of containers as a leftover; None for one that a process may still
     wait for.
     """

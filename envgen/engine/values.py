@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.text import whole_number
 
 COMPOSE_PROJECT = "com.docker.compose.project"
@@ -226,7 +227,7 @@ class EngineInfo:
         return self.endpoint.startswith("unix://")
 
 
-def device_request(device: Mapping[str, Any]) -> dict[str, Any]:
+def device_request(device: JsonObject) -> JsonDict:
     """The API's form of a device that Compose reserves (`deploy.resources.reservations.devices`)."""
     named = list(device.get("device_ids") or ())
     capabilities = [list(device["capabilities"])]
@@ -250,7 +251,7 @@ _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 class _Fields:
     """A document of the engine, in which a field that is null is as one that is not there."""
 
-    document: Mapping[str, Any]
+    document: JsonObject
 
     def at(self, path: str) -> Any:
         """The value of a field, such as ``State.Health.Status``; None where there is none."""
@@ -279,7 +280,7 @@ class _Fields:
         return dict(pair.partition("=")[::2] for pair in pairs if isinstance(pair, str))
 
 
-def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) -> EngineInfo:
+def info_of(info: JsonObject, version: JsonObject, endpoint: str) -> EngineInfo:
     """From ``GET /info`` and ``GET /version``."""
     answer = _Fields(info)
     arch = answer.text("Architecture")
@@ -302,7 +303,7 @@ def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) 
     )
 
 
-def row_of(document: Mapping[str, Any]) -> ContainerRow:
+def row_of(document: JsonObject) -> ContainerRow:
     """From a row of ``GET /containers/json``."""
     answer = _Fields(document)
     names = [name.lstrip("/") for name in answer.texts("Names")]
@@ -317,7 +318,7 @@ def row_of(document: Mapping[str, Any]) -> ContainerRow:
     )
 
 
-def image_of(document: Mapping[str, Any]) -> Image:
+def image_of(document: JsonObject) -> Image:
     """From ``GET /images/NAME/json``."""
     answer = _Fields(document)
     # BuildKit leaves its name in each step's comment, and `docker commit` the engine's version.
@@ -339,7 +340,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
     )
 
 
-def container_of(document: Mapping[str, Any]) -> Container:
+def container_of(document: JsonObject) -> Container:
     """From ``GET /containers/ID/json``."""
     answer = _Fields(document)
     labels = texts(answer.at("Config.Labels"))
@@ -369,7 +370,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
     )
 
 
-def _has_gpu(host: Mapping[str, Any]) -> bool:
+def _has_gpu(host: JsonObject) -> bool:
     for request in host.get("DeviceRequests") or ():
         if "gpu" in str(request):
             return True
@@ -380,7 +381,7 @@ def _has_gpu(host: Mapping[str, Any]) -> bool:
     return bool(host.get("Runtime") == "nvidia")
 
 
-def too_old(version: Mapping[str, Any]) -> str:
+def too_old(version: JsonObject) -> str:
     """The reason why envgen cannot use this engine; "" where it can. From ``GET /version``."""
     release = str(version.get("Version", ""))
     needs = f"envgen needs Docker Engine {MINIMUM_ENGINE} or newer"
@@ -397,7 +398,7 @@ def texts(labels: Any) -> dict[str, str]:
     return {name: str(value) for name, value in (labels or {}).items()}
 
 
-def _mount(document: Mapping[str, Any]) -> ContainerMount:
+def _mount(document: JsonObject) -> ContainerMount:
     kind = str(document.get("Type", ""))
     # A volume's Source is a folder of the engine; Compose uses its name.
     key = "Name" if kind == "volume" else "Source"
@@ -407,7 +408,7 @@ def _mount(document: Mapping[str, Any]) -> ContainerMount:
     return ContainerMount(source, target, kind, read_only)
 
 
-def _ports(bound: Mapping[str, Any]) -> tuple[Port, ...]:
+def _ports(bound: JsonObject) -> tuple[Port, ...]:
     ports = []
     for inside, bindings in bound.items():
         number, _, protocol = inside.partition("/")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.values import ContainerMount, ExecResult, read_json
@@ -164,8 +165,8 @@ def on_host(env: Mapping[str, str]) -> Execute:
 
 
 def ask(
-    execute: Execute, python: str, program: Program, request: Mapping[str, Any], *, timeout: float
-) -> dict[str, Any] | NoAnswer:
+    execute: Execute, python: str, program: Program, request: JsonObject, *, timeout: float
+) -> JsonDict | NoAnswer:
     """The program's answer, or the reason for none. EngineError where the engine itself fails."""
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
@@ -183,7 +184,7 @@ def ask(
     return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
 
 
-def _marked(printed: str, mark: str) -> dict[str, Any] | NoAnswer | None:
+def _marked(printed: str, mark: str) -> JsonDict | NoAnswer | None:
     """The answer, or the error, of the last document that is marked; None without one."""
     marked = [line for line in printed.splitlines() if line.startswith(f"{mark} ")]
     if not marked:
@@ -203,7 +204,7 @@ def _marked(printed: str, mark: str) -> dict[str, Any] | NoAnswer | None:
     return NoAnswer(str(document["error"]), str(document.get("message", "")), stack)
 
 
-def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | NoAnswer:
+def read(result: ExecResult, mark: str, python: str) -> JsonDict | NoAnswer:
     """The marked document's answer; without a document, the end of stderr is the reason."""
     answer = _marked(result.stdout.decode("utf-8", "replace"), mark)
     if answer is not None:

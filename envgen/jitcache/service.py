@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from envgen.binding import ShapeError, bind
+from envgen.binding import JsonDict, JsonObject, ShapeError, bind
 from envgen.deployment import Deployment
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, NotFoundError, RefusedError
@@ -142,7 +141,7 @@ class JitCache:
         answer = self.ask(kind, place, {**request, **more})
         return place, replace(answer, place=place.shown)
 
-    def ask(self, kind: type[T], place: AgentHost, request: Mapping[str, Any]) -> T:
+    def ask(self, kind: type[T], place: AgentHost, request: JsonObject) -> T:
         """The agent's answer to one operation. Its refusals are raised as errors."""
         document = self._send(place, request)
         try:
@@ -163,7 +162,7 @@ class JitCache:
             raise RefusedError(failure.message)
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
 
-    def _send(self, place: AgentHost, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _send(self, place: AgentHost, request: JsonObject) -> JsonDict:
         if place.container is None:
             execute = run.in_image(
                 self.deployment.engine,

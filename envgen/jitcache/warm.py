@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.engine.owner import run_as
 from envgen.engine.values import KILLED, MISSHAPEN, read_json
 from envgen.errors import EngineError, NotFoundError
@@ -117,7 +117,7 @@ class Warm:
                 f"{self._now.name}: {step[1]}/{step[2]} {what} {time.monotonic() - self._since:.0f}s"
             )
 
-    def _event(self, event: dict[str, Any]) -> None:
+    def _event(self, event: JsonDict) -> None:
         kind = event["event"]
         module = event.get("module", "")
         if not isinstance(kind, str) or not isinstance(module, str):

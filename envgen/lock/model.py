@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import VERSION_PATTERN
 
 from envgen import files
-from envgen.binding import ShapeError, bind, digest_of
+from envgen.binding import JsonDict, JsonObject, ShapeError, bind, digest_of
 from envgen.errors import LockError, Place, Problem, ProjectError
 from envgen.profile.service import ModelRef
 from envgen.profile.tree import LIST, MAP, NULL, YamlNode, label_of, read
@@ -201,7 +201,7 @@ def _written(value: Any) -> Any:
     return value
 
 
-def _sum(entry: Mapping[str, Any]) -> str:
+def _sum(entry: JsonObject) -> str:
     """A digest of the packages of one platform. They were resolved together: whatever a merge or a
     hand changes in one of them needs a new resolution.
     """
@@ -237,7 +237,7 @@ def _plain(node: YamlNode) -> Any:
     return node.text
 
 
-def _shaped(document: Any) -> dict[str, Any]:
+def _shaped(document: Any) -> JsonDict:
     """The document of a file in the shape of ``Lock``: with the fields that are written as a key,
     or as one text.
     """
@@ -260,13 +260,13 @@ def _shaped(document: Any) -> dict[str, Any]:
     }
 
 
-def _resolved(entry: Any) -> dict[str, Any]:
+def _resolved(entry: Any) -> JsonDict:
     """The packages of one platform; out of date where they are not those that were written."""
     fields = {**entry, "sets": _pinned(entry.get("sets", {}))}
     return fields if entry.get("sum") == _sum(entry) else {**fields, "asks": ""}
 
 
-def _pinned(sets: Any) -> dict[str, Any]:
+def _pinned(sets: Any) -> JsonDict:
     pinned = {}
     for step, texts in sets.items():
         pins = []

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envgen.binding import bind
+from envgen.binding import JsonDict, JsonObject, bind
 from envgen.engine.buildx import proxies
 from envgen.engine.client import Engine, connect
 from envgen.engine.process import in_background
@@ -226,7 +226,7 @@ def _ask_model(model: ModelRef) -> str:
 
 def _answers(
     jobs: Mapping[str, tuple[_Question, Future[Any]]], old: Lock, out: ResolveResult
-) -> dict[str, Any]:
+) -> JsonDict:
     """The answers. A question that failed is a problem, and the lock keeps its old entry; it is a
     note where that was read elsewhere and only had to be compared.
     """
@@ -330,7 +330,7 @@ def _is_open(profile: Profile, lock: Lock, upgrade: Upgrade, engine: Engine | No
 
 
 def _answered(
-    profile: Profile, base_digest: str, answer: Mapping[str, Any], out: ResolveResult
+    profile: Profile, base_digest: str, answer: JsonObject, out: ResolveResult
 ) -> PythonLock | None:
     """The packages of an answer; None, and a problem, where there are none."""
     found = {"sets": {}, "python": "", **answer.get("ok", {})}
@@ -378,7 +378,7 @@ def _ask_inside(
     profiles: Sequence[Profile],
     kept: Mapping[str, Mapping[str, Mapping[str, str]]],
     files: Mapping[str, Path],
-) -> dict[str, Any]:
+) -> JsonDict:
     """Resolve for profiles that share a base ``image``, its Python and the package indexes.
 
     ``kept``: profile -> set -> package -> version.
@@ -417,7 +417,7 @@ def _ask_inside(
     return reply
 
 
-def _request(profile: Profile, kept: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def _request(profile: Profile, kept: Mapping[str, Mapping[str, str]]) -> JsonDict:
     return {
         "sets": [vars(one) for one in python_sets(profile)],
         "protect": list(profile.pip.protect),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import yaml
 
+from envgen.binding import JsonObject
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
 from envgen.engine.git import GitOutput, ask_server
@@ -192,7 +193,7 @@ def seconds(text: str) -> int:
     return max(0, int(instant(text).partition(".")[0] or 0))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
@@ -232,7 +233,7 @@ def size_of(model: ModelRef) -> int:
     return total
 
 
-def _about_model(model: ModelRef, query: str) -> Mapping[str, Any]:
+def _about_model(model: ModelRef, query: str) -> JsonObject:
     """What the hub says of a model's revision. Raises LockError."""
     endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
     token = os.environ.get("HF_TOKEN", "")

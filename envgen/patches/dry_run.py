@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from envgen import files
+from envgen.binding import JsonDict
 from envgen.engine.git import GitOutput, git
 from envgen.patches.series import Patch, Series
 from envgen.patches.source import Tree, put
@@ -150,7 +150,7 @@ def report_lines(run: DryRun) -> list[str]:
     return lines
 
 
-def as_document(source: str, run: DryRun) -> dict[str, Any]:
+def as_document(source: str, run: DryRun) -> JsonDict:
     """One dry run, for --json."""
     verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
     return {

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from envgen import files
-from envgen.binding import digest_of
+from envgen.binding import JsonDict, digest_of
 from envgen.engine.web import Reply, get
 from envgen.errors import EnvgenError
 from envgen.lock.model import Pinned
@@ -82,7 +82,7 @@ class WheelTree:
 
 
 @functools.cache
-def _program() -> dict[str, Any]:
+def _program() -> JsonDict:
     """The functions of apply-patches, which does the same to what is installed."""
     return runpy.run_path(str(files.data_dir("docker") / "build" / "apply-patches"))
 

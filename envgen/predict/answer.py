@@ -4,11 +4,9 @@ reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from envgen.binding import ShapeError, bind
+from envgen.binding import JsonObject, ShapeError, bind
 from envgen.inside.run import NoAnswer
 from envgen.predict.judge import Refusal
 
@@ -38,7 +36,7 @@ class _Backend:
     backend: str
     verdict: str  # accepted | refused | unknown
     reason: str
-    args: Mapping[str, Any]
+    args: JsonObject
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class _Compiles:
 
 @dataclass(frozen=True)
 class _Answer:
-    asked: Mapping[str, Any]
+    asked: JsonObject
     refusals: tuple[Refusal, ...]
     unasked: tuple[_Unasked, ...]
     notes: tuple[str, ...]
@@ -98,7 +96,7 @@ class _Answer:
     compiles: _Compiles | None = None
 
 
-def checked(answer: Mapping[str, Any] | NoAnswer) -> Mapping[str, Any] | NoAnswer:
+def checked(answer: JsonObject | NoAnswer) -> JsonObject | NoAnswer:
     """The answer, or NoAnswer with the reason if it has another shape."""
     if isinstance(answer, NoAnswer):
         return answer

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.predict.gpus import Gpu
 from envgen.profile.model import Profile
 from envgen.profile.service import Service
@@ -56,7 +55,7 @@ class Compiling:
         )
 
 
-def large_module(answer: Mapping[str, Any]) -> Compiling | None:
+def large_module(answer: JsonObject) -> Compiling | None:
     """The module that a release's answer names."""
     named = answer.get("compiles")
     return Compiling(named["module"], named["objects"]) if named else None

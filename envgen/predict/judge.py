@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.inside.run import NoAnswer
 from envgen.profile.service import Ready, Service
 
@@ -82,7 +82,7 @@ REPEATED = re.compile(r"cubins|cache warm")
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
+def judge(answer: JsonObject | NoAnswer, service: Service) -> Judgement:
     """Judge a release's answer by the service's `ready` patterns."""
     if isinstance(answer, NoAnswer):
         return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
@@ -126,7 +126,7 @@ def judge(answer: Mapping[str, Any] | NoAnswer, service: Service) -> Judgement:
     )
 
 
-def backends(answer: Mapping[str, Any]) -> dict[str, str]:
+def backends(answer: JsonObject) -> dict[str, str]:
     """Step -> chosen backend."""
     return {
         step: one["backend"]
@@ -135,7 +135,7 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
+def by_subject(answer: JsonObject) -> dict[str, list[str]]:
     """Subject -> the lines that a server of this release logs about it."""
     lines: dict[str, list[str]] = {}
     for line in answer["lines"]:
@@ -169,9 +169,7 @@ def _first_match(pattern: str, lines: Sequence[str]) -> str:
     return ""
 
 
-def _decisive_line(
-    subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]
-) -> str:
+def _decisive_line(subject: str, answer: JsonObject, lines: Mapping[str, Sequence[str]]) -> str:
     """What the release logs about a subject: the line with its choice, if any."""
     if subject == "quantization":
         quantization = re.search(r"quantization=\w+", lines[subject][0])
@@ -179,7 +177,7 @@ def _decisive_line(
     return _line_of(subject, answer) or "; ".join(lines[subject])[:300]
 
 
-def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
+def _line_of(subject: str, answer: JsonObject) -> str:
     """The last line that names the chosen backend."""
     if not answer["asked"].get(subject):
         return ""
@@ -191,7 +189,7 @@ def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
     )
 
 
-def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
+def patterns(answer: JsonObject) -> dict[str, str]:
     """Regular expressions for `ready.expect`, from the release's own lines."""
     expressions = {}
     for subject in ("attention", "moe"):
@@ -207,7 +205,7 @@ def escape(text: str) -> str:
     return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text)
 
 
-def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
+def caveats(answer: JsonObject, service: Service) -> tuple[str, ...]:
     """How the answer may differ from a server's."""
     notes = list(answer["notes"])
     compiled = [one for one in answer.get("stubs", ()) if one["name"].startswith("vllm.")]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
+
+from envgen.binding import JsonDict, JsonObject
 
 # The engine's memory besides weights and cache: CUDA's context, activations, graphs, workspaces. On
 # a GPU with its own memory 1.5 to 2.1 GiB were seen; on unified memory public measurements are 5.4
@@ -55,7 +56,7 @@ class KvCost:
 
 
 def cache_of(
-    config: Mapping[str, Any],
+    config: JsonObject,
     cache_dtype: str,
     *,
     ranks: int = 1,
@@ -133,12 +134,12 @@ def _padded(*kinds: int) -> list[int]:
     return [-(-count // group) * group for count in kinds]
 
 
-def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _text(config: JsonObject) -> JsonObject:
     inner = config.get("text_config")
     return inner if isinstance(inner, Mapping) else config
 
 
-def _number(text: Mapping[str, Any], *names: str) -> int | None:
+def _number(text: JsonObject, *names: str) -> int | None:
     for name in names:
         number = text.get(name)
         if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 1 << 60:
@@ -154,7 +155,7 @@ def _width(dtype: str) -> int | None:
     )
 
 
-def _layers(text: Mapping[str, Any]) -> list[str] | None:
+def _layers(text: JsonObject) -> list[str] | None:
     """The kind of each layer."""
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str):
@@ -172,7 +173,7 @@ def _layers(text: Mapping[str, Any]) -> list[str] | None:
     return ["linear_attention"] * linear + ["full_attention"] * (many - linear)
 
 
-def _kimi_linear(text: Mapping[str, Any], many: int) -> int:
+def _kimi_linear(text: JsonObject, many: int) -> int:
     """The number of Kimi Linear's linear layers, which it lists by their numbers, from 1 on."""
     config = text.get("linear_attn_config")
     listed = config.get("kda_layers") if isinstance(config, Mapping) else None
@@ -181,7 +182,7 @@ def _kimi_linear(text: Mapping[str, Any], many: int) -> int:
     return sum(number in listed for number in range(1, many + 1))
 
 
-def _own_draft(text: Mapping[str, Any]) -> int:
+def _own_draft(text: JsonObject) -> int:
     """Attention layers of the checkpoint's own draft (multi-token prediction); vLLM loads one
     module.
     """
@@ -190,7 +191,7 @@ def _own_draft(text: Mapping[str, Any]) -> int:
     return (pattern.count("*") if isinstance(pattern, str) else 1) if count else 0
 
 
-def _pair(text: Mapping[str, Any], ranks: int, kind: str) -> int | None:
+def _pair(text: JsonObject, ranks: int, kind: str) -> int | None:
     """Elements of a token's key and value on one GPU. ``kind``: prefix of the keys for one kind of
     attention, where a model has any.
     """
@@ -207,7 +208,7 @@ def _pair(text: Mapping[str, Any], ranks: int, kind: str) -> int | None:
     return max(heads // ranks, 1) * (size + values)
 
 
-def _index(text: Mapping[str, Any]) -> int | None:
+def _index(text: JsonObject) -> int | None:
     """Bytes of a token's part in the index of Qwen's sparse attention, in bfloat16 on each GPU; 0
     without an index.
     """
@@ -218,7 +219,7 @@ def _index(text: Mapping[str, Any]) -> int | None:
     return 2 * size // ratio if size and ratio else None
 
 
-def _state(text: Mapping[str, Any], ranks: int, wide: int | None, kept: int | None) -> int | None:
+def _state(text: JsonObject, ranks: int, wide: int | None, kept: int | None) -> int | None:
     """Bytes of a Mamba-2 or GDN layer's state: ``kept`` for an element, ``wide`` for one of the
     convolution.
     """
@@ -253,7 +254,7 @@ def _state(text: Mapping[str, Any], ranks: int, wide: int | None, kept: int | No
     ) // ranks
 
 
-def _draft_beside(size: Mapping[str, Any], ranks: int) -> int | None:
+def _draft_beside(size: JsonObject, ranks: int) -> int | None:
     """A separate draft's bytes of cache for each token on one GPU; None: unknown."""
     config = size.get("draft_config")
     if not isinstance(config, Mapping):
@@ -317,7 +318,7 @@ class Estimate:
             return None
         return f"memory: at least {_size(self.least)} needed, {_size(free)} available (page cache included)"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonDict:
         """The estimate for `--json`: bytes on one GPU; null: unknown, and why."""
         names = (
             "engine",

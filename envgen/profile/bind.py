@@ -16,6 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.errors import Place, Problem
 from envgen.profile import hints
 from envgen.profile import shape as shapes
@@ -67,7 +68,7 @@ class Binding:
 
     def record(self, cls: Any, node: YamlNode, path: str, **given: Any) -> Any:
         """The record of class ``cls`` at ``node``; ``given`` are fields that no file sets."""
-        values: dict[str, Any] = dict(given)
+        values: JsonDict = dict(given)
         fields = fields_of(cls)
         if node.kind == nodes.MAP:
             children = node.items
@@ -217,7 +218,7 @@ class Binding:
             if node.kind == nodes.LIST:
                 hint = hints.list_for_mapping(inner, node)
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
-        values: dict[str, Any] = {}
+        values: JsonDict = {}
         for name, child in node.items.items():
             if not self._is_entry(inner, node, name, path, key):
                 continue

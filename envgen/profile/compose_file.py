@@ -5,12 +5,12 @@ secrets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.exposure import API_KEY
 from envgen.profile.model import Profile
@@ -62,7 +62,7 @@ def own_file(profile: Profile, root: Path) -> Path | None:
     return path
 
 
-def effective(profile: Profile, described: Mapping[str, Any]) -> Profile:
+def effective(profile: Profile, described: JsonObject) -> Profile:
     """``profile`` with the ports, networks, commands and API keys that Compose ``described`` its
     services with.
     """
@@ -72,8 +72,8 @@ def effective(profile: Profile, described: Mapping[str, Any]) -> Profile:
     return replace(profile, services=MappingProxyType(services))
 
 
-def _effective(service: Service, described: Mapping[str, Any]) -> Service:
-    known: dict[str, Any] = {
+def _effective(service: Service, described: JsonObject) -> Service:
+    known: JsonDict = {
         "ports": tuple(_ports(described.get("ports") or ())),
         "network": "host" if described.get("network_mode") == "host" else None,
     }
@@ -88,14 +88,14 @@ def _effective(service: Service, described: Mapping[str, Any]) -> Service:
     return replace(service, **known)
 
 
-def _ports(described: Iterable[Mapping[str, Any]]) -> Iterator[PortMapping]:
+def _ports(described: Iterable[JsonObject]) -> Iterator[PortMapping]:
     for published in described:
         first, _, last = str(published.get("published") or "").partition("-")
         for port in range(int(first), int(last or first) + 1) if first.isdecimal() else ():
             yield PortMapping(port, int(published["target"]), str(published.get("host_ip") or ""))
 
 
-def changes(rendered: Mapping[str, Any], merged: Mapping[str, Any]) -> list[str]:
+def changes(rendered: JsonObject, merged: JsonObject) -> list[str]:
     """The keys of a service that the own file changes; values may be secret."""
     keys = sorted(rendered.keys() | merged.keys())
     return [key for key in keys if rendered.get(key) != merged.get(key)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-NAMES: dict[str, Any] = yaml.load(
+from envgen.binding import JsonDict
+
+NAMES: JsonDict = yaml.load(
     Path(__file__).with_suffix(".yaml").read_bytes(),
     Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )

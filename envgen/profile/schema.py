@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.errors import Place
 from envgen.profile import shape as shapes
 from envgen.profile.model import LocalFile, Profile, ProjectFile, Variant
@@ -23,7 +24,7 @@ from envgen.profile.tree import DEFAULT, MAP, NULL, YamlNode, join_path, written
 FILE_NAME = "envgen.schema.json"
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 
-Schema = dict[str, Any]
+Schema = JsonDict
 
 
 def project_schema() -> Schema:

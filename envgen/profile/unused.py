@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.errors import Place, Problem
 from envgen.profile import layers
 from envgen.profile.caches import FLASHINFER
@@ -39,7 +39,7 @@ KNOWN = re.compile(
     r"ENVGEN_(FILE|PROFILE|MEMORY_FLOOR|UID|GID|HF_OFFLINE|NODE_[A-Z]+|HEAD_ADDRESS|CA|EXAMPLES|RECORD"
     r"|DEBIAN_MIRROR|(TEST|ENGINE|PROOF)_.*)"
 )
-DEAD: Mapping[str, Any] = NAMES["dead_variables"]
+DEAD: JsonObject = NAMES["dead_variables"]
 HOST_IPC = "with ipc: host, /dev/shm is the machine's", "leave one of the two out"
 _Reason = tuple[str, str] | None
 

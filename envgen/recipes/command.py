@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.errors import Place
 from envgen.profile.caches import KNOWN, SETS
 from envgen.profile.checks import OWN_VARIABLES
@@ -22,7 +23,7 @@ from envgen.profile.tree import MAP, PROJECT, ValueText, parse
 from envgen.recipes.read import Recipe, brought, flags_of, name_of, refusal, split, value_of
 from envgen.redact import redact_secrets, secret_like
 
-_TABLE: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+_TABLE: JsonObject = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
 
 
 def read_command(text: str, file: str) -> Recipe | None:
@@ -73,7 +74,7 @@ def _of_compose(text: str, file: str) -> Recipe | None:
     return container.recipe(image, words)
 
 
-def _names_vllm(service: Mapping[str, Any]) -> bool:
+def _names_vllm(service: JsonObject) -> bool:
     """Whether a service of Compose has vLLM in its image or its command."""
     program = [service.get(key) for key in _TABLE["program"]]
     return "vllm" in str(program)
@@ -88,7 +89,7 @@ def _texts(value: Any) -> list[str]:
     return [",".join(_texts(one)) if isinstance(one, dict) else str(one) for one in value]
 
 
-def _put(keys: dict[str, Any], place: Mapping[str, Any], found: re.Match[str]) -> None:
+def _put(keys: JsonDict, place: JsonObject, found: re.Match[str]) -> None:
     """Add the keys of a row of the table, filled in with what its pattern has found."""
     for template, value in place.items():
         key = found.expand(template)
@@ -111,8 +112,8 @@ class _Container:
     left: list[str] = field(default_factory=list)
     entry: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
-    service: dict[str, Any] = field(default_factory=dict)
-    profile: dict[str, Any] = field(default_factory=dict)
+    service: JsonDict = field(default_factory=dict)
+    profile: JsonDict = field(default_factory=dict)
 
     def refuse(self, message: str) -> NoReturn:
         raise refusal(message, self.place, _TABLE["hint"])

@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.flags import parsed, whole_ranks
 from envgen.profile.model import REPOSITORIES
@@ -50,7 +51,7 @@ class Recipe:
     name: str
     repo: str
     revision: str = ""
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: JsonObject = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     release: str = ""  # the oldest vLLM that it supports
     image: str = ""
@@ -62,9 +63,9 @@ class Recipe:
     date: str = ""
     ran: str = ""
     left: tuple[str, ...] = ()
-    service: Mapping[str, Any] = field(default_factory=dict)  # other keys of a service
-    profile: Mapping[str, Any] = field(default_factory=dict)  # and of its profile
-    b12x: Mapping[str, Any] = field(
+    service: JsonObject = field(default_factory=dict)  # other keys of a service
+    profile: JsonObject = field(default_factory=dict)  # and of its profile
+    b12x: JsonObject = field(
         default_factory=dict
     )  # flags of the variant with kernels made for SM12x
 
@@ -161,7 +162,7 @@ class _Reader:
             raise refusal(f"expected a mapping, found {value.seen()}", value.place(key))
         return value.items
 
-    def _values(self, key: str) -> dict[str, Any]:
+    def _values(self, key: str) -> JsonDict:
         return {name: value_of(node) for name, node in self._map(key).items()}
 
     def _words(self, node: YamlNode | None) -> list[str]:
@@ -229,7 +230,7 @@ class _Reader:
         if not 1 <= (machines := whole_number(nodes) or 0) <= 64:
             place = self.top.items.get("nodes", self.top).place()
             raise refusal(f"{nodes!r} is not a number of machines", place)
-        texts: dict[str, Any] = {
+        texts: JsonDict = {
             key: self._text(key)
             for key in ("revision", "weights", "draft", "source", "commit", "date", "ran")
         }
@@ -417,7 +418,7 @@ class _Reader:
             left=(*self.left, *brought(args)),
         )
 
-    def _command(self, defaults: Mapping[str, Any]) -> list[str]:
+    def _command(self, defaults: JsonObject) -> list[str]:
         """The words of a command whose templates (``{port}``) are filled in from ``defaults``."""
         node = self.top.items["command"]
 
@@ -459,11 +460,11 @@ class _Reader:
 
 def flags_of(
     words: Sequence[str], place: Place, *, again: bool = False, ours: Iterable[str] = _OURS
-) -> dict[str, Any]:
+) -> JsonDict:
     """Flags and their values, without ``ours``. ``again``: a flag may come again, and the last one
     counts, as in overrides.
     """
-    flags: dict[str, Any] = {}
+    flags: JsonDict = {}
     for flag in parsed(words):
         if not flag.word:
             message = f"two models, or a word that belongs to no flag: {flag.values[0]!r}"
@@ -488,7 +489,7 @@ def _typed(values: Sequence[str], place: Place) -> Any:
     return values[0]
 
 
-def brought(args: Mapping[str, Any], mounted: tuple[str, ...] = ()) -> tuple[str, ...]:
+def brought(args: JsonObject, mounted: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The files that stay in the flags, which the recipe's image or a mod of it brings.
     ``mounted``: folders whose files are there.
     """

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.recipes.read import Recipe, name_of, read_recipe
 
 _UNITS = {"GB": 10**9, "GiB": 1 << 30}
@@ -31,7 +31,7 @@ def shipped() -> Mapping[str, Recipe]:
 
 
 @cache
-def models() -> Mapping[str, Mapping[str, Any]]:
+def models() -> Mapping[str, JsonObject]:
     """``config`` (config.json) and ``weights`` (published bytes) of the recipes' models and drafts,
     by repository.
     """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import yaml
 from packaging.version import Version
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.errors import RefusedError
 from envgen.profile.caches import HUGGINGFACE, KNOWN
 from envgen.profile.flags import takes_no_prompt
@@ -78,11 +79,11 @@ def profile_body(
     tree: YamlNode,
     machines: Iterable[str],
     image: bool = False,
-) -> dict[str, Any]:
+) -> JsonDict:
     """The keys of a profile that extends ``parent``, with the recipe's model. ``tree``: of
     ``parent``.
     """
-    body: dict[str, Any] = {
+    body: JsonDict = {
         "description": f"{recipe.repo}, from the recipe {recipe.name}",
         "extends": parent.name,
     }
@@ -106,9 +107,9 @@ def profile_body(
     return body
 
 
-def _image_of_recipe(recipe: Recipe, parent: Profile) -> dict[str, Any]:
+def _image_of_recipe(recipe: Recipe, parent: Profile) -> JsonDict:
     """The keys for the recipe's image as the base, without what the parent installs."""
-    base: dict[str, Any] = {"image": recipe.image}
+    base: JsonDict = {"image": recipe.image}
     if parent.base.apt:
         base["apt"] = None
     installed = ("deps", "tools", "remove", "override")
@@ -121,17 +122,17 @@ def _image_of_recipe(recipe: Recipe, parent: Profile) -> dict[str, Any]:
 
 def _service(
     recipe: Recipe, parent: Profile, service: str, tree: YamlNode, machines: Iterable[str]
-) -> dict[str, Any]:
+) -> JsonDict:
     """The keys of the service: null takes away what the parent says of its own model."""
     inherited = parent.services[service]
-    words: dict[str, Any] = {"model": {"repo": recipe.repo}}
+    words: JsonDict = {"model": {"repo": recipe.repo}}
     if recipe.revision:
         words["model"]["revision"] = recipe.revision
     if recipe.repo.startswith("/"):  # a folder of a mount
         words = {"model": None, "command": ["vllm", "serve", recipe.repo]}
     elif tree.at(("services", service, "command", "2")) or not inherited.is_vllm:
         words["command"] = ["vllm", "serve"]
-    args: dict[str, Any] = {flag: None for flag in inherited.args if flag not in _KEPT}
+    args: JsonDict = {flag: None for flag in inherited.args if flag not in _KEPT}
     args |= recipe.args
     if args:
         words["args"] = args
@@ -151,9 +152,9 @@ def _service(
     return words
 
 
-def _ready(recipe: Recipe, inherited: Service, has_name: bool) -> dict[str, Any]:
+def _ready(recipe: Recipe, inherited: Service, has_name: bool) -> JsonDict:
     """What shows that the recipe's model is ready. ``has_name``: the parent names its model."""
-    ready: dict[str, Any] = {}
+    ready: JsonDict = {}
     if has_name:
         ready["model"] = None
     if inherited.ready is not None:
@@ -176,7 +177,7 @@ def _wheel_of(parent: Profile) -> Pin | None:
     return source.origin.wheel if source is not None else None
 
 
-def _add_b12x(body: dict[str, Any], wheel: Pin, recipe: Recipe, service: str) -> None:
+def _add_b12x(body: JsonDict, wheel: Pin, recipe: Recipe, service: str) -> None:
     """Write the variant with kernels made for SM120 and SM121, and what it needs in the image."""
     extras = tuple(dict.fromkeys((*wheel.extras, "b12x")))
     body["sources"] = {"vllm": {"origin": {"wheel": str(replace(wheel, extras=extras))}}}
@@ -196,7 +197,7 @@ def profile_text(
     recipe: Recipe,
     name: str,
     parent: Profile,
-    body: Mapping[str, Any],
+    body: JsonObject,
     left: Iterable[str],
     indent: int,
 ) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.engine.values import SERVER
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import GpuMode, Mode, Profile
@@ -19,7 +19,7 @@ OFFLINE = "HF_HUB_OFFLINE"
 CLUSTER_PARTS = ("head", "worker", "rdma")
 # What hangs between machines that have no NVLink.
 OVER_NVLINK = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_FLASHINFER")
-Block = dict[str, Any]
+Block = JsonDict
 
 
 def compose_files(profile: Profile, key: str = "", *, is_locked: bool = True) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interp
 
 def _secrets(profile: Profile) -> Block:
     """What a build reads and no layer keeps: the number of compilers, this machine's CA and logins."""
-    secrets: dict[str, Any] = {}
+    secrets: JsonDict = {}
     if any(source.origin.is_built for source in profile.sources.values()):
         secrets["jobs"] = {"environment": names.JOBS_VARIABLE}
     ca = profile.network.ca_certificates

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from envgen.binding import JsonDict
 from envgen.errors import RefusedError
 from envgen.profile.caches import HUGGINGFACE
 from envgen.profile.model import GpuMode, Profile
@@ -16,8 +16,6 @@ from envgen.render import environment as names
 from envgen.render.compose import OFFLINE, health_words, server_words
 from envgen.render.environment import OVERLAY
 from envgen.render.quote import render
-
-Doc = dict[str, Any]
 
 
 def devcontainer(profile: Profile, name: str, folder: str, options: Sequence[str] = ()) -> str:
@@ -144,7 +142,7 @@ def _env(profile: Profile, name: str) -> dict[str, str]:
     return {variable: _literal(value) for variable, value in values.items()}
 
 
-def _health(service: Service) -> Doc:
+def _health(service: Service) -> JsonDict:
     """The values of the probes."""
     health = service.health
     if health is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import yaml
 
+from envgen.binding import JsonObject
 from envgen.files import data_dir
 from envgen.profile.values import LONGEST
 
@@ -302,6 +303,6 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render(template: str, context: Mapping[str, Any]) -> str:
+def render(template: str, context: JsonObject) -> str:
     """The text of ``templates/<template>`` for ``context``."""
     return _environment().get_template(template).render(context)

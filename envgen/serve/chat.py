@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.profile.flags import in_words
 from envgen.serve.events import LARGEST_COUNT, Completion
@@ -74,19 +74,17 @@ def _text(words: Sequence[str], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def context_length(entry: Mapping[str, Any]) -> int | None:
+def context_length(entry: JsonObject) -> int | None:
     """A model's context length in tokens, from its row of /v1/models, as vLLM and SGLang give it."""
     length = entry.get("max_model_len")
     return length if isinstance(length, int) and 0 < length < LARGEST_COUNT else None
 
 
-def body(
-    model: str, context: int | None, flags: ChatFlags, *, tool: bool = False
-) -> dict[str, Any]:
+def body(model: str, context: int | None, flags: ChatFlags, *, tool: bool = False) -> JsonDict:
     """The request: a chat, or with ``tool`` one that asks for a tool call. ``context``: the model's
     context length.
     """
-    request: dict[str, Any] = {
+    request: JsonDict = {
         "model": model,
         "messages": [{"role": "user", "content": TOOL_CALL if tool else CHAT}],
         "max_tokens": TOKENS if context is None else max(1, min(TOKENS, context // 2)),

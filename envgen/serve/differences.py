@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container, Image
@@ -136,7 +137,7 @@ def _words(key: str, wanted: Any, running: Sequence[str] | None) -> Iterator[str
 
 
 def _settings(
-    wanted: Mapping[str, Any], host: Mapping[str, Any], running: Container
+    wanted: JsonObject, host: JsonObject, running: Container
 ) -> Iterator[tuple[str, str, str]]:
     """Name, old and new value of where a container's mounts and ports lead, and of what lets it do
     more on its machine.
@@ -183,7 +184,7 @@ def _capabilities(names: Sequence[str] | None) -> str:
 
 
 def _environment(
-    wanted: Mapping[str, Any],
+    wanted: JsonObject,
     running: Container,
     inherited: Mapping[str, str],
     passed: Collection[str],

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envgen.binding import JsonDict
 from envgen.deployment import Deployment
 from envgen.engine.client import Engine
 from envgen.engine.values import WEDGED, Container
@@ -183,7 +184,7 @@ class Ended(Cause):
             f"{self.service} ended by itself at {short(self.at)}, with exit code {self.exit_code}"
         )
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> JsonDict:
         """All of it, for JSON."""
         facts = {name: value for name, value in asdict(self).items() if name != "clues"}
         return facts | {"failed": self.failed, "text": str(self), "why": self.why}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envgen.binding import JsonObject
 from envgen.serve import chat
 from envgen.serve.chat import ChatFlags, Verdict
 from envgen.serve.events import (
@@ -86,7 +87,7 @@ class _Server:
     def post(
         self,
         path: str,
-        body: Mapping[str, Any],
+        body: JsonObject,
         what: str,
         enough: Callable[[Completion], bool] = lambda _: False,
     ) -> tuple[int, Any, float]:
@@ -124,7 +125,7 @@ class _Server:
             raise _not_ready(f"{what} is not a completion: {error}", fatal=True) from None
 
 
-_Rows = Mapping[str, Mapping[str, Any]]  # of /v1/models, by name
+_Rows = Mapping[str, JsonObject]  # of /v1/models, by name
 
 
 class _Judged(Exception):
@@ -224,7 +225,7 @@ def listing(names: Sequence[str], model: str) -> str:
     return f"/v1/models lists {shown or 'nothing'}, not {model}"
 
 
-def models(document: Any) -> dict[str, Mapping[str, Any]] | None:
+def models(document: Any) -> dict[str, JsonObject] | None:
     """The rows of a list of models, by name; None for anything else."""
     data = document.get("data") if isinstance(document, dict) else None
     if not isinstance(data, list):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from envgen.app.session import the_service
+from envgen.binding import JsonObject
 from envgen.deployment.project import Deployment, require_described
 from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
@@ -108,7 +109,7 @@ def _ask_inside(node: NodeFacts, asked: LiveService) -> None:
 
 
 def _ask(
-    node: NodeFacts, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any
+    node: NodeFacts, profile: Profile, request: JsonObject, seconds: float, **more: Any
 ) -> Any:
     """The answer of PROGRAM in a container of the image (a dict), or a ``run.NoAnswer``."""
     assert node.engine is not None

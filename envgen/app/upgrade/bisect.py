@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from envgen import files
 from envgen.app import lock as locks
@@ -23,6 +22,7 @@ from envgen.app.upgrade import journal, paper
 from envgen.app.upgrade.journal import Pending
 from envgen.app.upgrade.trial import MATRIX, NOTHING, Row, lent_name
 from envgen.bench import record
+from envgen.binding import JsonDict, JsonObject
 from envgen.engine import process
 from envgen.errors import EnvgenError, LockError, RefusedError, UsageError
 from envgen.lock.ask import Upgrade
@@ -335,9 +335,7 @@ def changelog(session: Session, name: str, version: str) -> str:
     return address[1] if address else ""
 
 
-def _chosen(
-    good: Mapping[str, Any], bad: Mapping[str, Any], units: Units, prefix: str
-) -> dict[str, Any]:
+def _chosen(good: JsonObject, bad: JsonObject, units: Units, prefix: str) -> JsonDict:
     """The entries of a lock, from the side of each."""
     return {
         key: (bad if f"{prefix}{key}" in units or key not in good else good)[key]

@@ -14,10 +14,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from envgen import files
-from envgen.binding import ShapeError, bind
+from envgen.binding import JsonObject, ShapeError, bind
 from envgen.errors import RefusedError, UsageError
 from envgen.files import state_dir
 from envgen.lock.model import FILE_NAME as LOCK_FILE
@@ -40,7 +39,7 @@ class Pending:
     command: str
     of: str
     services: Mapping[str, str]  # service -> the variant that ran; "-": nothing ran
-    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rows: Mapping[str, JsonObject] = field(default_factory=dict)
 
 
 def folder_of(root: Path, profile: str) -> Path:

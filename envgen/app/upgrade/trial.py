@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from envgen.app import images
 from envgen.app.answers import GOOD
@@ -21,6 +20,7 @@ from envgen.app.upgrade.ahead import compile_ahead
 from envgen.app.upgrade.journal import Pending
 from envgen.bench import record
 from envgen.bench.tools import Matrix
+from envgen.binding import JsonObject
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.process import terminable
@@ -34,7 +34,7 @@ from envgen.serve.preflight import PreflightError
 from envgen.text import progress
 
 NOTHING = "-"  # in place of a variant: the service did not run
-Row = Mapping[str, Any]
+Row = JsonObject
 _READ = {"answers", "figures", "kernels", "verdict"}  # of a row from a file
 Keep = Callable[[], bool]  # asks whether a good candidate is kept
 MATRIX = Matrix(pp=(256,), tg=(64,), runs=3)

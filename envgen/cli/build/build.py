@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -15,6 +14,7 @@ from envgen.app.images import remember
 from envgen.app.provision import MissingInputs
 from envgen.app.session import Session
 from envgen.app.status import drift
+from envgen.binding import JsonDict
 from envgen.cli.common import flag, print_json, reporting, wants_json, warn_of_unused
 from envgen.engine.buildx import BuildResult
 from envgen.errors import BuildError, ExitCode
@@ -96,7 +96,7 @@ def _failure(outcome: BuildOutcome, result: BuildResult, quiet: bool) -> BuildEr
     return error
 
 
-def _document(outcome: BuildOutcome) -> dict[str, Any]:
+def _document(outcome: BuildOutcome) -> JsonDict:
     deployment = outcome.deployment
     result = outcome.result
     head = {

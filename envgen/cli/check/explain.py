@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,6 +15,7 @@ from envgen.app import explain as failures
 from envgen.app.explain import Log, PastFailure
 from envgen.app.history import since_it_worked
 from envgen.app.session import Session
+from envgen.binding import JsonDict
 from envgen.cli.common import answer, reporting
 from envgen.deployment.service import LiveService
 from envgen.errors import EnvgenError, ExitCode, UsageError
@@ -52,7 +52,7 @@ def command(session: Session, what: str | None) -> int:
     """
     failure, log = _chosen(session, what)
     if log is None:
-        nothing: dict[str, Any] = dict.fromkeys(("log", "failure", "first_exception", "clues"))
+        nothing: JsonDict = dict.fromkeys(("log", "failure", "first_exception", "clues"))
         nothing["explanations"] = []
         sentence = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
         return answer(nothing, [sentence])
@@ -181,7 +181,7 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
     return lines
 
 
-def _clues(report: LogReport) -> dict[str, Any] | None:
+def _clues(report: LogReport) -> JsonDict | None:
     hints = report.clues
     if hints is None or not hints.lines:
         return None
@@ -189,7 +189,7 @@ def _clues(report: LogReport) -> dict[str, Any] | None:
     return {**vars(hints), "lines": lines}
 
 
-def _as_data(failure: PastFailure | None) -> dict[str, Any] | None:
+def _as_data(failure: PastFailure | None) -> JsonDict | None:
     if failure is None:
         return None
     return {

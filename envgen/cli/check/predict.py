@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from envgen.app import predict as app
 from envgen.app.cluster.machines import head_of
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
+from envgen.binding import JsonDict, JsonObject
 from envgen.cli.common import answer, option, reporting, service_argument, variant_option
 from envgen.deployment.service import LiveService
 from envgen.errors import ExitCode
@@ -73,7 +74,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     return answer(data, lines, code)
 
 
-def document(prediction: Prediction, profile: Profile) -> dict[str, Any]:
+def document(prediction: Prediction, profile: Profile) -> JsonDict:
     """The answer and its judgement as JSON."""
     judged = prediction.judgement
     answer = prediction.known
@@ -142,7 +143,7 @@ def text(prediction: Prediction, profile: Profile) -> list[str]:
     return [*lines, end[prediction.verdict]]
 
 
-def _others(listed: Sequence[Mapping[str, Any]]) -> list[str]:
+def _others(listed: Sequence[JsonObject]) -> list[str]:
     """The release's other backends: a line for each that it accepts, then those of one step and
     reason together.
     """

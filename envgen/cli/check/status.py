@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import click
 
 from envgen.app.session import Session
 from envgen.app.status import look
+from envgen.binding import JsonObject
 from envgen.cli.common import answer, reporting
 from envgen.cli.run.ps import code_of, endings, listing
 from envgen.errors import ExitCode
@@ -37,7 +37,7 @@ def command(session: Session) -> int:
     return answer(state, _screen(state, session.profile()), code)
 
 
-def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
+def _screen(state: JsonObject, profile: Profile) -> Iterator[str]:
     others = f"; others: {', '.join(state['others'])}" if state["others"] else ""
     yield f"profile     {state['profile']} ({state['mode']}) of {state['file']}{others}"
     trouble = state["engine"]["error"]
@@ -80,7 +80,7 @@ def _screen(state: Mapping[str, Any], profile: Profile) -> Iterator[str]:
         yield from ("", *table([("cache", "volume or folder"), *places]))
 
 
-def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> str:
+def _image(image: JsonObject, containers: Sequence[JsonObject]) -> str:
     if image["state"] == "missing":
         if any(one["image"] == "current" for one in containers):
             return f"{image['name']} was removed, but containers still run it; rebuild with: envgen build"
@@ -89,7 +89,7 @@ def _image(image: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) ->
     return f"{image['name']} ({short_id(image['id'])}), {state}, built {image['created'][:19]}"
 
 
-def _lock(lock: Mapping[str, Any]) -> str:
+def _lock(lock: JsonObject) -> str:
     state = lock["state"]
     if state == "missing":
         return "no envgen.lock"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
 from envgen.app.answers import answered, reference_of
 from envgen.app.measure import MeasureOptions
+from envgen.binding import JsonObject
 from envgen.cli.common import ask, flag, option
 from envgen.cli.measure.common import ANYWHERE, measuring, print_run
 from envgen.text import table, visible
@@ -50,7 +50,7 @@ def command(asked: MeasureOptions, against: str | None, yes: bool, quick: bool) 
     return print_run(verdict, summary, path, shown(summary), beside)
 
 
-def shown(summary: Mapping[str, Any]) -> Iterator[str]:
+def shown(summary: JsonObject) -> Iterator[str]:
     """The rows of a comparison as lines."""
     rows = []
     for row in summary["rows"]:

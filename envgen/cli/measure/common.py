@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from envgen.bench.checks import PASSED
 from envgen.bench.compare import FigureRange
 from envgen.bench.record import METRICS
 from envgen.bench.tools import TOOLS, Matrix
+from envgen.binding import JsonObject
 from envgen.cli.common import LARGEST, Count, answer, option, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.text import shorten, table, visible
@@ -48,14 +49,14 @@ def measuring(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-def report(asked: MeasureOptions, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
+def report(asked: MeasureOptions, kind: str, parameters: JsonObject, work: Work) -> int:
     """Measure and print the result. Returns the exit code."""
     (outcome, summary), path = measure(asked, kind, parameters, work)
     return print_run(outcome, summary, path, shown(summary))
 
 
 def print_run(
-    outcome: str, summary: Mapping[str, Any], path: Path, lines: Iterable[str], beside: str = ""
+    outcome: str, summary: JsonObject, path: Path, lines: Iterable[str], beside: str = ""
 ) -> int:
     """Print a run and the place of its record. Returns the exit code."""
     last = visible(f"{outcome}{beside}; the record is {path}")
@@ -64,7 +65,7 @@ def print_run(
     return answer(document, (*lines, last), code)
 
 
-def shown(summary: Mapping[str, Any]) -> Iterator[str]:
+def shown(summary: JsonObject) -> Iterator[str]:
     """The summary of a run as lines: its criteria and cells, if any."""
     for row in summary.get("criteria", ()):
         yield visible(
@@ -151,5 +152,5 @@ MATRIX = (
 )
 
 
-def matrix_of(given: Mapping[str, Any]) -> Matrix:
+def matrix_of(given: JsonObject) -> Matrix:
     return Matrix(**{key: value for key, value in given.items() if value is not None})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from envgen.app.session import Session
 from envgen.app.stage import VariantSwitch
 from envgen.bench import matrix
 from envgen.bench.checks import PASSED
+from envgen.binding import JsonObject
 from envgen.cli.common import answer, ask, flag, option
 from envgen.cli.measure.common import MATRIX, TOOL, matrix_of, measuring
 from envgen.deployment import known_service
@@ -109,7 +110,7 @@ def _require_agreement(session: Session, service: str, count: int, yes: bool) ->
         raise RefusedError(f"{runs}, and a sweep stops it for a while", hint="add --yes")
 
 
-def shown(rows: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
+def shown(rows: Sequence[JsonObject], indent: str = "") -> Iterator[str]:
     """The measured rows as a table."""
     lines = sweep.lines_of(rows)
     figures = range(3, len(lines[0]) - 1)

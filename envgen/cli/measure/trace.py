@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
@@ -11,6 +10,7 @@ from envgen.app.measure import MeasureOptions, results_folder
 from envgen.app.trace import trace
 from envgen.bench.record import RunRecord, resolve
 from envgen.bench.trace import lines_of
+from envgen.binding import JsonObject
 from envgen.cli.common import Count, ask, flag, option
 from envgen.cli.measure.common import measuring, print_run
 from envgen.text import table, visible
@@ -40,7 +40,7 @@ def command(asked: MeasureOptions, pp: int, tg: int, against: str | None, yes: b
     return print_run(outcome, summary, path, shown(summary, earlier))
 
 
-def shown(summary: Mapping[str, Any], earlier: RunRecord | None = None) -> Iterator[str]:
+def shown(summary: JsonObject, earlier: RunRecord | None = None) -> Iterator[str]:
     """The tables of a trace."""
     before = earlier.summary.get("phases", {}) if earlier else {}
     for phase, times in summary["phases"].items():

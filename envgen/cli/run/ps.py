@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from envgen.app.cluster.machines import machines_of
 from envgen.app.containers import also_running, rows_of
 from envgen.app.session import Session
+from envgen.binding import JsonDict
 from envgen.cli.common import flag, reporting, wants_json
 from envgen.cli.run.common import ended
 from envgen.errors import ExitCode
@@ -56,7 +56,7 @@ def command(session: Session, everything: bool) -> int:
     return ended(rows, lines, [str(error) for error in machines.lost.values()]) or code_of(rows)
 
 
-def code_of(rows: Sequence[dict[str, Any]]) -> int:
+def code_of(rows: Sequence[JsonDict]) -> int:
     """The exit code for containers: whether one has ended by itself."""
     return (
         ExitCode.FINDINGS
@@ -65,7 +65,7 @@ def code_of(rows: Sequence[dict[str, Any]]) -> int:
     )
 
 
-def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
+def endings(rows: Sequence[JsonDict], chosen: str) -> list[str]:
     """What has ended by itself, and what Docker has started again. ``chosen``: the options of a
     command for it.
     """
@@ -87,7 +87,7 @@ def endings(rows: Sequence[dict[str, Any]], chosen: str) -> list[str]:
     return lines
 
 
-def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
+def listing(rows: Sequence[JsonDict]) -> list[str]:
     """A table of containers; with a column for the machine if there are several. No lines without
     rows.
     """
@@ -105,16 +105,24 @@ def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
 COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    code = row["exit_code"]
+def _row(row: JsonDict) -> tuple[str, ...]:
+    service = row["service"]
+    if row["one_off"]:
+        service += " (run)"
+    if row.get("variant"):
+        service += f" ({row['variant']})"
+    state = row["state"]
+    if row["exit_code"] is not None:
+        state += f" ({row['exit_code']})"
+    image = row["image"] or "-"
+    if image == "differs":
+        image = "not the profile's"
     return (
-        row["service"]
-        + (" (run)" if row["one_off"] else "")
-        + (f" ({row['variant']})" if row.get("variant") else ""),
-        row["state"] if code is None else f"{row['state']} ({code})",
+        service,
+        state,
         row["health"] or "-",
         ", ".join(row["ports"]) or "-",
-        {"differs": "not the profile's", None: "-"}.get(row["image"], row["image"]),
+        image,
         row["settings"] or "-",
         (row["since"] or "-")[:19],
         row["container"],

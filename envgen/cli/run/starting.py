@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from envgen.app.start import Checked, StartOptions
 from envgen.app.stay import notify_ready
 from envgen.app.up import check_all, start_all
 from envgen.bench.trace import proof
+from envgen.binding import JsonDict
 from envgen.cli.common import answer, ask, can_ask, wants_json, warn_of_unused
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
@@ -54,7 +55,7 @@ def up(
     checked, options = _checked(
         session, names, options, yes=yes, build=build_first, predict=predict
     )
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonDict] = []
     try:
         with moving("starting"):
             for passed, started in start_all(checked, ask, options):
@@ -156,7 +157,7 @@ def reachable(service: Service, container: Container) -> list[int]:
     return sorted({port.host for port in container.ports if not is_local(port.address)})
 
 
-def started_document(service: LiveService, started: StartResult, *, waited: bool) -> dict[str, Any]:
+def started_document(service: LiveService, started: StartResult, *, waited: bool) -> JsonDict:
     """The result of a start as JSON."""
     container = started.container
     awaited = started.awaited

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -20,6 +19,7 @@ from envgen.app.upgrade.trial import (
     require_way_out,
     resumed,
 )
+from envgen.binding import JsonDict
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, flag, option, reporting, wants_json
 from envgen.cli.measure.sweep import shown
@@ -160,7 +160,7 @@ def _pages(trial: UpgradeTrial) -> Iterator[str]:
 
 def _end(trial: UpgradeTrial, kept: bool) -> int:
     pages = list(_pages(trial))
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "kept": kept,
         "changes": [],
         "rows": trial.rows,
@@ -181,7 +181,7 @@ def _end(trial: UpgradeTrial, kept: bool) -> int:
 
 def _back(session: Session) -> int:
     made = backwards(session)
-    words: dict[str, Any] = {"changes": [asdict(one) for one in paper.differing(made)]}
+    words: JsonDict = {"changes": [asdict(one) for one in paper.differing(made)]}
     lines = list(_changed(paper.differing(made)))
     trial = UpgradeTrial(session, made, "envgen upgrade --back", measures=False)
     kept = trial.run(lambda: True)
