@@ -26,7 +26,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ class LogPhase:
     """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows: a guess. "": none."""
 
     phase: str
-    signs: tuple[str, ...]
+    signs: Sequence[str]
     cause: str = ""
     cure: str = ""
     link: str = ""
@@ -138,18 +138,24 @@ class LogPhase:
 @cache
 def phases() -> tuple[LogPhase, ...]:
     """All phases, outer ones first."""
-    nodes = _load(FOLDER.parent / "phases.yaml")
-    return tuple(LogPhase(**node | {"signs": tuple(node["signs"])}) for node in nodes)
+    return tuple(LogPhase(**node) for node in load_yaml(FOLDER.parent / "phases.yaml"))
 
 
-def _load(path: Path) -> Any:
+@cache
+def programs() -> tuple[Mapping[str, Any], ...]:
+    """Other servers than vLLM: their signs in a log, and their words for those of vLLM."""
+    return tuple(load_yaml(FOLDER.parent / "programs.yaml"))
+
+
+def load_yaml(path: Path) -> Any:
+    """The data of a file of this package."""
     return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
 def rules() -> tuple[Rule, ...]:
     """All rules, in order."""
-    nodes = [node for name in FILES for node in _load(FOLDER / name) or ()]
+    nodes = [node for name in FILES for node in load_yaml(FOLDER / name)]
     return tuple(map(read_rule, nodes))
 
 
@@ -158,11 +164,21 @@ def read_rule(node: Mapping[str, Any]) -> Rule:
     never = tuple(text.lower() for text in node.get("except", ()))
     patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
     facts = {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()}
-    plain = ("rule", "link", "example", "notice", "quoted", "weak", "mild", "only", "request")
+    plain = (
+        "rule",
+        "cause",
+        "cure",
+        "link",
+        "example",
+        "notice",
+        "quoted",
+        "weak",
+        "mild",
+        "only",
+        "request",
+    )
     return Rule(
         kinds=frozenset(node.get("kinds", KINDS)),
-        cause=node["cause"].strip(),
-        cure=node["cure"].strip(),
         patterns=patterns,
         codes=frozenset(node.get("codes", ())),
         never=never,
@@ -227,7 +243,6 @@ class Circumstances:
     tags: frozenset[str] = frozenset()
 
 
-_OPPOSITE = {"mounted": "installed", "installed": "mounted"}
 UNKNOWN = Circumstances()
 # A line of a build: BuildKit numbers its steps.
 _OF_BUILD = re.compile(
@@ -236,11 +251,6 @@ _OF_BUILD = re.compile(
     re.MULTILINE,
 )
 BEGINNING = 2000  # lines, in which a build shows what it is
-
-
-def fits(rule: Rule, tags: Collection[str]) -> bool:
-    """Whether a rule may hold for a log, or a profile, with these tags."""
-    return not rule.only or _OPPOSITE[rule.only] not in tags
 
 
 class _Text:
@@ -280,6 +290,15 @@ class _Text:
                     found = phase
         return found
 
+    def worded(self, one: Explanation) -> Explanation:
+        """The same in the words of the server whose log it is."""
+        for program in programs():
+            if any(map(self._numbers.get, program["signs"])):
+                for word, own in program["words"].items():
+                    cause, cure = one.cause.replace(word, own), one.cure.replace(word, own)
+                    one = replace(one, cause=cause, cure=cure)
+        return one
+
     def search(
         self, pattern: RulePattern, never: Sequence[str] = (), strict: bool = False
     ) -> tuple[int, str, dict[str, str]] | None:
@@ -317,6 +336,7 @@ def _matcher() -> tuple[Any, tuple[str, ...]]:
         for pattern in (*rule.patterns, *rule.beside, *rule.facts.values())
     ]
     signs = [sign for phase in phases() for sign in phase.signs]
+    signs += [sign for program in programs() for sign in program["signs"]]
     words = tuple(dict.fromkeys([*signs, *(pattern.has for pattern in patterns)]))
     return search_for(words), words
 
@@ -343,7 +363,8 @@ def classify(
     for rule in rules_for(kind or ("build" if log.of_build else None)):
         best = None
         facts = dict[str, str]()
-        for pattern in rule.patterns if fits(rule, known.tags) else ():
+        fits = not (rule.only and known.tags) or rule.only in known.tags
+        for pattern in rule.patterns if fits else ():
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
             if match and (best is None or match[0] < best[0]):
                 best = match
@@ -375,7 +396,8 @@ def classify(
         during = log.phase(raised - before - 1)
         if during.cause and (during.phase or ": " in text):
             shown.append(_of_phase(during, raised, text))
-    return tuple(sorted(shown, key=lambda one: (not one.failure, one.line != raised)))
+    shown.sort(key=lambda one: (not one.failure, one.line != raised))
+    return tuple(map(log.worded, shown))
 
 
 def _explanation(

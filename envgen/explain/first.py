@@ -46,7 +46,7 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 # The package of a file: below site-packages, or a checkout of one of these.
-_PACKAGE = re.compile(r"(?:site|dist)-packages/([A-Za-z_]\w{0,60})/")
+_PACKAGE = re.compile(r".*(?:site|dist)-packages/([A-Za-z_]\w{0,60})/")
 _CHECKOUT = re.compile(r"/(vllm|flashinfer|sglang|transformers|triton|torch|ray|huggingface_hub)/")
 _VERSIONS = re.compile(
     r"\b(?P<name>vllm|flashinfer|torch|pytorch|triton|transformers|ray|sglang|huggingface_hub|nccl|cudnn|"
@@ -187,14 +187,13 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
     elif frame := _FRAME.match(text):
         if process.state == "":  # an excerpt that lacks the header
             process.state = "frames"
-        packages = [*_PACKAGE.finditer(frame["path"])][-1:] or [*_CHECKOUT.finditer(frame["path"])][
-            :1
-        ]
-        process.package = packages[0][1] if packages else process.package
+        if inside := _PACKAGE.match(frame["path"]) or _CHECKOUT.search(frame["path"]):
+            process.package = inside[1]
     elif process.state == "frames" and (raised := _RAISED.match(text)):
         wrapper = is_consequence(text)
         if process.best is None or not wrapper:
-            package = process.package or (path[1] if (path := _PACKAGE.search(text)) else "")
+            path = _PACKAGE.match(text)
+            package = process.package or (path[1] if path else "")
             process.best = First(name, text[:SHOWN], number, component=package)
         process.root = process.root or ("" if wrapper else text[:SHOWN].strip())
         process.links += not wrapper

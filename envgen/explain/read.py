@@ -16,9 +16,6 @@ from envgen.text import plain_text
 
 # A run of a server: of any, of vLLM, of one of uvicorn.
 _BEGINS = re.compile("envgen: starting the server|API server version|Started server process")
-_TIME = re.compile(
-    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z "
-)  # Docker's, as of `docker logs -t`
 LAST = 20 << 20  # bytes that are read, from the end
 HEAD = 2 << 20  # of a longer log: a crash loop's first cause lies at its beginning
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no
@@ -163,7 +160,7 @@ def ends_of(log: BinaryIO, size: int = LAST, first: int = HEAD) -> tuple[int, in
 
 
 def text_lines(data: bytes) -> list[str]:
-    """The lines of a log without their ends, without colours and without Docker's time stamps.
+    """The lines of a log without their ends, without colours.
 
     Bytes that are not UTF-8 become U+FFFD. A line that only says that all is well is empty.
     """
@@ -174,11 +171,6 @@ def text_lines(data: bytes) -> list[str]:
     return [
         ""
         if answered in line or state in line
-        else _plain(line[:LONGEST].decode("utf-8", "replace"))
+        else plain_text(line[:LONGEST].decode("utf-8", "replace")).removesuffix("\r")
         for line in lines
     ]
-
-
-def _plain(line: str) -> str:
-    line = plain_text(line).removesuffix("\r")
-    return _TIME.sub("", line) if line[:2] == "20" else line

@@ -9,12 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
-import yaml
-
+from envgen.explain import FOLDER, load_yaml
 from envgen.explain.first import CHAINED, SHOWN, TRACEBACK, First, is_consequence
 from envgen.explain.line import read_line, search_for
 from envgen.text import visible
@@ -74,14 +72,12 @@ class Clues:
 
 @cache
 def _data() -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load(
-        (Path(__file__).parent / "unknown.yaml").read_text("utf-8")
-    )
+    data = load_yaml(FOLDER.parent / "unknown.yaml")
     signs = [(weight, re.compile(words, re.IGNORECASE)) for weight, words in data["signs"]]
     projects = [
         (name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()
     ]
-    threads = json.loads((Path(__file__).parent / "threads.json").read_text("utf-8"))
+    threads = json.loads((FOLDER.parent / "threads.json").read_text("utf-8"))
     stems = search_for(data["stems"])
     return {"signs": signs, "stems": stems, "projects": projects, "threads": threads}
 
@@ -204,7 +200,7 @@ def _search(text: str, package: str, log: str) -> str:
         name for name, raised in projects if package and raised.search(f"package:{package}")
     ]
     named = of_frame or [name for name, raised in projects if raised.search(text)]
-    named += [name for name, _ in projects if name == "vllm-project/vllm" and "vllm" in log.lower()]
+    named += ["vllm-project/vllm"] * ("vllm" in log.lower())
     if not query:
         return ""
     return "https://github.com/" + (

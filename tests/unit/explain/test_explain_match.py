@@ -124,6 +124,7 @@ PHASES = [
     ('  File "/x/gpu_worker.py", line 1, in determine_available_memory', "memory is profiled", "max-num-batched-tokens"),
     ("[AutoTuner]: Tuning trtllm::fused_moe::gemm1: 0/21", "warmed up and tuned", "autotune"),
     ("Capturing CUDA graphs (mixed prefill-decode): 3%", "graphs are captured", "enforce-eager"),
+    ('  File "/x/sglang/srt/x.py", line 1, in capture_model', "graphs are captured", "--disable-cuda-graph"),
     ("INFO:     Application startup complete.", "the server serves", "a request needs more"),
     ("nothing of the kind", "", "max-num-seqs"),
 ]  # fmt: skip
@@ -131,9 +132,8 @@ PHASES = [
 
 @pytest.mark.parametrize(("before", "phase", "words"), PHASES)
 def test_the_phase_that_stands_last_decides_the_fix(before: str, phase: str, words: str) -> None:
-    (found,) = classify(
-        ["INFO starting", "Loading safetensors checkpoint shards: 0%", before, SAME] if phase else [SAME]
-    )
+    lines = ["INFO starting", "Loading safetensors checkpoint shards: 0%", before, SAME]
+    (found,) = classify(lines if phase else [SAME])
     assert found.rule == "cuda_memory" and (phase in found.phase if phase else not found.phase)
     assert words in found.cause + found.cure
 
