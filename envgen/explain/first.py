@@ -32,7 +32,7 @@ _WRAPPER = re.compile(
     r"subprocess-exited-with-error|failed building (?:wheel|editable)|failed to build |failed-wheel-build|"
     r"subcommand failed|ld returned \d|configuring incomplete|non-zero exit status|subprocess exited when|"
     r"error compiling objects|could not compile .{1,80} due to|ninja build failed|webserver ?(?:crashed|failed)|"
-    r"runtimeerror: cancelled$|"
+    r"runtimeerror: cancelled$|executor worker (?:returned error|died)|"
     r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed",
     re.IGNORECASE,
 )
@@ -46,7 +46,9 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 # The package of a file: below site-packages, or a checkout of one of these.
-_PACKAGE = re.compile(r".*(?:site|dist)-packages/([A-Za-z_]\w{0,60})/")
+_PACKAGE = re.compile(
+    r".*(?:site|dist)-packages/(?!torch/nn/modules/module\.py)([A-Za-z_]\w{0,60})/"
+)
 _CHECKOUT = re.compile(r"/(vllm|flashinfer|sglang|transformers|triton|torch|ray|huggingface_hub)/")
 _VERSIONS = re.compile(
     r"\b(?P<name>vllm|flashinfer|torch|pytorch|triton|transformers|ray|sglang|huggingface_hub|nccl|cudnn|"

@@ -17,21 +17,26 @@ _PREFIX = re.compile(
     |\((?:(?P<name>[\w\ ./:-]{1,60}?)\ ?)?pid=(?P<pid>\d{1,9})[^)]{0,40}\)\ ?
     |\[(?P<rank>rank\d{1,4})\]:\ ?
     # `docker logs -t`, `kubectl logs`, and loggers
-    |\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|\ ?[+-]\d\d:?\d\d)?\]?(?:\ std(?:out|err)\ [FP])?\ (?!-\ )
+    |\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|\ ?[+-]\d\d:?\d\d)?
+      (?:(?:\ [A-Z]{2}\d{1,4}){1,6}\])?\]?(?:\ std(?:out|err)\ [FP])?\ (?!-\ )
     # journald and dmesg
     |[A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ [\w.-]{1,80}\ (?:kernel|[\w./@-]{1,60}\[\d{1,9}\]):[ ]
     |\[\ {0,8}\d{1,9}\.\d{1,6}\]\ (?=\S)
+    |\[\d{10}\.\d{6}\]\ \[[^\]]{1,100}\]\ {1,12}(?=\S)                       # UCX
+    |[IWEF]\d{4}\ \d\d:\d\d:\d\d\.\d{6}\ {1,4}\d{1,9}\ [\w./-]{1,80}:\d{1,5}\]\ # glog
     """,
     re.VERBOSE,
 )
-_BEGIN = frozenset("#([0123456789JFMASOND")  # of a prefix, but Compose's
+_BEGIN = frozenset("#([0123456789JFMASONDIWE")  # of a prefix, but Compose's
 # vLLM's logger; a logger of Python with dashes, as FlashInfer's; NCCL's.
 _LOGGED = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
     r"|(?:\S{10} [\d:,.]{8,15} )?- (?P<python>DEBUG|INFO|WARNING|ERROR|CRITICAL) - (?:\S{1,80} - (?:[\w.]{1,60}: )?)?"
     r"|\S{1,120} \[\d{1,3}\] (?=NCCL (?P<nccl>INFO) )"
+    r"|\d{1,3}(?:\.\d{2,3}){3} (?P<llama>[IWED]) "
+    r"|(?:\[[\d/:-]{19}\] )?\[TRT-LLM\] \[(?P<trtllm>[A-Z])\] "
 )
-MILD = ("DEBUG", "INFO", "WARNING")  # below an error: the program goes on after it
+MILD = ("DEBUG", "INFO", "WARNING", "V", "I", "W")  # below an error: the program goes on after it
 # Source code: of an exception (the line below it has the message), a step of a build, an excerpt of
 # the Dockerfile.
 _SOURCE = re.compile(
@@ -48,9 +53,8 @@ def read_line(line: str) -> tuple[str, str, str]:
             words = f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
         name = words or name
         line = line[prefix.end() :]
-    if (line[:1] in "DIWEC-2" or "NCCL INFO" in line) and (logged := _LOGGED.match(line)):
-        level = logged["level"] or logged["python"] or logged["nccl"]
-        return name, level, line[logged.end() :]
+    if (line[:1] in "DIWEC-0123456789[" or "NCCL INFO" in line) and (logged := _LOGGED.match(line)):
+        return name, logged[logged.lastgroup or 0], line[logged.end() :]
     return name, "", line
 
 
