@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar, TextIO
 
@@ -77,7 +77,8 @@ def _dollar_quoted(word: str) -> str:
     def escape(match: re.Match[str]) -> str:
         is_byte = "\udc80" <= match[0] <= "\udcff"
         how = "surrogateescape" if is_byte else "surrogatepass"  # else it is no text at all
-        return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", how))
+        encoded = match[0].encode("utf-8", how)
+        return "".join(f"\\x{byte:02x}" for byte in encoded)
 
     quoted = re.sub(r"(['\\])", r"\\\1", word)
     return "$'" + _IN_LINE.sub(escape, quoted) + "'"
@@ -190,22 +191,19 @@ def last_printed(printed: bytes | str, code: int, lines: int = 1) -> str:
 
 
 def table(
-    rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = ""
+    rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = ""
 ) -> list[str]:
     """Aligned columns, one line per row, each cell made visible. ``right``: columns aligned to the
     right.
     """
-    shown = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    to_the_right = frozenset(right)
-    return [
-        indent
-        + "  ".join(
-            cell.rjust(width) if number in to_the_right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in shown
-    ]
+    columns = []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        cells = [visible(cell) for cell in column]
+        width = max(map(len, cells))
+        pad = str.rjust if number in right else str.ljust
+        columns.append([pad(cell, width) for cell in cells])
+    lines = map("  ".join, zip(*columns, strict=True))
+    return [indent + line.rstrip() for line in lines]
 
 
 def size(count: int) -> str:

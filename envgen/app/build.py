@@ -36,20 +36,29 @@ def request_of(deployment: Deployment, *, no_cache: bool = False) -> BuildReques
     profile = deployment.profile
     own = deployment.require_own_files()
     folder = deployment.workspace.folder
-    jobs = profile.build.max_jobs.count
-    secrets: dict[str, Path | str] = {} if jobs is None else {"jobs": str(jobs)}
+    platform = profile.base.platform
+    args = {}
+    if deployment.lock:
+        # Files in layers have this time anyway; the argument also sets `created` in the image's
+        # metadata.
+        args["SOURCE_DATE_EPOCH"] = str(deployment.lock.epoch)
+    secrets: dict[str, Path | str] = {}
+    if profile.build.max_jobs.count is not None:
+        secrets["jobs"] = str(profile.build.max_jobs.count)
     for secret, key in (("ca_certificates", "network.ca_certificates"), ("netrc", "pip.netrc")):
-        secrets |= {secret: own[key]} if key in own else {}
+        if key in own:
+            secrets[secret] = own[key]
+    contexts = {}
+    if "build.wheelhouse" in own:
+        contexts["wheelhouse"] = own["build.wheelhouse"]
     return BuildRequest(
         folder / deployment.rendered.dockerfile,
         folder,
         tags=(profile.image_name,),
-        # Files in layers have this time anyway; the argument also sets `created` in the image's
-        # metadata.
-        args={"SOURCE_DATE_EPOCH": str(deployment.lock.epoch)} if deployment.lock else {},
+        args=args,
         secrets=secrets,
-        contexts={"wheelhouse": own["build.wheelhouse"]} if "build.wheelhouse" in own else {},
-        platform=profile.base.platform.value if profile.base.platform else "",
+        contexts=contexts,
+        platform=platform.value if platform else "",
         labels={INPUTS_LABEL: label_of(deployment.rendered.inputs)},
         no_cache=no_cache,
     )
@@ -112,17 +121,21 @@ def try_patches(deployment: Deployment) -> None:
         progress(f"note: {line}")
     started = time.monotonic()
     runs = list[DryRun]()
-    for source in (source for source in deployment.patched_sources if source.mounted is None):
+    for source in deployment.patched_sources:
+        if source.mounted is not None:
+            continue
         series = deployment.series[source.name]
         try:
             runs.append(dry_run(source.unpatched(), series))
         except EnvgenError as error:  # it is left to the build
             progress(f"{series.folder} is not tried: {error}")
-    for line in (line for run in runs if not run.ok for line in report_lines(run)):
-        progress(line)
-    if bad := [
-        f"{one.path} ({one.state.value})" for run in runs for one in run.verdicts if not one.ok
-    ]:
+    bad = []
+    for run in runs:
+        if not run.ok:
+            for line in report_lines(run):
+                progress(line)
+        bad += [f"{one.path} ({one.state.value})" for one in run.verdicts if not one.ok]
+    if bad:
         message = f"patches do not fit, so nothing was built: {', '.join(bad)}"
         raise BuildError(message, hint="`envgen patch check` shows it again")
     if runs:

@@ -100,7 +100,8 @@ def machine_facts() -> dict[str, str]:
     facts = said_by({path: read_text(path) for path in READ})
     with contextlib.suppress(EnvgenError, OSError):
         done = process.run(["nvidia-ctk", "--version"], timeout=5, check=False)
-        if version := re.search(rb"version ([\w.-]+)", done.stdout):
+        version = re.search(rb"version ([\w.-]+)", done.stdout)
+        if version:
             facts["container toolkit"] = version[1].decode()
     return facts
 
@@ -148,7 +149,9 @@ def inside(place: run.Execute) -> dict[str, str]:
         if isinstance(answer, run.NoAnswer):
             return {}
         facts = said_by(answer["files"])
-        return facts | {PACKAGE + name: str(it) for name, it in answer["versions"].items()}
+        for name, version in answer["versions"].items():
+            facts[PACKAGE + name] = str(version)
+        return facts
     return {}
 
 
@@ -241,11 +244,13 @@ def note(
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """What differs of the facts that both have, by name, the most suspicious first."""
     both = before.keys() & now.keys()
+    others = sorted(both.difference(SUSPECTS))
     changed = {}
-    for name in (*SUSPECTS, *sorted(both.difference(SUSPECTS))):
+    for name in (*SUSPECTS, *others):
         if name in both and _differ(name, before[name], now[name]):
-            then = shorten(before[name], SHOWN)
-            changed[name] = f"{name} {then} → {shorten(now[name], SHOWN)}"
+            old = shorten(before[name], SHOWN)
+            new = shorten(now[name], SHOWN)
+            changed[name] = f"{name} {old} → {new}"
     return changed
 
 

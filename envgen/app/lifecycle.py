@@ -31,11 +31,13 @@ def restart(session: Session, name: str, timeout: int | None) -> tuple[LiveServi
     """
     service = machine_of(LiveService(session.deployment(), name))
     service.deployment.require_name()
-    if not service.containers(all=True):
+    containers = service.containers(all=True)
+    if not containers:
         raise NotFoundError(f"{name} has no container to start", hint=service.hint("up"))
     varied = with_running_variant(session, name, lambda: service.engine, stopped=True)
+    service = LiveService(varied.deployment(), name)
     options = StartOptions(timeout=timeout, again=True)
-    checked, started = start_one(LiveService(varied.deployment(), name), options, predict=True)
+    checked, started = start_one(service, options, predict=True)
     return checked.service, started
 
 
@@ -74,8 +76,9 @@ def _require_none(
     there = [container.id for container in deployment.containers(all=all)]
     left = [container.name for container in asked if container.id in there]
     if left:
-        hint = shlex.join(deployment.docker("rm", "--force", *left))
-        raise ServiceError(f"still {state}: {', '.join(left)}", hint=hint)
+        command = deployment.docker("rm", "--force", *left)
+        names = ", ".join(left)
+        raise ServiceError(f"still {state}: {names}", hint=shlex.join(command))
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,17 @@ def remove(
     names_there = tuple(sorted(one.name for one in containers))
     known = _volumes(deployment) if volumes else {}
     there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
-    doomed = sorted(name for name in there if engine.volume(name) is not None)
-    kept = {name: folder for name in doomed if (folder := deployment.volume_elsewhere(name))}
-    removed = Removed(names_there, tuple(name for name in doomed if name not in kept), kept)
+    doomed = []
+    kept = {}
+    for name in sorted(there):
+        if engine.volume(name) is None:
+            continue
+        folder = deployment.volume_elsewhere(name)
+        if folder:
+            kept[name] = folder
+        else:
+            doomed.append(name)
+    removed = Removed(names_there, tuple(doomed), kept)
     if dry_run:
         return removed
     for name in names_there:

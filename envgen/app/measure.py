@@ -85,8 +85,12 @@ class Measurement:
             )
         outer = urlsplit(self.target.url).port
         ready = service.described.ready
-        published = (port.container for port in service.container.ports if port.host == outer)
-        url = f"http://127.0.0.1:{next(published, ready.port if ready else None) or outer}"
+        inner = ready.port if ready else None
+        for port in service.container.ports:
+            if port.host == outer:
+                inner = port.container
+                break
+        url = f"http://127.0.0.1:{inner or outer}"
         execute = run.in_container(service.engine, service.container.id)
         return find_tool(
             BenchTool(plan, self.target, execute, url, folder, "the image of the service")
@@ -156,19 +160,17 @@ def measure(
         except ResultsError:  # the record can't be written
             raise
         except EnvgenError as error:
+            gone = isinstance(error, ServerGone)
             # A tool in its container ends before the engine knows of the container.
-            gone = isinstance(error, ServerGone) or (
-                service is not None and not service.lives(SETTLED)
-            )
-            run.end(
-                "server gone" if gone else "error", {"error": str(error), "samples": run.samples}
-            )
+            if not gone and service is not None:
+                gone = not service.lives(SETTLED)
+            ended = "server gone" if gone else "error"
+            run.end(ended, {"error": str(error), "samples": run.samples})
             kept = f"the results so far are in {run.path}" if run.samples else ""
             problem = error.problems[0]
             if gone:
-                raise _stop_error(
-                    f"the server stopped answering: {problem.message}", service, kept
-                ) from None
+                reason = f"the server stopped answering: {problem.message}"
+                raise _stop_error(reason, service, kept) from None
             if kept and isinstance(error, ServiceError):
                 raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise
@@ -206,7 +208,9 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
 
     def work(trial: Measurement, run: Run) -> Outcome:
         service = trial.service
-        targets = targets_of(service.profile, service.name) if service else {}
+        targets: dict[str, Target] = {}
+        if service:
+            targets = targets_of(service.profile, service.name)
         limit = at_least(least, targets) if least else None
         tool, cells = run_tool(trial, run, plan, tokenizer)
         summary = cells_document(tool, cells)
@@ -214,10 +218,14 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
         summary["targets"] = [row.plain() for row in rows]
         if service:
             vitals = service.vitals()
-            summary["memory"] = vitals.memory + (vitals.gpu_memory or 0)
-        missed = limit.missed(rows) if limit else []
+            of_gpu = vitals.gpu_memory or 0
+            summary["memory"] = vitals.memory + of_gpu
+        missed = []
+        has_failed = any(cell.failed for cell in cells)
+        if limit:
+            missed = limit.missed(rows)
+            has_failed = bool(missed) or any(cell.fault for cell in cells)
         summary["missed"] = [str(row) for row in missed]
-        has_failed = missed or any(cell.fault if limit else cell.failed for cell in cells)
         return FAILED if has_failed else PASSED, summary
 
     return work

@@ -152,11 +152,11 @@ def release_in_engine(service: LiveService, *, fresh: bool = False) -> AskedRele
 
 def release_on_host(profile: Profile, service: str, python: Path) -> AskedRelease:
     """A Python of this machine that has vLLM, with the variables that the service itself sets."""
-    derived = service_env(profile)  # paths of the container
-    env = {
-        name: value for name, value in compose_env(profile, service).items() if name not in derived
-    }
-    return AskedRelease(run.on_host(env), str(python), str(python), has_gpu=True)
+    env = compose_env(profile, service)
+    for path_inside in service_env(profile):
+        env.pop(path_inside, None)
+    execute = run.on_host(env)
+    return AskedRelease(execute, str(python), str(python), has_gpu=True)
 
 
 def predict(
@@ -179,12 +179,11 @@ def predict(
         },
     }
     answer = checked(run.ask(release.execute, release.python, PROGRAM, request, timeout=TIMEOUT))
-    seen = (
-        pretend
-        or isinstance(answer, run.NoAnswer)
-        or (answer.get("platform") or {}).get("real", False)
-    )
-    return Prediction(service, release.shown, answer, judge(answer, described), assumed=not seen)
+    assumed = False
+    if not pretend and not isinstance(answer, run.NoAnswer):
+        platform = answer.get("platform") or {}
+        assumed = not platform.get("real", False)
+    return Prediction(service, release.shown, answer, judge(answer, described), assumed)
 
 
 # Before a service is started
@@ -241,17 +240,21 @@ def _compile_notes(service: LiveService, module: Compiling | None) -> list[str]:
     if module is None:
         return []
     with suppress(EnvgenError):
-        cache = JitCache(service.deployment)
-        if any(
-            one.name == module.module and one.state == "fresh" for one in cache.inventory().modules
-        ):
+        modules = JitCache(service.deployment).inventory().modules
+        if module.module in [one.name for one in modules if one.state == "fresh"]:
             return []
     info = service.engine.info()
+    free = info.memory
+    if info.local:
+        free = meminfo().get("MemAvailable", free)
     needed = service.described.needs_memory
-    free = meminfo().get("MemAvailable", info.memory) if info.local else info.memory
-    line = module.line(info.cpus, free - (needed.bytes if needed else 0))
+    if needed:
+        free -= needed.bytes
+    line = module.line(info.cpus, free)
+    if not line:
+        return []
     less = compiles_less(service.profile, service.name)
-    return [f"{line}; {less}" if less else line] if line else []
+    return [f"{line}; {less}" if less else line]
 
 
 def _memory_notes(service: LiveService, prediction: Prediction) -> list[str]:

@@ -146,9 +146,10 @@ def record_compiled(deployment: Deployment, since: float) -> None:
         return
     with suppress(EnvgenError, OSError):
         cache = JitCache(deployment)
-        modules = [one for one in cache.inventory().modules if one.guess and one.modified > since]
-        if names := tuple(one.name for one in modules):
-            cache.baseline(Query(names), since=int(since * 1e9))
+        modules = cache.inventory().modules
+        names = [one.name for one in modules if one.guess and one.modified > since]
+        if names:
+            cache.baseline(Query(tuple(names)), since=int(since * 1e9))
 
 
 def record_sources(deployment: Deployment, seconds: float) -> None:

@@ -52,7 +52,9 @@ def targets(profile: Profile, service: str) -> list[page.TargetLine]:
     for name, target in targets_of(profile, service).items():
         figures = target.figures
         place = MatrixCell(context=target.depth, concurrency=target.concurrency).place
-        decode = "0" if place else figures.get("decode") or figures.get("tg32", "0")
+        decode = figures.get("decode") or figures.get("tg32", "0")
+        if place:
+            decode = "0"
         listed = ", ".join(map(" ".join, figures.items()))
         text = f"{name}: {listed}{place} ({target.source})"
         lines.append(page.TargetLine(name, float(decode), text))

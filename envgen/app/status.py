@@ -100,16 +100,18 @@ def drift(session: Session, deployment: Deployment) -> list[str]:
 
 def _image(deployment: Deployment) -> JsonObject:
     image = deployment.image
-    state = "missing" if image is None else "current" if deployment.is_current else "differs"
-    id_, created = (image.id, image.tagged or image.created) if image else (None, None)
-    why = [asdict(one) | {"text": str(one)} for one in deployment.outdated]
-    return {
+    described = {
         "name": deployment.profile.image_name,
-        "id": id_,
-        "created": created,
-        "state": state,
-        "changed": why,
+        "id": None,
+        "created": None,
+        "state": "missing",
+        "changed": [asdict(one) | {"text": str(one)} for one in deployment.outdated],
     }
+    if image is not None:
+        described["id"] = image.id
+        described["created"] = image.tagged or image.created
+        described["state"] = "current" if deployment.is_current else "differs"
+    return described
 
 
 def _lock(session: Session, deployment: Deployment) -> JsonObject:
@@ -119,5 +121,7 @@ def _lock(session: Session, deployment: Deployment) -> JsonObject:
         return {"state": "unreadable", "stale": [error.problems[0].message]}
     if differences is None:
         return {"state": "missing", "stale": []}
-    lacking = [str(one) for one in differences.get(deployment.profile.name, ())]
-    return {"state": "stale" if lacking else "current", "stale": lacking}
+    own = differences.get(deployment.profile.name, ())
+    lacking = [str(one) for one in own]
+    state = "stale" if lacking else "current"
+    return {"state": state, "stale": lacking}

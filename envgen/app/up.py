@@ -153,8 +153,11 @@ def _all_failures(
     """One error for all services that failed. A running service that was left alone was not to be
     started, and may still have failed the checks.
     """
-    wanted = [one.service.name for one in checked if one.starts(options)]
-    wanted = [name for name in wanted if not isinstance(failed.get(name), NotReplaced)]
+    wanted = []
+    for one in checked:
+        name = one.service.name
+        if one.starts(options) and not isinstance(failed.get(name), NotReplaced):
+            wanted.append(name)
     lost = [name for name in wanted if name in failed]
     problems = [problem for error in failed.values() for problem in error.problems]
     if lost and len(wanted) > 1:

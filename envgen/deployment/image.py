@@ -86,11 +86,13 @@ class BuiltImage(Host):
     def other_base(self) -> str:
         """The ID of the base image that is here, if it is not the one in the lock; "" otherwise."""
         base = self.lock.base if self.lock else None
-        image = self.engine.image(base.name) if base else None
-        if base is None or image is None:
+        if base is None:
             return ""
-        known = image.digests.intersection((base.digest, *base.platforms.values()))
-        return "" if known else image.id
+        image = self.engine.image(base.name)
+        if image is None:
+            return ""
+        locked = {base.digest, *base.platforms.values()}
+        return "" if locked & image.digests else image.id
 
     @cached_property
     def needs_lock(self) -> bool:

@@ -69,13 +69,16 @@ class Deployment(BuiltImage):
         env = {**self.dotenv, **names.compose_environment(profile, root)}
         if any(profile.user_of(name) == "host" for name in profile.services):
             uid, gid = host_user(self.engine)
-            env |= {names.UID_VARIABLE: str(uid), names.GID_VARIABLE: str(gid)}
+            env[names.UID_VARIABLE] = str(uid)
+            env[names.GID_VARIABLE] = str(gid)
         for name in services if self.node else ():
             cluster = profile.services[name].cluster
-            if cluster is not None and self.node in cluster.nodes:
-                parts = self._parts(cluster)
-                files += [folder / cluster_file(profile, name, part) for part in parts]
-                env |= rank_environment(profile, root, cluster, self.node)
+            if cluster is None or self.node not in cluster.nodes:
+                continue
+            for part in self._parts(cluster):
+                file = cluster_file(profile, name, part)
+                files.append(folder / file)
+            env |= rank_environment(profile, root, cluster, self.node)
         # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
         written = list(filter(None, files))
         return Compose(self.endpoint, written, root / "compose", profile.compose_name, env)
@@ -173,12 +176,14 @@ class Deployment(BuiltImage):
         """Another project folder that has containers under this name (``there``: all of them, where
         known), or None.
         """
-        there = (
-            self.engine.containers(self.profile.compose_name, all=True) if there is None else there
-        )
+        if there is None:
+            there = self.engine.containers(self.profile.compose_name, all=True)
         local = bool(there) and self.is_local
-        folders = (elsewhere(one, self.root, local=local) for one in there)
-        return next(filter(None, folders), None)
+        for container in there:
+            folder = elsewhere(container, self.root, local=local)
+            if folder is not None:
+                return folder
+        return None
 
     def require_name(self, there: Sequence[Container] | None = None) -> None:
         """RefusedError with the machine and both folders if the name belongs to another one."""

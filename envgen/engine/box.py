@@ -156,11 +156,13 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
         words = [word.strip() for word in line.split(",")]
         if len(words) != len(_DATA["fields"]):
             continue
-        power, clock, fastest, temperature, load = (_number(word) for word in words[1:6])
+        name, *figures, mask = words
         with contextlib.suppress(ValueError):
-            bits = int(words[6], 16)
-            limits = tuple(name for bit, name in LIMITS.items() if bits & bit)
-            gpus.append(BoxGpu(words[0], power, clock, fastest, temperature, load, limits))
+            bits = int(mask, 16)
+            limits = [limit for bit, limit in LIMITS.items() if bits & bit]
+            power, clock, fastest, temperature, load = map(_number, figures)
+            gpu = BoxGpu(name, power, clock, fastest, temperature, load, tuple(limits))
+            gpus.append(gpu)
     return tuple(gpus)
 
 

@@ -69,8 +69,13 @@ def read(path: str) -> list[Doc]:
 def summed(events: list[Doc], decode: bool = False) -> Doc:
     """The events by kernel. ``decode``: those from the first step on that reads no prompt."""
     is_gpu = any(one.get("cat") == "kernel" for one in events)
-    device = "gpu" if is_gpu else "cpu"
-    steps, wanted = (STEPS[0], ON_GPU) if is_gpu else (STEPS[1], ("cpu_op",))
+    device = "cpu"
+    wanted: Tuple[str, ...] = ("cpu_op",)
+    steps = STEPS[1]
+    if is_gpu:
+        device = "gpu"
+        wanted = ON_GPU
+        steps = STEPS[0]
     begin = float("-inf")
     if decode:
         named = [one for one in events if one.get("cat") == steps]
@@ -91,11 +96,22 @@ def summed(events: list[Doc], decode: bool = False) -> Doc:
     spans = []
     for one in chosen:
         start = float(one["ts"])
-        length = float(one["span"] if "span" in one else one["dur"])
+        length = float(one["dur"])
+        if "span" in one:
+            length = float(one["span"])
         spans.append((start, start + length))
-    ordered = sorted(rows.values(), key=lambda row: -row["us"])[:MOST]
-    wall = max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
-    return {"device": device, "kernels": ordered, "busy_us": covered(spans), "wall_us": wall}
+    ordered = sorted(rows.values(), key=lambda row: -row["us"])
+    wall = 0.0
+    if spans:
+        first = min(start for start, _ in spans)
+        last = max(end for _, end in spans)
+        wall = last - first
+    return {
+        "device": device,
+        "kernels": ordered[:MOST],
+        "busy_us": covered(spans),
+        "wall_us": wall,
+    }
 
 
 def own_time(events: list[Doc]) -> list[Doc]:

@@ -108,26 +108,32 @@ def resolve(
         "git": {},
         "models": {},
     }
-    for question in (question for profile in profiles for question in _questions(profile, engine)):
-        begun = jobs[question.part]
-        known = vars(old)[question.part]
-        entry = question.entry
-        unasked = entry not in known or entry in old.read
-        if entry not in begun and (unasked or upgrade.wants(*question.names)):
-            begun[entry] = question, in_background(question.answer)
+    for profile in profiles:
+        for question in _questions(profile, engine):
+            begun = jobs[question.part]
+            entry = question.entry
+            known = vars(old)[question.part].keys() - old.read.keys()
+            asks = entry not in known or upgrade.wants(*question.names)
+            if asks and entry not in begun:
+                begun[entry] = question, in_background(question.answer)
     images: dict[str, ImageLock] = {**old.images, **_answers(jobs["images"], old, out)}
     python = _packages(profiles, replace(old, images=images), upgrade, engine, files, out)
-    git = {**old.git, **_answers(jobs["git"], old, out)}
-    models = {**old.models, **_answers(jobs["models"], old, out)}
-    wanted = {(one.part, one.entry) for profile in every for one in _questions(profile, engine)}
-    wanted |= {("python", profile.name) for profile in every}
-    parts = {"images": images, "git": git, "python": {**old.python, **python}, "models": models}
-    kept = {
-        part: {k: v for k, v in entries.items() if (part, k) in wanted}
-        for part, entries in parts.items()
+    parts = {
+        "images": images,
+        "git": {**old.git, **_answers(jobs["git"], old, out)},
+        "python": {**old.python, **python},
+        "models": {**old.models, **_answers(jobs["models"], old, out)},
     }
-    wanted_entries = {entry for _, entry in wanted}
-    read = {k: v for k, v in old.read.items() if k in wanted_entries and k not in out.answered}
+    wanted: dict[str, set[str]] = {part: set() for part in parts}
+    for profile in every:
+        wanted["python"].add(profile.name)
+        for question in _questions(profile, engine):
+            wanted[question.part].add(question.entry)
+    kept = {}
+    for part, entries in parts.items():
+        kept[part] = {key: it for key, it in entries.items() if key in wanted[part]}
+    entries_read = set().union(*wanted.values()) - out.answered
+    read = {key: it for key, it in old.read.items() if key in entries_read}
     out.lock = Lock(**kept, read=read)
     return out
 
@@ -170,30 +176,20 @@ def _questions(profile: Profile, engine: Engine | None) -> Iterator[_Question]:
     """All images, refs and revisions of models of a profile."""
     image = str(profile.base.image)
     name = profile.name
-    yield _Question(
-        "images",
-        image,
-        ("base", image),
-        image,
-        name,
-        "base.image",
-        partial(_ask_image, profile, engine),
-    )
+    ask_it: Callable[[], Any] = partial(_ask_image, profile, engine)
+    yield _Question("images", image, ("base", image), image, name, "base.image", ask_it)
     for git in ask.repositories(profile):
         what = f"{git.name} {git.ref}"
         key = f"sources.{git.source}.origin"
-        yield _Question(
-            "git", git.key, (git.name,), what, name, key, partial(resolve_git, git.url, git.ref)
-        )
-    for service, model in (
-        (service, one) for service, models in ask.models_of(profile).items() for one in models
-    ):
-        entry = model_key(model.repo, model.revision)
-        what = f"{model.repo} {model.revision}"
-        key = "model.repo"
-        names = (service, model.repo)
-        ask_it = partial(_ask_model, model)
-        yield _Question("models", entry, names, what, name, f"services.{service}.{key}", ask_it)
+        ask_it = partial(resolve_git, git.url, git.ref)
+        yield _Question("git", git.key, (git.name,), what, name, key, ask_it)
+    for service, models in ask.models_of(profile).items():
+        for model in models:
+            entry = model_key(model.repo, model.revision)
+            what = f"{model.repo} {model.revision}"
+            key = f"services.{service}.model.repo"
+            ask_it = partial(_ask_model, model)
+            yield _Question("models", entry, (service, model.repo), what, name, key, ask_it)
 
 
 def _ask_image(profile: Profile, engine: Engine | None) -> ImageLock:
@@ -215,9 +211,8 @@ def _ask_image(profile: Profile, engine: Engine | None) -> ImageLock:
 
 def _repository(name: str) -> tuple[str, str]:
     image = ImageRef.parse(name)
-    return image.registry.removeprefix("index.").removesuffix("docker.io"), image.path.removeprefix(
-        "library/"
-    )
+    registry = image.registry.removeprefix("index.").removesuffix("docker.io")
+    return registry, image.path.removeprefix("library/")
 
 
 def _ask_model(model: ModelRef) -> str:

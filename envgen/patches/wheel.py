@@ -35,6 +35,20 @@ from envgen.redact import without_login
 from envgen.text import network_reason, progress
 
 _CODE = (".py", ".json", "/METADATA", "/entry_points.txt")
+LARGEST = 64 << 20  # bytes of a file in a wheel, or of an index's page
+FETCHED = 256 << 20  # bytes of a wheel that are read by ranges
+# Whatever a hostile or damaged archive makes zipfile raise.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
 _SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
@@ -71,9 +85,8 @@ class WheelTree:
         """The files of a patch that the wheel does not carry."""
         lost = []
         for file in patch.diffs:
-            old, new = (
-                strip(name) if name != "/dev/null" else "" for name in (file.source, file.target)
-            )
+            old = "" if file.source == "/dev/null" else strip(file.source)
+            new = "" if file.target == "/dev/null" else strip(file.target)
             if old and not _program()["places"](old, self.names):
                 lost.append(old)
             elif new and new != old and not _program()["place_of_new"](new, self.names):
@@ -99,101 +112,108 @@ def released(
 
     ``pins``: what the lock has of it. Another index, or another hash, is another wheel.
     """
-    houses = sorted(wheelhouse.glob("*.whl")) if wheelhouse else []
-    at_hand = next((path for path in houses if _is(path.name, name, version)), None)
-    indexes = (*(indexes[:1] if indexes and indexes[0] else _configured()), *indexes[1:])
+    at_hand = None
+    for path in sorted(wheelhouse.glob("*.whl")) if wheelhouse else []:
+        if _is(path.name, name, version):
+            at_hand = path
+            break
+    if not indexes or not indexes[0]:
+        indexes = (*_configured(), *indexes[1:])
     key = digest_of(2, {"indexes": indexes, "pins": sorted(map(str, pins))})[:16]
     cache = files.cache_dir() / "wheels" / f"{canonicalize_name(name)}-{version}-{key}"
     label = at_hand.name if at_hand else f"the wheel of {name} {version}"
+    release = _Release(name, version, indexes, at_hand, cache)
+    return WheelTree(label, version, release.names, release.fetch, release.code)
 
-    def read(members: Collection[str]) -> dict[str, bytes]:
-        with _opened(at_hand, name, version, indexes) as archive:
-            return {member: _member(archive, member) for member in members}
 
-    def listed() -> list[str]:
-        with _opened(at_hand, name, version, indexes) as archive:
-            return [one for one in archive.namelist() if not one.endswith("/")]
+@dataclass(frozen=True)
+class _Release:
+    """A wheel that is ``at_hand``, or on an index: what was read of that is kept in ``cache``."""
 
-    def code() -> bytes:
-        content = None if at_hand else _kept(cache / "code")
-        if content is None:
-            packed = io.BytesIO()
-            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, text in read([one for one in names if one.endswith(_CODE)]).items():
-                    archive.writestr(name, text)
-            content = packed.getvalue()
-            _keep(cache / "code", content)
+    name: str
+    version: str
+    indexes: tuple[str, ...]
+    at_hand: Path | None
+    cache: Path
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """Its files."""
+        content = self._kept("names")
+        if content:
+            return content.decode("utf-8", "surrogateescape").split("\n")
+        with self._opened() as archive:
+            names = [one for one in archive.namelist() if not one.endswith("/")]
+        self._keep("names", "\n".join(names).encode("utf-8", "surrogateescape"))
+        return names
+
+    def code(self) -> bytes:
+        """Its Python, tables and metadata, as an archive."""
+        content = self._kept("code")
+        if content is not None:
+            return content
+        wanted = [one for one in self.names if one.endswith(_CODE)]
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in self._read(wanted).items():
+                archive.writestr(name, text)
+        content = packed.getvalue()
+        self._keep("code", content)
         return content
 
-    def fetch(wanted: Collection[str]) -> dict[str, bytes]:
-        if at_hand:
-            return read(sorted(wanted)) if wanted else {}
+    def fetch(self, wanted: Collection[str]) -> dict[str, bytes]:
+        """The content of some of its files."""
         found = {}
-        rest = []
+        rest = {}
         for member in sorted(wanted):
-            path = cache / hashlib.sha256(member.encode()).hexdigest()
-            content = _kept(path)
+            digest = hashlib.sha256(member.encode()).hexdigest()
+            content = self._kept(digest)
             if content is None:
-                rest.append((member, path))
+                rest[member] = digest
             else:
                 found[member] = content
-        new = read([member for member, _ in rest]) if rest else {}
-        for member, path in rest:
-            _keep(path, new[member])
+        new = self._read(rest) if rest else {}
+        for member, digest in rest.items():
+            self._keep(digest, new[member])
         return {**found, **new}
 
-    content = None if at_hand else _kept(cache / "names")
-    names = content.decode("utf-8", "surrogateescape").split("\n") if content else listed()
-    if not content and not at_hand:
-        _keep(cache / "names", "\n".join(names).encode("utf-8", "surrogateescape"))
-    return WheelTree(label, version, names, fetch, code)
+    def _read(self, members: Collection[str]) -> dict[str, bytes]:
+        with self._opened() as archive:
+            return {member: _member(archive, member) for member in members}
 
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[zipfile.ZipFile]:
+        """The archive. EnvgenError for whatever can't be read of it."""
+        file: Any = self.at_hand
+        try:
+            if file is None:
+                address = _address(self.name, self.version, self.indexes)
+                file = io.BufferedReader(_Remote(address), 1 << 18)
+            with zipfile.ZipFile(file) as archive:
+                yield archive
+        except _UNREADABLE as error:
+            why = str(error) or type(error).__name__
+            message = f"the wheel of {self.name} {self.version} can't be read: {why[:300]}"
+            raise EnvgenError(message) from None
 
-def _keep(path: Path, content: bytes) -> None:
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, hashlib.sha256(content).digest() + content)
+    def _keep(self, part: str, content: bytes) -> None:
+        if self.at_hand:
+            return
+        with contextlib.suppress(OSError):
+            self.cache.mkdir(parents=True, exist_ok=True)
+            files.write(self.cache / part, hashlib.sha256(content).digest() + content)
 
-
-def _kept(path: Path) -> bytes | None:
-    """What ``_keep`` wrote; None where that is not what is there."""
-    try:
-        data = files.read(path, limit=LARGEST + 32)
-    except OSError:
-        return None
-    digest = data[:32]
-    content = data[32:]
-    return content if hashlib.sha256(content).digest() == digest else None
-
-
-LARGEST = 64 << 20  # bytes of a file in a wheel, or of an index's page
-FETCHED = 256 << 20  # bytes of a wheel that are read by ranges
-# Whatever a hostile or damaged archive makes zipfile raise.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    LookupError,
-    RuntimeError,
-    NotImplementedError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-)
-
-
-@contextlib.contextmanager
-def _opened(
-    path: Path | None, name: str, version: str, indexes: tuple[str, ...]
-) -> Iterator[zipfile.ZipFile]:
-    """The archive. EnvgenError for whatever can't be read of it."""
-    try:
-        file = path or io.BufferedReader(_Remote(_address(name, version, indexes)), 1 << 18)
-        with zipfile.ZipFile(file) as archive:
-            yield archive
-    except _UNREADABLE as error:
-        why = str(error) or type(error).__name__
-        raise EnvgenError(f"the wheel of {name} {version} can't be read: {why[:300]}") from None
+    def _kept(self, part: str) -> bytes | None:
+        """What ``_keep`` wrote; None where that is not what is there."""
+        if self.at_hand:
+            return None
+        try:
+            data = files.read(self.cache / part, limit=LARGEST + 32)
+        except OSError:
+            return None
+        digest = data[:32]
+        content = data[32:]
+        return content if hashlib.sha256(content).digest() == digest else None
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -224,7 +244,9 @@ def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
             trouble.append(f"{without_login(index)} answers {answer.status}")
             continue
         for link in _LINK.findall(answer.text):
-            if _is(unquote(link.split("?")[0].rpartition("/")[2]), name, version):
+            path = link.split("?")[0]
+            file = unquote(path.rpartition("/")[2])
+            if _is(file, name, version):
                 with contextlib.suppress(ValueError):
                     return urljoin(answer.address, str(link))
         trouble.append(f"{without_login(index)} has none")
@@ -233,8 +255,8 @@ def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
 
 def _is(file: str, name: str, version: str) -> bool:
     try:
-        parts = parse_wheel_filename(file)
-        return parts[0] == canonicalize_name(name) and parts[1] == Version(version)
+        package, release, *_ = parse_wheel_filename(file)
+        return package == canonicalize_name(name) and release == Version(version)
     except ValueError:
         return False
 
@@ -249,16 +271,14 @@ def _configured() -> Iterator[str]:
         "/etc/pip.conf",
     ]
     settings = configparser.RawConfigParser(strict=False)
-    settings.read(
-        [Path(place).expanduser() for place in reversed(places) if place and place != os.devnull]
-    )
-    listed = listed or [settings.get("global", "index-url", fallback="")]
-    with contextlib.suppress(
-        ImportError, AttributeError
-    ):  # where none is set, the one that pip takes
-        listed[0] = (
-            listed[0] or importlib.import_module("pip._internal.models.index").PyPI.simple_url
-        )
+    for place in reversed(places):
+        if place and place != os.devnull:
+            settings.read(Path(place).expanduser())
+    if not listed:
+        listed = [settings.get("global", "index-url", fallback="")]
+    if not listed[0]:  # the one that pip takes
+        with contextlib.suppress(ImportError, AttributeError):
+            listed[0] = importlib.import_module("pip._internal.models.index").PyPI.simple_url
     yield from filter(None, listed)
     yield from settings.get("global", "extra-index-url", fallback="").split()
 

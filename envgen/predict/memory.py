@@ -75,21 +75,19 @@ def cache_of(
     unknown); ``state_dtype``: of their recurrent part.
     """
     text = _text(config)
-    layers = _layers(text)
-    if layers is None or any(text.get(name) for name in _DATA["other_caches"]):
+    counts = _counts(text)
+    if counts is None:
         return None
-    full = layers.count("full_attention")
-    windowed = layers.count("sliding_attention")
-    linear = sum(kind in _DATA["states"] for kind in layers)
-    without = sum(kind in _DATA["no_cache"] for kind in layers)
-    if full + windowed + linear + without != len(layers):
-        return None
+    full, windowed, linear = counts
     # What any of these does not say makes all unknown.
     width = _width(dtype if cache_dtype == "auto" else cache_dtype)
     window = _number(text, "sliding_window") if windowed else 0
     index = _index(text)
-    state = _state(text, ranks, _width(dtype), _DATA["bytes"].get(state_dtype)) if linear else 0
-    kept = states if linear else 0
+    state: int | None = 0
+    kept: int | None = 0
+    if linear:
+        state = _state(text, ranks, _width(dtype), _DATA["bytes"].get(state_dtype))
+        kept = states
     step = _CHECKPOINT_BLOCK if checkpoints else _BLOCK
     rank = _number(text, "kv_lora_rank")
     if rank is None:
@@ -119,6 +117,20 @@ def cache_of(
         state=token * block * linear * kept,
         block=max(block, 1),
     )
+
+
+def _counts(text: JsonObject) -> tuple[int, int, int] | None:
+    """The layers with full attention, with a window and with a state; None if unknown."""
+    layers = _layers(text)
+    if layers is None or any(text.get(name) for name in _DATA["other_caches"]):
+        return None
+    full = layers.count("full_attention")
+    windowed = layers.count("sliding_attention")
+    linear = sum(kind in _DATA["states"] for kind in layers)
+    without = sum(kind in _DATA["no_cache"] for kind in layers)
+    if full + windowed + linear + without != len(layers):
+        return None
+    return full, windowed, linear
 
 
 def _padded(*kinds: int) -> list[int]:
@@ -164,7 +176,9 @@ def _layers(text: JsonObject) -> list[str] | None:
     if isinstance(kinds, list):
         return ["full_attention" if one == "attention" else str(one) for one in kinds]
     many = _number(text, "num_hidden_layers")
-    if many is None or many > 1000 or any(text.get(name) for name in _DATA["unclear"]):
+    if many is None or many > 1000:
+        return None
+    if any(text.get(name) for name in _DATA["unclear"]):
         return None
     listed = text.get("attn_type_list") or [1]  # MiniMax: 0 is a linear layer
     if not isinstance(listed, list) or any(one != 1 for one in listed):
@@ -176,10 +190,13 @@ def _layers(text: JsonObject) -> list[str] | None:
 def _kimi_linear(text: JsonObject, many: int) -> int:
     """The number of Kimi Linear's linear layers, which it lists by their numbers, from 1 on."""
     config = text.get("linear_attn_config")
-    listed = config.get("kda_layers") if isinstance(config, Mapping) else None
+    if not isinstance(config, Mapping):
+        return 0
+    listed = config.get("kda_layers")
     if not isinstance(listed, list):
         return 0
-    return sum(number in listed for number in range(1, many + 1))
+    numbers = range(1, many + 1)
+    return sum(number in listed for number in numbers)
 
 
 def _own_draft(text: JsonObject) -> int:

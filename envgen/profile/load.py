@@ -112,9 +112,7 @@ def load_project(
     if is_personal:
         if file is None:
             _refuse_foreign(local_path)  # it was found, not named
-        personal = read(local_path, label_of(local_path), layer=LOCAL)
-        files.append(_file(LocalFile, personal, problems))
-        _check_personal(files[1], files[0], problems)
+        files.append(_personal(local_path, files[0], problems))
     name = files[-1].head.name or files[0].head.name or ""
     profiles = files[0].profiles
     default = _default_of(files, problems) or next(iter(profiles), "")
@@ -123,19 +121,22 @@ def load_project(
     chains = layers.chains(profiles, problems)
     trees = layers.layered([(one.defaults, one.profiles) for one in files], chains)
     chosen = profile or default
-    varied = None
+    variants = dict[str, str]()  # profile -> its variant
     if chosen in trees:
         varied = with_variant(trees[chosen], variant) if variant else None
-        trees[chosen] = layers.overridden(varied or trees[chosen], overrides)
+        if varied:
+            trees[chosen] = varied
+            variants[chosen] = variant
+        trees[chosen] = layers.overridden(trees[chosen], overrides)
     partial = bool(problems)  # what a profile lacks may be in what is wrong
     bound = dict[str, Profile]()
     for key in sorted(trees, key=lambda name: len(chains[name])):
         tree = trees[key]
         binding = Binding(partial=partial)
-        own_variant = variant if key == chosen and varied else ""
-        given = {"name": key, "project": name, "variant": own_variant}
+        given = {"name": key, "project": name, "variant": variants.get(key, "")}
         written = binding.record(Profile, tree, "", **given)
-        above = [bound[name] for name in reversed(chains[key][:-1])]
+        *parents, _ = chains[key]
+        above = [bound[parent] for parent in reversed(parents)]
         bound[key] = completed(written, tree, above)
         check_profile(bound[key], tree, binding, path.parent)
         problems += binding.problems
@@ -181,8 +182,9 @@ def _require_profile(file: _File, problems: list[Problem]) -> None:
     problems.append(problem)
 
 
-def _check_personal(personal: _File, shared: _File, problems: list[Problem]) -> None:
-    """Check that the personal file changes profiles that there are, and not what they extend."""
+def _personal(path: Path, shared: _File, problems: list[Problem]) -> _File:
+    """The personal file, which may change profiles that there are, and not what they extend."""
+    personal = _file(LocalFile, read(path, label_of(path), layer=LOCAL), problems)
     for name, node in personal.profiles.items():
         if name not in shared.profiles:
             message = f"profile {name!r} does not exist; overrides can't add it"
@@ -192,6 +194,7 @@ def _check_personal(personal: _File, shared: _File, problems: list[Problem]) -> 
             place = node.items["extends"].key_place(f"profiles.{name}.extends")
             message = "the personal file cannot change what a profile extends"
             problems.append(Problem(message, place))
+    return personal
 
 
 def _default_of(files: Sequence[_File], problems: list[Problem]) -> str:
@@ -238,18 +241,21 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
     """Raise ProjectError with each problem once (profiles share their defaults), in the order of
     the file.
     """
-    unique: dict[tuple[object, ...], Problem] = {}
+    unique: dict[object, Problem] = {}
+    files: dict[str, int] = {}  # in the order in which they are named
     for problem in problems:
         place = problem.place
-        unique.setdefault(
-            (place and (place.file, place.line, place.column), problem.message, problem.hint),
-            problem,
-        )
-    files = list(dict.fromkeys(p.place.file for p in unique.values() if p.place))
+        where = None
+        if place:
+            files.setdefault(place.file, len(files))
+            where = place.file, place.line, place.column
+        unique.setdefault((where, problem.message, problem.hint), problem)
 
     def rank(problem: Problem) -> tuple[int, int, int]:
         place = problem.place
-        return (files.index(place.file), place.line, place.column) if place else (len(files), 0, 0)
+        if place is None:
+            return len(files), 0, 0
+        return files[place.file], place.line, place.column
 
     raise ProjectError(sorted(unique.values(), key=rank))
 

@@ -81,13 +81,13 @@ def _grouped(files: Mapping[str, str]) -> dict[str, str]:
     """A short digest of each file; with many files, of each folder."""
     if len(files) <= FILES:
         return {path: _hidden(digest) for path, digest in files.items()}
-    lines = dict[str, str]()
+    folders: dict[str, list[str]] = {}
     for path, digest in sorted(files.items()):
         *above, _ = path.split("/")
         folder = "/".join(above[:2]) or path
-        before = f"{lines[folder]}\n" if folder in lines else ""
-        lines[folder] = f"{before}{path} {digest}"
-    return {folder: _hidden(text) for folder, text in lines.items()}
+        lines = folders.setdefault(folder, [])
+        lines.append(f"{path} {digest}")
+    return {folder: _hidden("\n".join(lines)) for folder, lines in folders.items()}
 
 
 def _hidden(text: str) -> str:

@@ -156,16 +156,17 @@ class Group:
         watch.over.set()
         # Reconnected where necessary.
         engines = {one.deployment.node: one.engine for one in watch.ranks}
-        ranks = list[LiveService]()
+        ranks = dict[str, LiveService]()
         for rank in self.ranks:
-            engine = engines.get(rank.deployment.node, rank.engine)
-            ranks.append(rank.on(rank.deployment.with_cached(engine=engine)))
-        now = Group(tuple(ranks))
-        nodes = [rank.deployment.node for rank in ranks]
+            node = rank.deployment.node
+            engine = engines.get(node, rank.engine)
+            deployment = rank.deployment.with_cached(engine=engine)
+            ranks[node] = rank.on(deployment)
+        now = Group(tuple(ranks.values()))
         node = first.deployment.node
-        at = nodes.index(node)
-        error = now._error(ranks[at], watch, failure, verdict)
+        error = now._error(ranks[node], watch, failure, verdict)
         made = {one.deployment.node: one.container.id for one in watch.ranks}
+        at = list(ranks).index(node)
         return now._down(named(f"{node} (rank {at})", error), made)
 
     def _down(self, error: EnvgenError, made: Mapping[str, str]) -> EnvgenError:

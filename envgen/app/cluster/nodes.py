@@ -67,8 +67,8 @@ def _look_at(node: NodeFacts, deployment: Deployment, name: str) -> None:
             return
         project = deployment.profile.compose_name
         running = engine.containers()
-        of_service = [one for one in running if one.service == name and not one.one_off]
-        own = [one for one in of_service if one.labels.get(COMPOSE_PROJECT) == project]
+        of_project = [one for one in running if one.labels.get(COMPOSE_PROJECT) == project]
+        own = [one for one in of_project if one.service == name and not one.one_off]
         node.runs = bool(own)
         node.gpus = tuple(one for one in running if one.gpu and one not in own)
         _ask_inside(node, LiveService(deployment, name))
@@ -84,15 +84,14 @@ def _ask_inside(node: NodeFacts, asked: LiveService) -> None:
     service = asked.described
     mounts = [replace(mount, read_only=True) for mount in asked.mounts()]
     node.model = _folder_of_model(profile, service, mounts)
-    if certificates := asked.deployment.own_files.get("network.ca_certificates"):
+    certificates = asked.deployment.own_files.get("network.ca_certificates")
+    if certificates:
         mounts.append(ContainerMount(str(certificates), names.CA_FILE, read_only=True))
-    listens = node.rank == 0 and not node.runs
-    meeting = [service.cluster.port] if service.cluster else []
-    ports = [*meeting, *(port.container for port in service.ports)]
-    request = {"ports": ports if listens else [], "model": model_of(profile, service)}
+    request = {"ports": _wanted_ports(node, service), "model": model_of(profile, service)}
     limits = {key: (limit, limit) for key, limit in profile.ulimits.items()}
-    limits |= {"memlock": (-1, -1)} if node.machine.rdma else {}
-    ask = partial(_ask, node, profile, request, FACTS, mounts=mounts, absent=node.absent)
+    if node.machine.rdma:
+        limits["memlock"] = -1, -1
+    ask = partial(_ask, node, profile, request, mounts=mounts, absent=node.absent)
     try:
         answer = ask(ulimits=limits)
     except EngineError as error:
@@ -108,13 +107,23 @@ def _ask_inside(node: NodeFacts, asked: LiveService) -> None:
     node.absent = [mount for mount in node.absent if mount.target not in made]
 
 
-def _ask(
-    node: NodeFacts, profile: Profile, request: JsonObject, seconds: float, **more: Any
-) -> Any:
+def _wanted_ports(node: NodeFacts, service: Service) -> list[int]:
+    """The ports that must be free on the head, unless it runs there."""
+    if node.rank != 0 or node.runs:
+        return []
+    ports = [port.container for port in service.ports]
+    if service.cluster:
+        ports.insert(0, service.cluster.port)
+    return ports
+
+
+def _ask(node: NodeFacts, profile: Profile, request: JsonObject, **more: Any) -> Any:
     """The answer of PROGRAM in a container of the image (a dict), or a ``run.NoAnswer``."""
     assert node.engine is not None
-    execute = run.in_image(node.engine, profile.image_name, network="host", **more)
-    return run.ask(execute, profile.base.python, PROGRAM, request, timeout=seconds)
+    image = profile.image_name
+    python = profile.base.python
+    execute = run.in_image(node.engine, image, network="host", **more)
+    return run.ask(execute, python, PROGRAM, request, timeout=FACTS)
 
 
 def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
@@ -136,12 +145,10 @@ def _folder_of_model(profile: Profile, service: Service, mounts: Sequence[Contai
     path = model.get("folder", "")
     if "repo" in model:
         path = f"{model['home']}/hub/models--{model['repo'].replace('/', '--')}"
-    binds = (
-        mount
-        for mount in mounts
-        if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/")
-    )
-    return next((mount.source + path.removeprefix(mount.target) for mount in binds), "")
+    for mount in mounts:
+        if mount.kind == "bind" and f"{path}/".startswith(f"{mount.target}/"):
+            return mount.source + path.removeprefix(mount.target)
+    return ""
 
 
 def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[Finding]:
@@ -150,13 +157,15 @@ def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[F
 
     ``reached``: machines that are connected already.
     """
-    deployment = service.deployment
     profile = service.profile
     name = service.name
     described = service.described
     cluster = require_described(profile, name)
     connected = {one.node: one for one in reached}
-    nodes = look([connected.get(node) or deployment.on(node) for node in cluster.nodes], name)
+    machines = []
+    for machine in cluster.nodes:
+        machines.append(connected.get(machine) or service.deployment.on(machine))
+    nodes = look(machines, name)
     findings = list[Finding]()
     for node in nodes:
         findings += about(node, profile, described, cluster)

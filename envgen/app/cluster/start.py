@@ -51,8 +51,10 @@ class CheckedCluster(Checked):
         """Stop it on all machines, and check what could not be checked while it ran."""
         machines = ", ".join(rank.deployment.node for rank in self.ranks)
         progress(f"  stopping {self.service.name} on {machines}")
-        problems = [Problem(line) for line in Group(self.ranks).take_down()]
-        problems = problems or nodes.problems(self.ranks, self.service)
+        left = Group(self.ranks).take_down()
+        problems = [Problem(line) for line in left]
+        if not problems:
+            problems = nodes.problems(self.ranks, self.service)
         if problems:
             raise PreflightError(self.service.name, tuple(problems))
 
@@ -64,17 +66,22 @@ def check(service: LiveService, *, again: bool = False) -> Checked:
     """Check all machines of ``service``, and what must agree between them. PreflightError with
     every problem. ``again``: a machine was silent at first.
     """
-    machines = connected(service.deployment, require_described(service.profile, service.name).nodes)
+    cluster = require_described(service.profile, service.name)
+    machines = connected(service.deployment, cluster.nodes)
     ranks = [service.on(adopt(machine)).to_start() for machine in machines.reached]
     running = list[tuple[LiveService, Container]]()
     problems = list[Problem]()
     for rank in ranks:
-        rank.deployment.require_name()
+        deployment = rank.deployment
+        deployment.require_name()
         there = rank.containers()
         running += [(rank, one) for one in there]
         for refusal in preflight.refusals(rank, running=bool(there)):
-            problems.append(replace(refusal, message=rank.deployment.named(refusal.message)))
-    silent = [problem for error in machines.lost.values() for problem in error.problems]
+            message = deployment.named(refusal.message)
+            problems.append(replace(refusal, message=message))
+    silent = list[Problem]()
+    for error in machines.lost.values():
+        silent += error.problems
     if running or again:
         problems += silent
     if not running:
@@ -88,8 +95,10 @@ def check(service: LiveService, *, again: bool = False) -> Checked:
         raise PreflightError(service.name, tuple(problems))
     differing = list[str]()
     for rank, one in running:
-        kept = rank.on(keep_moment(rank.deployment, one))
-        differing += [rank.deployment.named(line) for line in differences(kept, one)]
+        deployment = keep_moment(rank.deployment, one)
+        for line in differences(rank.on(deployment), one):
+            differing.append(deployment.named(line))
+    head = ranks[0]
     first = running[0][1] if running else None
-    notes = tuple(preflight.notes(ranks[0], running=bool(running)))
-    return CheckedCluster(ranks[0], first, tuple(differing), notes, ranks=tuple(ranks))
+    notes = preflight.notes(head, running=bool(running))
+    return CheckedCluster(head, first, tuple(differing), tuple(notes), ranks=tuple(ranks))

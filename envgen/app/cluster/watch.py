@@ -153,10 +153,10 @@ class Watch:
             if self.first.done() or self.over.is_set():
                 return
             others = [self._ended(one) for one in self.ranks if one is not rank]
-            ended = [one for one in others if one]
-            own = self._ended(rank) if ended else None
+            ends = [end for end in others if end]
+            own = self._ended(rank) if ends else None
             when = own[0] if own else "~"
-            ends = [(when, rank, failure), *ended]
+            ends.insert(0, (when, rank, failure))
             _, first, why = min(ends, key=lambda end: end[0])
             self.culprit = first.deployment.node
             self.over.set()
@@ -172,5 +172,7 @@ class Watch:
             return container.finished_at or "~", rank, ending(container)
 
         answer = in_background(look)
-        done = wait([answer], SETTLE).done
-        return answer.result() if done and not isinstance(answer.exception(), EngineError) else None
+        wait([answer], SETTLE)
+        if not answer.done() or isinstance(answer.exception(), EngineError):
+            return None
+        return answer.result()

@@ -28,9 +28,14 @@ def runs(code: str, device: str) -> bool:
     """
     made = parse_arch(code)
     gpu = parse_arch(device)
-    if made is None or gpu is None or made[0] != gpu[0]:
+    if made is None or gpu is None:
         return False
-    return made[1] == gpu[1] if made[2] == "a" else made[1] <= gpu[1]
+    major, minor, suffix = made
+    if major != gpu[0]:
+        return False
+    if suffix == "a":
+        return minor == gpu[1]
+    return minor <= gpu[1]
 
 
 # CuTe DSL's backends and the first driver of each: it picks the newest that the driver supports
@@ -50,9 +55,10 @@ def backends() -> list[str]:
 def backend_for(driver: str, installed: list[str]) -> str:
     """The backend that CuTe DSL picks; where it is not known, the driver stands for it."""
     major = re.match(r"\d{3,4}", driver)
-    if major is None or any(name not in FIRST_DRIVERS for name in installed):
+    if major is None or not FIRST_DRIVERS.keys() >= set(installed):
         return f"what it picks for driver {driver}"
-    fitting = [name for name in installed if FIRST_DRIVERS[name] <= int(major[0])]
+    release = int(major[0])
+    fitting = [name for name in installed if FIRST_DRIVERS[name] <= release]
     return max(fitting, default="")
 
 

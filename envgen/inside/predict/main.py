@@ -10,7 +10,6 @@ import contextlib
 import glob
 import io
 import itertools
-import math
 import os
 import sys
 import tempfile
@@ -92,9 +91,9 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     if cpu or request["gpu"] is None:
         lines.step = "arguments"
         known_parsers(parsed(request, report), report)
-        why = (
-            "a build for CPUs, which has no kernels for a GPU" if cpu else "no GPU was asked about"
-        )
+        why = "no GPU was asked about"
+        if cpu:
+            why = "a build for CPUs, which has no kernels for a GPU"
         report["unasked"].append({"step": "this vLLM", "why": why})
         return
     lines.step = "platform"
@@ -106,36 +105,14 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     known_parsers(args, report)
     find_config(args, request, report, folder)
     lines.step = "configuration"
-    if not platform["real"]:  # one GPU for each worker of this machine
-        sizes = (
-            int(getattr(args, name, 1) or 1)
-            for name in ("tensor_parallel_size", "pipeline_parallel_size")
-        )
-        platform["count"] = max(math.prod(sizes) // int(getattr(args, "nnodes", 1) or 1), 1)
+    if not platform["real"]:
+        platform["count"] = workers_here(args)
         forget()
     config = configured(args, report, lines)
     selected, logged = selectors(config, report, lines)
-    if CUBINS not in os.environ and any(
-        "artifactory" in one["text"] for one in logged if one["level"] == "WARNING"
-    ):
-        # NVIDIA's artifactory can't be reached from here; whether it can depends on where the
-        # server starts.
-        os.environ[CUBINS] = "1"
-        forget()
-        others, again = selectors(config, report, lines)
-        if selected["refusals"] and not others["refusals"]:
-            refused = "; ".join(one["message"] for one in selected["refusals"])
-            report["notes"].append(NEEDED + refused)
-            selected = others
-            logged = again
-        else:
-            del os.environ[CUBINS]
-            forget()
-            if selected["asked"] != others["asked"]:
-                chosen = [
-                    f"{step} {one['backend']}" for step, one in others["asked"].items() if one
-                ]
-                report["notes"].append(OTHERS + ", ".join(chosen))
+    warnings = [one["text"] for one in logged if one["level"] == "WARNING"]
+    if CUBINS not in os.environ and any("artifactory" in text for text in warnings):
+        selected, logged = with_cubins(config, report, lines, selected, logged)
     compiled(config, report, lines, selected, logged)
     with contextlib.suppress(AttributeError):  # an older release
         report["notes"] += all_reduce(config)
@@ -149,6 +126,35 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
         with recording(report, lines), named("set config")[1](config), everything_logged():
             ask_layers(config, report, lines)
     report["backends"] = ask_others(config, report, lines)
+
+
+def workers_here(args: Any) -> int:
+    """The workers of this machine, each of which has a GPU."""
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "nnodes")
+    tensor, pipeline, machines = (int(getattr(args, name, 1) or 1) for name in names)
+    return max(tensor * pipeline // machines, 1)
+
+
+def with_cubins(
+    config: Any, report: Doc, lines: Lines, selected: Doc, logged: list[Doc]
+) -> tuple[Doc, list[Doc]]:
+    """The selectors' answers, and what they log, where NVIDIA's artifactory can't be reached from
+    here. Whether it can depends on where the server starts, so they are asked for that, too.
+    """
+    os.environ[CUBINS] = "1"
+    forget()
+    others, again = selectors(config, report, lines)
+    if selected["refusals"] and not others["refusals"]:
+        refused = "; ".join(one["message"] for one in selected["refusals"])
+        report["notes"].append(NEEDED + refused)
+        return others, again
+    del os.environ[CUBINS]
+    forget()
+    if selected["asked"] != others["asked"]:
+        made = others["asked"].items()
+        chosen = [f"{step} {one['backend']}" for step, one in made if one]
+        report["notes"].append(OTHERS + ", ".join(chosen))
+    return selected, logged
 
 
 def compiled(config: Any, report: Doc, lines: Lines, selected: Doc, logged: list[Doc]) -> None:
