@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -92,25 +93,21 @@ def repositories(profile: Profile) -> tuple[FetchedRepository, ...]:
     for name, source in profile.sources.items():
         if source.origin.git:
             fetched.append(FetchedRepository(name, source.origin.git, source.origin.ref or ""))
-            fetched += [
-                FetchedRepository(f"{name}/{path}", r.git, r.ref)
-                for path, r in source.submodule_origins.items()
-            ]
+            for path, fork in source.submodule_origins.items():
+                fetched.append(FetchedRepository(f"{name}/{path}", fork.git, fork.ref))
         if source.origin.is_built:
-            fetched += [
-                FetchedRepository(f"{name}.{key}", r.git, r.ref)
-                for key, r in source.install.inputs.items()
-            ]
+            for key, its in source.install.inputs.items():
+                fetched.append(FetchedRepository(f"{name}.{key}", its.git, its.ref))
     return tuple(fetched)
 
 
 def patched(profile: Profile) -> dict[str, str]:
     """source -> the folder of its series, for sources whose patches a build applies."""
-    return {
-        n: s.patches
-        for n, s in profile.sources.items()
-        if s.patches and s.origin.kind != "checkout"
-    }
+    folders = {}
+    for name, source in profile.sources.items():
+        if source.patches and source.origin.kind != "checkout":
+            folders[name] = source.patches
+    return folders
 
 
 def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
@@ -120,60 +117,36 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
     if words := (*profile.pip.tools, *profile.pip.deps):
         steps.append(PythonSet("deps", words, never=others))
     for name, source in profile.sources.items():
-        never = tuple(s.distribution for n, s in profile.sources.items() if n != name)
+        own = source.distribution
+        never = tuple(one.distribution for key, one in profile.sources.items() if key != name)
+        install = partial(PythonSet, f"install.{name}", own=own, never=never)
         if source.origin.is_built:
             if source.install.requires:
                 steps.append(PythonSet(f"requires.{name}", source.install.requires))
             if source.install.dependencies:
-                words = (
-                    (f"{source.distribution}=={version}",)
-                    if (version := source.origin.version)
-                    else ()
-                )
-                steps.append(
-                    PythonSet(
-                        f"install.{name}", words, source.distribution, never, needs_metadata=True
-                    )
-                )
+                version = source.origin.version
+                words = (f"{own}=={version}",) if version else ()
+                steps.append(install(words, needs_metadata=True))
         elif source.origin.wheel:
             wheel = (str(source.origin.wheel),)
-            steps.append(
-                PythonSet(
-                    f"install.{name}",
-                    wheel,
-                    source.distribution,
-                    never,
-                    source.install.dependencies,
-                )
-            )
+            steps.append(install(wheel, dependencies=source.install.dependencies))
         elif source.binaries:
             wheel = (str(source.binaries),)
-            steps.append(
-                PythonSet(f"binaries.{name}", wheel, source.distribution, dependencies=False)
-            )
-            steps.append(
-                PythonSet(f"install.{name}", wheel, source.distribution, never, needs_metadata=True)
-            )
+            steps.append(PythonSet(f"binaries.{name}", wheel, own, dependencies=False))
+            steps.append(install(wheel, needs_metadata=True))
     return tuple(steps)
 
 
 def python_asks(profile: Profile, base_digest: str) -> str:
     """A digest of everything that determines the Python packages of a profile."""
     sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
-    asked = [
-        "python",
-        sets,
-        profile.pip.override,
-        profile.pip.protect,
-        profile.base.python,
-        base_digest,
-    ]
-    more = [
-        extra
-        for extra in (profile.base.apt, profile.pip.remove, profile.pip.index_variables)
-        if extra
-    ]
-    return _digest([*asked, *more])
+    pip = profile.pip
+    base = profile.base
+    asked: list[object] = ["python", sets, pip.override, pip.protect, base.python, base_digest]
+    for extra in (base.apt, pip.remove, pip.index_variables):
+        if extra:
+            asked.append(extra)
+    return _digest(asked)
 
 
 def _digest(value: object) -> str:
@@ -187,16 +160,11 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
     asks = python_asks(profile, digest)
-    pythons = lock.python.get(profile.name, {})
-    return ProfileLock(
-        base=base,
-        git=git,
-        python={
-            p: v
-            for p, v in pythons.items()
-            if wanted in ("", p) and v.asks == asks and fits(v, profile)
-        },
-    )
+    pythons = {}
+    for platform, python in lock.python.get(profile.name, {}).items():
+        if wanted in ("", platform) and python.asks == asks and fits(python, profile):
+            pythons[platform] = python
+    return ProfileLock(base=base, git=git, python=pythons)
 
 
 def fits(python: PythonLock, profile: Profile) -> bool:
@@ -205,7 +173,9 @@ def fits(python: PythonLock, profile: Profile) -> bool:
     """
     steps = {step.name: step for step in python_sets(profile)}
     for name in python.open:
-        if name not in steps or not (steps[name].needs_metadata or python.assumes):
+        if name not in steps:
+            return False
+        if not steps[name].needs_metadata and not python.assumes:
             return False
     if python.sets.keys() != steps.keys() - python.open.keys():
         return False
@@ -249,27 +219,23 @@ def stale(profile: Profile, part: ProfileLock, platform: str = "") -> list[Stale
         if repository.name not in part.git:
             message = f"{repository.ref} of {without_login(repository.url)} is not in the lock"
             outdated.append(Stale(repository.name, message, f"sources.{repository.source}"))
-    if part.base is not None:
+    is_locked = platform in part.python if platform else bool(part.python)
+    if part.base is not None and not is_locked:
         where = f" for {platform}" if platform else ""
-        if not (platform in part.python if platform else part.python):
-            outdated.append(
-                Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip")
-            )
+        message = f"the Python packages{where} are not locked, or out of date"
+        outdated.append(Stale("pip", message, "pip"))
     return outdated
 
 
 def unlocked_models(profile: Profile, lock: Lock) -> list[Stale]:
     """The models of services that the lock lacks. No image depends on them."""
-    return [
-        Stale(
-            name,
-            f"{model.revision} of the model {model.repo} is not in the lock",
-            f"services.{name}.model",
-        )
-        for name, models in models_of(profile).items()
-        for model in models
-        if model_key(model.repo, model.revision) not in lock.models
-    ]
+    lacking = []
+    for name, models in models_of(profile).items():
+        for model in models:
+            if model_key(model.repo, model.revision) not in lock.models:
+                message = f"{model.revision} of the model {model.repo} is not in the lock"
+                lacking.append(Stale(name, message, f"services.{name}.model"))
+    return lacking
 
 
 _VARIED = re.compile(

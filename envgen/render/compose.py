@@ -42,13 +42,10 @@ def _started(profile: Profile) -> str:
     """The service that starts when none is named: in development a shell where there is one, else
     the first.
     """
-    shells = [name for name, service in profile.services.items() if service.interactive]
-    return next(
-        iter(
-            [*shells, *profile.services] if profile.mode is Mode.DEVELOPMENT else profile.services
-        ),
-        "",
-    )
+    names = list(profile.services)
+    if profile.mode is Mode.DEVELOPMENT:
+        names.sort(key=lambda name: not profile.services[name].interactive)
+    return names[0] if names else ""
 
 
 def cluster_file(profile: Profile, service: str, part: str) -> str:
@@ -236,23 +233,17 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
             volumes.append(_bind(text, cache.path, read_only=read_only, create=not read_only))
     if profile.mounted_sources and names.asks_logins(profile):
         volumes.append(_bind(_netrc(profile), ContainerPath(names.NETRC_FILE), read_only=True))
-    if profile.network.ca_certificates is not None:
-        volumes.append(
-            _bind(
-                _ca(profile.network.ca_certificates), ContainerPath(names.CA_FILE), read_only=True
-            )
-        )
+    ca = profile.network.ca_certificates
+    if ca is not None:
+        volumes.append(_bind(_ca(ca), ContainerPath(names.CA_FILE), read_only=True))
     return volumes
 
 
 def _mounts(service: str, described: Service) -> list[Block]:
     binds = []
     for name, mount in described.mounts.items():
-        text = _host(
-            names.mount_variable(service, name),
-            mount.host,
-            f"the file or folder {name} of {service}",
-        )
+        variable = names.mount_variable(service, name)
+        text = _host(variable, mount.host, f"the file or folder {name} of {service}")
         binds.append(_bind(text, mount.path, read_only=mount.read_only))
     return binds
 
@@ -268,23 +259,32 @@ def _deploy(service: Service, mode: GpuMode) -> Block | None:
 def _service(profile: Profile, name: str, key: str, shared_floor: str) -> Block:
     service = profile.services[name]
     # `up` starts it only with all weights, and then without the hub.
-    asks_hub = service.model is None or OFFLINE in service.env
-    offline = "1" if profile.only_reads_weights else "0"
+    offline = ""
+    if service.model is not None and OFFLINE not in service.env:
+        only = "1" if profile.only_reads_weights else "0"
+        offline = compose_variable(names.OFFLINE_VARIABLE, only)
     is_user = profile.user_of(name) not in ("", "root")
-    # The whole list, where it has mounts of its own.
-    volumes = [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else []
+    command = list(service.argv)
+    if service.serves:
+        command.insert(0, SERVER)
+    volumes = []
+    if service.mounts:  # the whole list, where it has mounts of its own
+        volumes = [*_volumes(profile, key), *_mounts(name, service)]
+    health = []
+    if service.health:
+        health = ["CMD", *health_words(service, service.health)]
     return {
         "name": name,
         "described": service,
-        "command": [*([SERVER] if service.serves else []), *service.argv],
-        "offline": "" if asks_hub else compose_variable(names.OFFLINE_VARIABLE, offline),
+        "command": command,
+        "offline": offline,
         "floor": "" if shared_floor else _floor(names.memory_floor(profile, name)),
         "user": _user(profile, name),
         "is_user": is_user,
         "drops": profile.mode is Mode.PRODUCTION and service.serves and is_user,
         "deploy": _deploy(service, written_mode(profile)),
         "volumes": volumes,
-        "health": ["CMD", *health_words(service, service.health)] if service.health else [],
+        "health": health,
     }
 
 

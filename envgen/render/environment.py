@@ -76,9 +76,8 @@ def image_env(profile: Profile) -> list[Pair]:
     if profile.tiktoken.encodings:
         pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.FOLDER.path))
     if profile.python_path:
-        pairs.append(
-            Pair("PYTHONPATH", ":".join(path.path for path in profile.python_path), prepend=True)
-        )
+        folders = ":".join(path.path for path in profile.python_path)
+        pairs.append(Pair("PYTHONPATH", folders, prepend=True))
     return pairs
 
 
@@ -88,9 +87,9 @@ def service_env(profile: Profile) -> dict[str, str]:
     if profile.gpu is not GpuMode.NONE:
         # Triton's own ptxas may not know the newest architectures (triton#8539); CUDA's does. Newer
         # Tritons have a separate variable for Blackwell.
-        env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = (
-            f"{profile.cuda.HOME}/bin/ptxas"
-        )
+        ptxas = f"{profile.cuda.HOME}/bin/ptxas"
+        env["TRITON_PTXAS_PATH"] = ptxas
+        env["TRITON_PTXAS_BLACKWELL_PATH"] = ptxas
     if profile.network.ca_certificates is not None:
         # The base image's bundle, to which the entry point adds the company's CA.
         env["SSL_CERT_FILE"] = env["REQUESTS_CA_BUNDLE"] = CA_BUNDLE
@@ -199,12 +198,10 @@ def overlay_volume(profile: Profile) -> str:
     sources.
     """
     parts = [str(profile.base.image), profile.base.python]
-    parts += sorted(
-        f"{name}={source.distribution}" for name, source in profile.mounted_sources.items()
-    )
-    return (
-        f"{profile.compose_name}-env-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
-    )
+    mounted = profile.mounted_sources.items()
+    parts += sorted(f"{name}={source.distribution}" for name, source in mounted)
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return f"{profile.compose_name}-env-{digest[:12]}"
 
 
 def compose_path(path: HostPath) -> str | None:

@@ -226,19 +226,22 @@ def systemd(
     ``options``: --file and --set.
     """
     chosen = [name, "--profile", profile.name, *options]
-    varied = ["--variant", profile.variant] if profile.variant else []
+    start = [*program, "up", *chosen]
+    if profile.variant:
+        start += ["--variant", profile.variant]
+    patience = 600  # of `up` itself, and its checks before
     ready = profile.services[name].ready
+    if ready:
+        patience += ready.timeout.seconds
+    variables = [_quoted(f"{key}={value}") for key, value in environment.items()]
     return _UNIT.format(
         title=_plain(f"{name} of {profile.compose_name}"),
         user=_plain(user),
         folder=_plain(folder),
-        start=_words([*program, "up", *chosen, *varied, "--stay"]),
+        start=_words([*start, "--stay"]),
         stop=_words([*program, "stop", *chosen]),
-        environment="".join(
-            f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items()
-        ),
-        patience=(ready.timeout.seconds if ready else 0)
-        + 600,  # of `up` itself, and its checks before
+        environment="".join(f"Environment={one}\n" for one in variables),
+        patience=patience,
     )
 
 

@@ -43,10 +43,12 @@ def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
     """(what to fetch, the full ref of a locked commit)."""
     if lock is None:
         return ref, ""
-    folder = {"tag": "refs/tags/", "branch": "refs/heads/"}.get(lock.kind, "")
-    return lock.commit, "" if lock.kind == "commit" else ref if ref.startswith(
-        "refs/"
-    ) else folder + ref
+    if lock.kind == "commit":
+        return lock.commit, ""
+    if not ref.startswith("refs/"):
+        folder = {"tag": "refs/tags/", "branch": "refs/heads/"}.get(lock.kind, "")
+        ref = folder + ref
+    return lock.commit, ref
 
 
 def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
@@ -54,11 +56,15 @@ def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
     if lock is None or not lock.python:
         return {}
     lists = {}
-    for step in (wanted.name for wanted in python_sets(profile)):
-        if all(step in python.sets for python in lock.python.values()):
-            lists[step] = _requirements(
-                {each: lock.python[each].sets[step] for each in sorted(lock.python)}
-            )
+    platforms = sorted(lock.python.items())
+    for step in python_sets(profile):
+        pins = {
+            platform: python.sets[step.name]
+            for platform, python in platforms
+            if step.name in python.sets
+        }
+        if len(pins) == len(platforms):
+            lists[step.name] = _requirements(pins)
     return lists
 
 
@@ -69,19 +75,18 @@ def _requirements(pins: Mapping[str, tuple[Pinned, ...]]) -> str:
     versions: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for platform, each in pins.items():
         for pin in each:
-            versions.setdefault((pin.name, pin.version), {})[platform] = pin.hashes
+            hashes_of = versions.setdefault((pin.name, pin.version), {})
+            hashes_of[platform] = pin.hashes
     lines = []
     for (name, version), platforms in sorted(versions.items()):
         marker = ""
-        if len(platforms) < len(pins):
-            tests = [f'platform_machine == "{_MACHINES[p]}"' for p in platforms if p in _MACHINES]
-            marker = f" ; {' or '.join(tests)}" if tests else ""
-        hashes = sorted({digest for each in platforms.values() for digest in each})
-        lines.append(
-            f"{name}==={version}{marker} "
-            + " ".join(f"--hash=sha256:{digest}" for digest in hashes)
-            + "\n"
-        )
+        machines = [_MACHINES[one] for one in platforms if one in _MACHINES]
+        if machines and len(platforms) < len(pins):
+            tests = [f'platform_machine == "{machine}"' for machine in machines]
+            marker = f" ; {' or '.join(tests)}"
+        hashes = sorted(set().union(*platforms.values()))
+        options = " ".join(f"--hash=sha256:{digest}" for digest in hashes)
+        lines.append(f"{name}==={version}{marker} {options}\n")
     return "".join(lines)
 
 
@@ -89,6 +94,9 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
     """The manifest of inputs in the image; "" without a lock."""
     if lock is None:
         return ""
+    unresolved = set()
+    for python in lock.python.values():
+        unresolved |= {f"{step}: {why}" for step, why in python.open.items()}
     document = {
         "#": WRITTEN,
         "format": 1,
@@ -97,13 +105,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "lock": lock.digest,
         "epoch": lock.epoch,
         "inputs": facts_of(lock),
-        "open": sorted(
-            {
-                f"{step}: {why}"
-                for python in lock.python.values()
-                for step, why in python.open.items()
-            }
-        ),
+        "open": sorted(unresolved),
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
@@ -128,13 +130,14 @@ def key_parts(
     """The parts of the key, by name. A mounted checkout counts by its path, since a new key for
     each edit would start
     an empty cache; `cache why` and `clear --stale` handle edits."""
-    base = lock.base if lock else None
     parts = {
-        "base": f"{profile.base.image}" + (f"@{base.digest}" if base is not None else ""),
+        "base": str(profile.base.image),
         "cuda_home": profile.cuda.HOME.path,
         "archs": str(profile.cuda.arch_list),
         "flashinfer": _source(profile, lock),
     }
+    if lock and lock.base:
+        parts["base"] += f"@{lock.base.digest}"
     if profile.base.platform is not None:
         parts["platform"] = str(profile.base.platform)
     patches = series.get(CACHE)
@@ -150,11 +153,8 @@ def key_parts(
 def _source(profile: Profile, lock: ProfileLock | None) -> str:
     source = profile.sources.get(CACHE)
     if source is None:
-        words = [
-            word
-            for word in (*profile.pip.tools, *profile.pip.deps)
-            if word.lower().startswith("flashinfer")
-        ]
+        asked = (*profile.pip.tools, *profile.pip.deps)
+        words = [word for word in asked if word.lower().startswith("flashinfer")]
         return " ".join(words) or "of the base image"
     origin = source.origin
     if origin.checkout is not None:

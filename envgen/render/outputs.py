@@ -85,9 +85,8 @@ def render_profile(
         shared_text = text
         shared_programs = programs
         if plan.ca or plan.wheelhouse:  # of this machine, so no inputs of an image
-            inputs_only = replace(
-                profile, network=Network(), build=replace(profile.build, wheelhouse=None)
-            )
+            build = replace(profile.build, wheelhouse=None)
+            inputs_only = replace(profile, network=Network(), build=build)
             shared = ImagePlan(inputs_only, lock, series)
             shared_text = dockerfile(shared)
             shared_programs = used(shared_text, docker_files(shared))
@@ -95,21 +94,15 @@ def render_profile(
         digest = _digest(shared_text, shared, read_files)
         inputs = inputs_of(shared, read_files)
         labels = docker_pairs((*plan.labels, Pair(RENDER_LABEL, digest)))
-        composed = compose_files(
-            profile, namespace(profile, lock, series), is_locked=lock is not None
-        )
+        key = namespace(profile, lock, series)
+        composed = compose_files(profile, key, is_locked=lock is not None)
         files = {**programs, profile.dockerfile: text.replace(LABELS_HERE, labels), **composed}
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
     files[IGNORE_FILE] = dockerignore(paths_of(profile))
     read = tuple(sorted({*plan.context_files, *own}))
-    return Rendered(
-        {path: text.encode() for path, text in files.items()},
-        profile.dockerfile,
-        digest,
-        read,
-        inputs,
-    )
+    encoded = {path: text.encode() for path, text in files.items()}
+    return Rendered(encoded, profile.dockerfile, digest, read, inputs)
 
 
 def dockerfile(plan: ImagePlan) -> str:
@@ -124,12 +117,13 @@ def scripts() -> dict[str, str]:
     By their names: in a checkout, bytecode and an editor's copies lie beside them.
     """
     top = data_dir("docker")
-    paths = [path for part in ("build", "runtime") for path in (top / part).rglob("*")]
-    files = [path for path in paths if path.is_file() and _PROGRAM.fullmatch(path.name)]
-    return {
-        f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8")
-        for path in sorted(files)
-    }
+    texts = {}
+    for part in ("build", "runtime"):
+        for path in sorted((top / part).rglob("*")):
+            if path.is_file() and _PROGRAM.fullmatch(path.name):
+                below = path.relative_to(top).as_posix()
+                texts[f"{FOLDER}/{below}"] = path.read_text("utf-8")
+    return texts
 
 
 def docker_files(plan: ImagePlan) -> dict[str, str]:
@@ -156,14 +150,16 @@ def _files(
 ) -> dict[str, str]:
     """Each file that the build reads -> a digest of its content."""
     files = dict.fromkeys(plan.context_files, "")
-    if root is not None:
-        for path in (*files, *own):
-            with contextlib.suppress(FileNotFoundError):
-                mode = "+x" if path in own and (root / path).stat().st_mode & 0o100 else ""
-                files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
-    return files | {
-        path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()
-    }
+    for path in (*files, *own) if root else ():
+        assert root is not None
+        file = root / path
+        with contextlib.suppress(FileNotFoundError):
+            files[path] = hashlib.sha256(file_io.read(file)).hexdigest()
+            if path in own and file.stat().st_mode & 0o100:
+                files[path] += "+x"
+    for path, content in programs.items():
+        files[path] = hashlib.sha256(content.encode()).hexdigest()
+    return files
 
 
 def _digest(text: str, plan: ImagePlan, files: Mapping[str, str]) -> str:
@@ -182,11 +178,11 @@ def _digest(text: str, plan: ImagePlan, files: Mapping[str, str]) -> str:
 
 def without_comments(dockerfile: str) -> str:
     """A Dockerfile without comments and blank lines."""
-    lines = (
-        line
-        for line in dockerfile.splitlines()
-        if line.strip() and not line.lstrip().startswith("#")
-    )
+    lines = []
+    for line in dockerfile.splitlines():
+        text = line.strip()
+        if text and not text.startswith("#"):
+            lines.append(line)
     return "\n".join(lines)
 
 
@@ -278,13 +274,13 @@ def diff(root: Path, files: Mapping[str, bytes]) -> str:
 
 def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     """The paths of ``files`` with a file that `envgen render` did not write, and would overwrite."""
-    current = {path: _content(root, path) for path in sorted(files)}
     mark = WRITTEN.encode()
-    return [
-        path
-        for path, old in current.items()
-        if old is not None and old != files[path] and mark not in old
-    ]
+    paths = []
+    for path in sorted(files):
+        old = _content(root, path)
+        if old is not None and old != files[path] and mark not in old:
+            paths.append(path)
+    return paths
 
 
 def _content(root: Path, path: str) -> bytes | None:
@@ -301,18 +297,18 @@ def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ())
     targets = {path: _target(root, path) for path in sorted(files)}
     written = []
     for path, target in targets.items():
-        executable = path in programs or (
-            path.startswith("docker/") and files[path].startswith(b"#!")
-        )
-        same = target.is_file() and file_io.read(target) == files[path]
-        if same and (path not in programs or target.stat().st_mode & 0o100):
+        content = files[path]
+        is_program = path in programs
+        same = target.is_file() and file_io.read(target) == content
+        if same and (not is_program or target.stat().st_mode & 0o100):
             continue  # keeps its time stamp, for programs that watch it
-        mode = (
-            (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111
-            if executable
-            else None
-        )
-        file_io.write(target, files[path], mode=mode, within=root.resolve())
+        mode = None
+        if is_program or (path.startswith("docker/") and content.startswith(b"#!")):
+            mode = 0o644
+            if target.exists():
+                mode = stat.S_IMODE(target.stat().st_mode)
+            mode |= 0o111
+        file_io.write(target, content, mode=mode, within=root.resolve())
         written.append(path)
     return written
 

@@ -114,8 +114,10 @@ class ImagePlan:
         # A base image without Python has no package to keep.
         changes = pip.protect != Pip().protect or bool(pip.override or pip.remove)
         self.protects = changes or not profile.base.apt
-        removed = ("--remove", *pip.remove) if pip.remove else ()
-        self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)
+        words = ["record", *pip.protect, "--off", *pip.override]
+        if pip.remove:
+            words += ["--remove", *pip.remove]
+        self.protect_words = tuple(words)
         self.apt_build = _apt(apt_build(profile))
         self.apt_runtime = _apt(profile.apt.runtime)
         # First of all: uv is installed from that index.
@@ -123,9 +125,10 @@ class ImagePlan:
         self.logins = environment.asks_logins(profile)
         self._with_index = (python, f"{RUN}/lib/with-index")
         self.uv_locked = self._list("uv")
-        uv = locking.HASHED[1:] if self.uv_locked else ("uv",)
+        pip_install = (*self._with_index, python, "-m", "pip", "install")
         options = ("--quiet", "--no-input", "--no-deps", "--no-compile", "--target", "/opt/uv")
-        self.fetch_uv = (*self._with_index, python, "-m", "pip", "install", *options, *uv)
+        uv = locking.HASHED[1:] if self.uv_locked else ("uv",)
+        self.fetch_uv = (*pip_install, *options, *uv)
         self.has_compiler = "-devel" in str(profile.base.image)
         self.assumes = self.lock.assumes if self.lock else ()
 
@@ -161,10 +164,10 @@ class ImagePlan:
         self.image_env = [pair for pair in pairs if pair not in self.cuda_env]
         self.opened = environment.opened_folders(profile)  # writable by root's group
         # Of each vocabulary its place in the image, its SHA-256, and its address.
-        encodings = profile.tiktoken.encodings.items()
-        self.encodings = [
-            (f"{Tiktoken.FOLDER}/{name}.tiktoken", one.sha256, one.url) for name, one in encodings
-        ]
+        self.encodings = []
+        for name, one in profile.tiktoken.encodings.items():
+            place = f"{Tiktoken.FOLDER}/{name}.tiktoken"
+            self.encodings.append((place, one.sha256, one.url))
 
     def _list(self, step: str) -> str:
         """The file of a step's locked packages in the stage `scripts`; "" without any."""
@@ -174,8 +177,11 @@ class ImagePlan:
         """One step that installs ``words``, or exactly the packages that the lock lists for them."""
         if not words or self._lists.get(step) == "":
             return None
+        title = _listed(words)
         file = self._list(step)
-        return RunStep(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
+        if file:
+            words = locking.HASHED
+        return RunStep(title, (*options, "--", *words), file)
 
     def _install_options(self, *own: str) -> tuple[str, ...]:
         """Options of pip-install: the sources to install, and those that must not come from the
@@ -195,47 +201,49 @@ class ImagePlan:
         """One list of packages for several steps of the lock: its file, "" without packages, None
         if not locked.
         """
-        names = list(parts)
-        if any(name not in self._lists for name in names):
-            return None
-        self._lists[step] = "".join(
-            sorted({line for name in names for line in self._lists[name].splitlines(True)})
-        )
+        lines = set[str]()
+        for name in parts:
+            if name not in self._lists:
+                return None
+            lines.update(self._lists[name].splitlines(keepends=True))
+        self._lists[step] = "".join(sorted(lines))
         return self._list(step)
 
     def _installs(self) -> Iterator[RunStep]:
         """The steps that install the sources: wheels of the package index, then those that were
         built.
         """
-        wheels = {
-            name: source
-            for name, source in self.profile.sources.items()
-            if source.origin.wheel is not None
-        }
-        whole = {name: source for name, source in wheels.items() if source.install.dependencies}
-        kept = {
-            name: source.binaries
-            for name, source in self.profile.mounted_sources.items()
-            if source.binaries is not None
-        }
+        kept = dict[str, Pin]()
+        for name, source in self.profile.mounted_sources.items():
+            if source.binaries is not None:
+                kept[name] = source.binaries
+        whole = dict[str, Source]()
+        alone = dict[str, Source]()
+        for name, source in self.profile.sources.items():
+            if source.origin.wheel is not None:
+                into = whole if source.install.dependencies else alone
+                into[name] = source
         yield from self._kept(kept)
         yield from self._wheels(whole, kept)
-        for name, source in wheels.items():
-            if name not in whole:
-                yield from self._wheels({name: source}, {})
+        for name, source in alone.items():
+            yield from self._wheels({name: source}, {})
         for name, source in self.profile.sources.items():
-            if not source.origin.is_built:
-                continue
-            title = f"{name}: the wheel that was built above."
-            file = self._list(f"install.{name}")
-            options = self._install_options(name)
-            if f"install.{name}" not in self._lists:
-                words = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
-                yield RunStep(title, words, "", name)
-                continue
-            # First its dependencies, with hashes; then its own wheel, which must need nothing else.
-            before = (*self._install_options(), "--", *locking.HASHED) if file else ()
-            yield RunStep(title, ("--complete", *options, "--", "--no-deps"), file, name, before)
+            if source.origin.is_built:
+                yield self._own_wheel(name, source)
+
+    def _own_wheel(self, name: str, source: Source) -> RunStep:
+        """The step that installs the wheel that was built of a source."""
+        title = f"{name}: the wheel that was built above."
+        step = f"install.{name}"
+        options = (*self._install_options(name), "--")
+        if step not in self._lists:
+            if not source.install.dependencies:
+                options += ("--no-deps",)
+            return RunStep(title, options, "", name)
+        # First its dependencies, with hashes; then its own wheel, which must need nothing else.
+        file = self._list(step)
+        before = (*self._install_options(), "--", *locking.HASHED) if file else ()
+        return RunStep(title, ("--complete", *options, "--no-deps"), file, name, before)
 
     def _kept(self, kept: Mapping[str, Pin]) -> Iterator[RunStep]:
         """The step that keeps the wheels of mounted checkouts with `binaries` as files."""
@@ -317,36 +325,39 @@ class ImagePlan:
         install = source.install
         folder = f"/src/{name}"
         inputs: list[Fetched] = []
-        without = [word for path in source.submodule_origins for word in ("--without", path)]
-        git = [(*without, *self._fetch(name, origin.git or "", origin.ref or "", folder))]
+        without = list[str]()
+        forks = []
         for path, fork in source.submodule_origins.items():
-            git.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
+            without += ("--without", path)
+            forks.append(self._fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}"))
+        own = self._fetch(name, origin.git or "", origin.ref or "", folder)
         env = [Pair(key, value) for key, value in install.env.items()]
         for key, repository in install.inputs.items():
             place = f"/src/inputs/{name}/{key}"
             words = self._fetch(f"{name}.{key}", repository.git, repository.ref, place)
             shown = f"{key}, which the build of {name} would fetch itself: {repository.ref} of {repository.git}."
             inputs.append(Fetched(f"input-{name}-{key}", shown, place, words))
-            env.append(
-                Pair(
-                    repository.variable,
-                    f"{place}{'/' + repository.folder if repository.folder else ''}",
-                )
-            )
-        early = self.patches[name].split(source.package)[0] if name in self.patches else ()
-        patch_source = PatchStep(early, ((folder, *_mounted(early)),)) if early else None
+            if repository.folder:
+                place += f"/{repository.folder}"
+            env.append(Pair(repository.variable, place))
+        patch_source = None
+        if name in self.patches:
+            early, _ = self.patches[name].split(source.package)
+            if early:
+                patch_source = PatchStep(early, ((folder, *_mounted(early)),))
+        requires: RunStep | None = RunStep(
+            "what its pyproject.toml and its build backend ask for.",
+            ("--for", name, "--needs", folder),
+        )
+        if install.requires:
+            requires = self._pip(f"requires.{name}", install.requires, ())
         return BuiltSource(
             name,
             f"{name}: {origin.ref} of {origin.git}.",
             folder,
-            tuple(git),
+            ((*without, *own), *forks),
             patch_source,
-            requires=self._pip(f"requires.{name}", install.requires, ())
-            if install.requires
-            else RunStep(
-                "what its pyproject.toml and its build backend ask for.",
-                ("--for", name, "--needs", folder),
-            ),
+            requires=requires,
             reads_requires=not install.requires,
             inputs=tuple(inputs),
             env=tuple(env),
@@ -355,8 +366,10 @@ class ImagePlan:
 
     def _fetch(self, key: str, url: str, ref: str, folder: str) -> tuple[str, ...]:
         """The arguments of fetch-git for a repository; ``key``: its name in the lock."""
-        wanted, full_name = locking.git_words(self.lock.git.get(key) if self.lock else None, ref)
-        return (url, wanted, folder, *((full_name,) if full_name else ()))
+        locked = self.lock.git.get(key) if self.lock else None
+        wanted, full_name = locking.git_words(locked, ref)
+        words = (url, wanted, folder)
+        return (*words, full_name) if full_name else words
 
     def _patch_installed(self) -> PatchStep | None:
         """One step for all patches of what is installed, so that an edit of one re-runs one step."""
@@ -364,13 +377,15 @@ class ImagePlan:
         commands = []
         for name, series in self.patches.items():
             source = self.profile.sources[name]
-            late = series.patches if source.origin.wheel else series.split(source.package)[1]
+            _, late = series.split(source.package)
+            words = [source.distribution]
+            if source.origin.wheel:
+                late = series.patches
+                if not locking.built_version(source, self.lock):  # only the image knows it
+                    words.insert(0, "--in-range")
             if late:
                 patches += late
-                # Of a wheel without a version, only the image knows it.
-                asks = source.origin.wheel and not locking.built_version(source, self.lock)
-                option = ("--in-range",) if asks else ()
-                commands.append((*option, source.distribution, *_mounted(late)))
+                commands.append((*words, *_mounted(late)))
         return PatchStep(tuple(patches), tuple(commands)) if patches else None
 
     @property
@@ -396,6 +411,11 @@ class ImagePlan:
     def _mounted_sources(self) -> Iterator[dict[str, object]]:
         """The data of envgen-install about each mounted source."""
         for name, source in self.profile.mounted_sources.items():
+            binaries = ""
+            precompiled = {}
+            if source.binaries:
+                binaries = str(with_version(source.binaries, self.lock))
+                precompiled = NAMES["precompiled"].get(source.package, {})
             yield {
                 "name": name,
                 "package": source.package,
@@ -406,23 +426,21 @@ class ImagePlan:
                 "prepare": source.install.prepare,
                 "dependencies": source.install.dependencies and source.binaries is None,
                 "install_options": self._install_options(name),
-                "binaries": str(with_version(source.binaries, self.lock))
-                if source.binaries
-                else "",
+                "binaries": binaries,
                 "wheel": wheel_folder(source),
-                "precompiled": NAMES["precompiled"].get(source.package, {})
-                if source.binaries
-                else {},
+                "precompiled": precompiled,
             }
 
     def _versions(self) -> str:
         """The sources and their versions, where they are known."""
         known = []
         for name, source in self.profile.sources.items():
-            wheel = source.binaries
-            version = with_version(wheel, self.lock).version if wheel else ""
+            version = ""
+            if source.binaries:
+                version = with_version(source.binaries, self.lock).version
             version = version or locking.built_version(source, self.lock)
-            known += [f"{name} {version}"] if version else []
+            if version:
+                known.append(f"{name} {version}")
         return ", ".join(known)
 
     @property
@@ -431,11 +449,10 @@ class ImagePlan:
         profile = self.profile
         lock = self.lock
         base = lock.base if lock else None
-        patches = [
-            f"{series.folder}/{patch.name}"
-            for series in self.patches.values()
-            for patch in series.patches
-        ]
+        patches = []  # in order
+        for series in self.patches.values():
+            folder = series.folder.removeprefix("patches/")
+            patches += [f"{folder}/{patch.name}" for patch in series.patches]
         values = {
             "dev.envgen.project": profile.project,
             "dev.envgen.profile": profile.name,
@@ -445,13 +462,11 @@ class ImagePlan:
             # Else those of the base image would stand for this one.
             "org.opencontainers.image.version": self._versions() or profile.name,
             "org.opencontainers.image.base.name": str(profile.base.image),
-            "org.opencontainers.image.base.digest": base.digest
-            if base and base.resolved != LOCAL
-            else "",
-            "dev.envgen.patches": " ".join(
-                name.removeprefix("patches/") for name in patches
-            ),  # in order
+            "org.opencontainers.image.base.digest": "",
+            "dev.envgen.patches": " ".join(patches),
         }
+        if base and base.resolved != LOCAL:
+            values["org.opencontainers.image.base.digest"] = base.digest
         return tuple(Pair(name, value) for name, value in values.items() if value)
 
 
@@ -461,9 +476,9 @@ WHEELS = "/opt/envgen/wheels"
 
 def wheel_folder(source: Source) -> str:
     """The folder in the image with the wheel of a mounted source's `binaries`; "" without one."""
-    return (
-        f"{WHEELS}/{canonicalize_name(source.distribution)}" if source.binaries is not None else ""
-    )
+    if source.binaries is None:
+        return ""
+    return f"{WHEELS}/{canonicalize_name(source.distribution)}"
 
 
 def _mounted(patches: Iterable[Patch]) -> list[str]:
@@ -476,4 +491,5 @@ def _apt(packages: tuple[str, ...]) -> RunStep | None:
 
 def _listed(names: Iterable[str]) -> str:
     """Names for a comment, without version ranges."""
-    return ", ".join(re.split(r"[\s<>=!~;\[]", name, maxsplit=1)[0] for name in names) + "."
+    shown = [re.split(r"[\s<>=!~;\[]", name, maxsplit=1)[0] for name in names]
+    return f"{', '.join(shown)}."
