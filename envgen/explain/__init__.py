@@ -377,10 +377,9 @@ def classify(
             if name not in facts and (match := log.search(pattern)):
                 facts |= match[2]
         rows.append((rule, best[1], before + best[0] + 1, {**known.facts, **facts}))
-    failed = known.failed or any(not rule.notice and not rule.weak for rule, *_ in rows)
-    surest = min(
-        (rule.general for rule, *_ in rows if not rule.notice and not rule.weak), default=2
-    )
+    failures = [rule.general for rule, *_ in rows if not rule.notice and not rule.weak]
+    sound = not failures and not known.failed
+    surest = min(failures, default=2)
     taken = set[int]()
     shown = list[Explanation]()
     for rule, evidence, line, facts in rows:
@@ -388,11 +387,13 @@ def classify(
             line not in taken and rule.general <= surest
         ):  # what is surer explains the line, or the log
             taken.add(line)
-            failure = not rule.notice and (failed or not rule.weak)
+            failure = not (rule.notice or rule.weak and sound)
             phase = log.phase(line - before - 1).phase
             shown.append(_explanation(rule, evidence, line, facts, failure, phase))
     raised, text = first or (0, "")
-    if text and raised not in taken and not any(one.failure for one in shown):
+    # What may be a consequence, and stands below the exception, does not explain it.
+    why = [one for one in shown if one.failure and (not one.general or one.line <= raised)]
+    if text and raised not in taken and not why:
         during = log.phase(raised - before - 1)
         if during.cause and (during.phase or ": " in text):
             shown.append(_of_phase(during, raised, text))
