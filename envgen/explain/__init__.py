@@ -387,7 +387,7 @@ def classify(
             line not in taken and rule.general <= surest
         ):  # what is surer explains the line, or the log
             taken.add(line)
-            failure = not (rule.notice or rule.weak and sound)
+            failure = not (rule.notice or (rule.weak and sound))
             phase = log.phase(line - before - 1).phase
             shown.append(_explanation(rule, evidence, line, facts, failure, phase))
     raised, text = first or (0, "")
