@@ -17,7 +17,8 @@ The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This 
 ``in``       PHASE: its own ``cause`` or ``cure`` in that phase; a part of the name of a phase in phases.yaml
 
 A rule of a failure matches no line that was logged below an error: notices, weak and mild rules do.
-In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing.
+In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing; ``{without}``
+is what rules out the part of the program that ran (phases.yaml).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
     """
 
     def part(optional: re.Match[str]) -> str:
-        if not set(_FACT.findall(optional[1])) <= facts.keys():
+        if not all(map(facts.get, _FACT.findall(optional[1]))):
             return ""
         return _FACT.sub(lambda name: shorten(facts[name[1]].strip(), 160), optional[1])
 
@@ -126,13 +127,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class LogPhase:
-    """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows: a guess. "": none."""
+    """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows: a guess. "": none.
+
+    ``without``: what rules out this part of the program; rules have it in their texts as a fact.
+    """
 
     phase: str
     signs: Sequence[str]
     cause: str = ""
     cure: str = ""
     link: str = ""
+    without: str = ""
 
 
 @cache
@@ -312,11 +317,10 @@ class _Text:
             if not match or (strict and mild) or any(words in text.lower() for words in never):
                 continue
             line = self.lines[number]
-            named = match.groupdict()
             return (
                 number,
                 _around(line, len(line) - len(text) + match.start()),
-                {name: value for name, value in named.items() if value},
+                {name: value for name, value in match.groupdict().items() if value},
             )
         return None
 
@@ -368,7 +372,7 @@ def classify(
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
             if match and (best is None or match[0] < best[0]):
                 best = match
-                facts = facts | match[2]
+                facts |= match[2]
         if best is None or (
             rule.beside and not any(log.search(pattern) for pattern in rule.beside)
         ):
@@ -388,8 +392,9 @@ def classify(
         ):  # what is surer explains the line, or the log
             taken.add(line)
             failure = not (rule.notice or (rule.weak and sound))
-            phase = log.phase(line - before - 1).phase
-            shown.append(_explanation(rule, evidence, line, facts, failure, phase))
+            during = log.phase(line - before - 1)
+            facts["without"] = during.without
+            shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
     raised, text = first or (0, "")
     # What may be a consequence, and stands below the exception, does not explain it.
     why = [one for one in shown if one.failure and (not one.general or one.line <= raised)]

@@ -154,8 +154,8 @@ def test_each_phase_of_a_rule_is_one() -> None:
     assert all(bool(phase.cause) == bool(phase.cure) == bool(phase.link) for phase in phases())
 
 
-# What is known beside a log: of the image (serve/ended.py), and the package whose frame raised the first exception.
-BESIDE = {*LOCKED, "cuda", "memory", "setter", "package"}
+# What is known beside a log: of the image (serve/ended.py), the first exception's package, and of the phase (`without`).
+BESIDE = {*LOCKED, "cuda", "memory", "setter", "package", "without"}
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
