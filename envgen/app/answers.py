@@ -41,7 +41,8 @@ def ask(trial: Measurement, run: Run, reference: RunRecord | None, quick: bool =
     names = {question.name for question in asked}
     other = answers.against(earlier, given, scored, names) if reference else []
     verdict = answers.verdict(own, other)
-    summary: JsonDict = {"verdict": verdict, "rows": [row.plain() for row in (*other, *own)]}
+    rows = [row.plain() for row in (*other, *own)]
+    summary: JsonDict = {"verdict": verdict, "rows": rows}
     if reference:
         now = replace(reference, environment=trial.environment)
         summary["reference"] = {
@@ -57,10 +58,9 @@ def answered(
     asked: MeasureOptions, reference: RunRecord | None = None, *, quick: bool = False
 ) -> tuple[str, JsonDict, Path]:
     """Ask a running server. Returns the verdict, the summary, and the record's path."""
-    parameters: JsonDict = {
-        "quick": quick,
-        **({"reference": reference.id} if reference else {}),
-    }
+    parameters: JsonDict = {"quick": quick}
+    if reference:
+        parameters["reference"] = reference.id
     (verdict, summary), path = measure(
         asked, "answers", parameters, lambda trial, run: ask(trial, run, reference, quick)
     )

@@ -109,7 +109,10 @@ def save(
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {reason_of(error)}")
         return ""
-    return str(target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target)
+    here = Path.cwd()
+    if target.is_relative_to(here):
+        target = target.relative_to(here)
+    return str(target)
 
 
 # --- the archive
@@ -179,7 +182,7 @@ def collect(
     about: JsonDict = {
         "envgen": __version__,
         "python": platform.python_version(),
-        "system": " ".join((platform.system(), platform.release(), platform.machine())),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "profile": profile.name,
         "variant": profile.variant,
     }
@@ -204,7 +207,9 @@ def collect(
     inside = dict(container.env) if container else {}
     secrets = set(secret_values(inside))  # besides those of this shell, which redact knows
     for name in profile.secrets:
-        secrets |= {deployment.shell.get(name, ""), inside.get(name, "")} - {""}
+        for variables in (deployment.shell, inside):
+            secrets.add(variables.get(name, ""))
+    secrets.discard("")
     return {name: _text(ask) for name, ask in asked.items()}, secrets
 
 
@@ -247,14 +252,11 @@ def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> 
 
 
 def _processes(engine: Engine, container: Container) -> str:
-    processes = engine.processes(container.id)
-    rows = [
-        (str(one.pid), str(one.parent), one.state, f"{one.memory >> 20}M", one.command)
-        for one in processes
-    ]
-    return "\n".join(
-        table([("PID", "PARENT", "STATE", "MEMORY", "COMMAND"), *rows], right=(0, 1, 3))
-    )
+    rows = [("PID", "PARENT", "STATE", "MEMORY", "COMMAND")]
+    for one in engine.processes(container.id):
+        memory = f"{one.memory >> 20}M"
+        rows.append((str(one.pid), str(one.parent), one.state, memory, one.command))
+    return "\n".join(table(rows, right=(0, 1, 3)))
 
 
 def _project(deployment: Deployment) -> dict[str, Ask]:
@@ -269,7 +271,11 @@ def _project(deployment: Deployment) -> dict[str, Ask]:
         there[f"project/compose/{path.name}"] = path
     for path, _status in files.state_files(root, "logs", "*.log")[-LOGS:]:
         there[f"logs/{path.name}"] = path
-    return {name: partial(_end, path) for name, path in there.items() if os.path.lexists(path)}
+    asks = dict[str, Ask]()
+    for name, path in there.items():
+        if os.path.lexists(path):
+            asks[name] = partial(_end, path)
+    return asks
 
 
 def _end(path: Path) -> str:

@@ -63,7 +63,8 @@ def rows_of(deployment: Deployment, containers: Sequence[Container]) -> list[Jso
     ends = last_ends(deployment.engine, [one for one in containers if one.service in services])
     rows = []
     for one in containers:
-        rows.append(as_data(deployment, one, differ.get(one.id), ends.get(one.id)))
+        row = as_data(deployment, one, differ.get(one.id), ends.get(one.id))
+        rows.append(row)
     return rows
 
 
@@ -82,14 +83,16 @@ def as_data(
         changes = since_it_worked(LiveService(deployment, container.service))
     current = container.labels.get(RENDER_LABEL) == deployment.rendered.digest
     state = "current" if current else "differs"
+    settings = None
+    if differs is not None:
+        settings = "differ" if differs else "current"
     started = container.started_at
+    never_ended = container.running or container.state == "created"
     return {
         "changes": changes,
         "container": container.name,
         "ended": end and end.data(),
-        "exit_code": None
-        if container.running or container.state == "created"
-        else container.own_code,
+        "exit_code": None if never_ended else container.own_code,
         "health": container.health or None,
         "id": container.id,
         "image": state if container.service in deployment.profile.services else None,
@@ -99,7 +102,7 @@ def as_data(
         "ports": [str(port) for port in container.ports],
         "restarts": container.restarts,
         "service": container.service,
-        "settings": None if differs is None else "differ" if differs else "current",
+        "settings": settings,
         "since": None if started.startswith("0001-") or not started else started,
         "state": container.state,
         "variant": container.labels.get(VARIANT_LABEL) or None,

@@ -228,7 +228,8 @@ def note(
     start = NotedStart(now, round(seconds, 1), facts, phases)
     rows = [asdict(one) for one in [*earlier, start][-KEPT:]]
     for row in rows[:-1]:
-        row["facts"] = {name: it for name, it in row["facts"].items() if PACKAGE not in name}
+        kept = row["facts"].items()
+        row["facts"] = {name: value for name, value in kept if PACKAGE not in name}
     text = json.dumps({"format": FORMAT, "starts": rows}, indent=1, ensure_ascii=False)
     with contextlib.suppress(OSError, EnvgenError):  # a full disk fails no start
         files.write(path_of(root, profile, service), text.encode() + b"\n", within=root)

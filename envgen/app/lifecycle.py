@@ -12,7 +12,6 @@ from envgen.app.cluster.machines import machine_of
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions, prepare_caches
 from envgen.app.up import start_one
-from envgen.binding import JsonObject
 from envgen.deployment import Deployment
 from envgen.deployment.service import LiveService
 from envgen.engine.values import Container
@@ -104,8 +103,7 @@ def remove(
     deployment.require_name()
     containers = deployment.containers(names, all=True)
     names_there = tuple(sorted(one.name for one in containers))
-    known = _volumes(deployment) if volumes else {}
-    there = [str(one.get("name", key)) for key, one in known.items() if not one.get("external")]
+    there = _volumes(deployment) if volumes else ()
     doomed = []
     kept = {}
     for name in sorted(there):
@@ -140,13 +138,18 @@ def _say_what_is_held(deployment: Deployment) -> None:
             progress(f"note: {note}")
 
 
-def _volumes(deployment: Deployment) -> JsonObject:
+def _volumes(deployment: Deployment) -> list[str]:
     """The volumes of the Compose files; those of a broken file of the profile's own stay."""
     try:
-        return deployment.document.get("volumes") or {}
+        document = deployment.document
     except ProjectError as error:
         progress(f"note: volumes of {deployment.profile.compose} stay: {error.problems[0]}")
-        return deployment.rendered_compose.document.get("volumes") or {}
+        document = deployment.rendered_compose.document
+    names = []
+    for key, volume in (document.get("volumes") or {}).items():
+        if not volume.get("external"):
+            names.append(str(volume.get("name", key)))
+    return names
 
 
 def one_off(service: LiveService, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
@@ -160,7 +163,7 @@ def one_off(service: LiveService, argv: Sequence[str], options: Sequence[str], *
     preflight.check_once(service)
     compose = service.to_start().deployment.compose
     prepare_caches(service)
-    terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
-    return compose.interactive(
-        "--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service.name, *argv
-    )
+    words = ["--progress=quiet", "run", "--rm", "--no-deps"]
+    if not (tty and sys.stdin.isatty() and sys.stdout.isatty()):
+        words.append("-T")
+    return compose.interactive(*words, *options, service.name, *argv)

@@ -65,16 +65,16 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool) -> Update
     old = load(root) or Lock()
     wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
     outcome = resolve(session, profiles, old, wanted)
-    left = [
-        one for p in profiles for one in left_out(p, locked(p, outcome.lock), series_of(p, root))
-    ]
-    left += [
-        f"{p.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
-        f"sources.{name}.install.requires locks them"
-        for p in profiles
-        for name, source in p.sources.items()
-        if source.origin.is_built and not source.install.requires
-    ]
+    left = []
+    for profile in profiles:
+        left += left_out(profile, locked(profile, outcome.lock), series_of(profile, root))
+    for profile in profiles:
+        for name, source in profile.sources.items():
+            if source.origin.is_built and not source.install.requires:
+                left.append(
+                    f"{profile.name}: the build requirements of {name} are those of its pyproject.toml, and are not locked; "
+                    f"sources.{name}.install.requires locks them"
+                )
     for note in (*outcome.notes, *left):
         progress(f"note: {note}")
     if outcome.problems:

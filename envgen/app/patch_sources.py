@@ -63,7 +63,9 @@ def _described(session: Session) -> Iterator[PatchedSource]:
 
 def _distance(target: PatchedSource) -> int:
     """How far a source is from being edited: its checkout is there, is named, or there is none."""
-    return 2 if target.mounted is None else 0 if target.mounted.is_dir() else 1
+    if target.mounted is None:
+        return 2
+    return 0 if target.mounted.is_dir() else 1
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ class NewPatch:
     def _builders(self) -> dict[str, Profile]:
         """The profiles that build the source, or install its wheel."""
         name = self.target.name
-        profiles = self.project.profiles
-        return {
-            k: p for k, p in profiles.items() if name in p.sources and name not in p.mounted_sources
-        }
+        builders = {}
+        for key, profile in self.project.profiles.items():
+            if name in profile.sources and name not in profile.mounted_sources:
+                builders[key] = profile
+        return builders
 
     @cached_property
     def _chain(self) -> list[str]:
@@ -104,11 +107,12 @@ class NewPatch:
         """
         name = self.target.name
         folder = self.target.source.patches
-        return [
-            key
-            for key, profile in self._builders.items()
-            if profile.sources[name].patches == folder and in_range(applies_to, self._built(key))
-        ]
+        takers = []
+        for key, profile in self._builders.items():
+            is_same = profile.sources[name].patches == folder
+            if is_same and in_range(applies_to, self._built(key)):
+                takers.append(key)
+        return takers
 
     def _built(self, profile: str) -> str:
         """The release that a profile builds or installs; "" if it is not known."""
@@ -173,8 +177,13 @@ def with_line(text: str, path: Sequence[str], line: tuple[str, str]) -> str:
             break
         node = below
     if node.flow_style:
-        at = node.value[-1][1].end_mark.index if node.value else node.start_mark.index + 1
-        return f"{text[:at]}{', ' if node.value else ''}{key}: {value}{text[at:]}"
+        at = node.start_mark.index + 1
+        comma = ""
+        if node.value:
+            _, last = node.value[-1]
+            at = last.end_mark.index
+            comma = ", "
+        return f"{text[:at]}{comma}{key}: {value}{text[at:]}"
     first = node.value[0][0].start_mark
     at = first.index - first.column
     newline = "\r\n" if "\r\n" in text else "\n"

@@ -148,7 +148,8 @@ def _images(
             continue
         why = f"an earlier build of profile {profile}"
         bytes_ = sizes().get(image.id, image.size)
-        yield Item("image", short_id(image.id), bytes_, why, partial(engine.remove_image, image.id))
+        removal = partial(engine.remove_image, image.id)
+        yield Item("image", short_id(image.id), bytes_, why, removal)
 
 
 def _age(at: float) -> float:

@@ -57,10 +57,11 @@ class Added:
     @property
     def diff(self) -> str:
         """The change as a unified diff."""
-        old, new = (text.splitlines(keepends=True) for text in (self.before, self.after))
-        return "".join(difflib.unified_diff(old, new, self.file.name, self.file.name, n=2)).rstrip(
-            "\n"
-        )
+        old = self.before.splitlines(keepends=True)
+        new = self.after.splitlines(keepends=True)
+        name = self.file.name
+        lines = difflib.unified_diff(old, new, name, name, n=2)
+        return "".join(lines).rstrip("\n")
 
     def write(self) -> None:
         """Write the file. RefusedError if it has changed since it was read, or is a link to
@@ -70,7 +71,8 @@ class Added:
             raise RefusedError(
                 f"{self.file.name} has changed meanwhile; nothing was written", hint="run it again"
             )
-        files.write(files.inside(self.file, self.file.parent), self.after.encode())
+        place = files.inside(self.file, self.file.parent)
+        files.write(place, self.after.encode())
 
 
 def add(
@@ -87,8 +89,8 @@ def add(
     loaded = session.loaded(local=False)
     project = loaded.project
     parent = select(project, profile_name_of(extends) or session.profile_name or "prod")
-    service = next((one for one, found in parent.services.items() if found.ready is not None), "")
-    if not service:
+    ready = [name for name, service in parent.services.items() if service.ready is not None]
+    if not ready:
         raise RefusedError(
             f"profile {parent.name} has no service with `ready`",
             hint="add `ready: {port: 8000}` to its server, or name another profile: --extends PROFILE",
@@ -107,8 +109,9 @@ def add(
     machines = list(parent.nodes)
     tree = loaded.trees[parent.name]
     left = left_of(recipe, parent, machines, image)
-    body = profile_body(recipe, parent, service, tree, machines, image)
-    after = added(before, profile_text(recipe, name, parent, body, left, indent_of(before)))
+    body = profile_body(recipe, parent, ready[0], tree, machines, image)
+    lines = profile_text(recipe, name, parent, body, left, indent_of(before))
+    after = added(before, lines)
     _validate(path, after)
     return Added(path, before, after, name, left)
 

@@ -120,29 +120,32 @@ class Session:
 
         Not -f, which means --follow in `envgen logs`.
         """
-        shown = tuple(
-            text if not secret_in(text) else f"{text.partition('=')[0]}=..." for text in self.sets
-        )
-        return self.with_(sets=shown).again(str(self.file))
+        shown = []
+        for text in self.sets:
+            if secret_in(text):
+                key, _, _ = text.partition("=")
+                text = f"{key}=..."
+            shown.append(text)
+        return self.with_(sets=tuple(shown)).again(str(self.file))
 
     def again(self, file: str) -> tuple[str, ...]:
         """--file and --set, for another command line with the same values. ``file``: the project
         file's name there.
         """
-        return (
-            *(("--file", file) if self.file else ()),
-            *(word for text in self.sets for word in ("--set", text)),
-        )
+        words = ["--file", file] if self.file else []
+        for text in self.sets:
+            words += ["--set", text]
+        return tuple(words)
 
     def variables(self) -> dict[str, str]:
         """The ENVGEN_... variables of this shell that change the profile or a start, for a program
         without them.
         """
-        return {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name == FLOOR_VARIABLE or OF_COMPOSE.fullmatch(name)
-        }
+        found = {}
+        for name, value in sorted(os.environ.items()):
+            if name == FLOOR_VARIABLE or OF_COMPOSE.fullmatch(name):
+                found[name] = value
+        return found
 
     def deployment(self) -> Deployment:
         """The profile in its folder, on Docker's default engine. Secrets that this shell lacks are
@@ -180,7 +183,8 @@ def with_running_variant(
         local = asked.info().local
     except EngineError:
         return session  # the caller will report it
-    names = {one.labels.get(VARIANT_LABEL, "") for one in ours(containers, root, local=local)}
+    own = ours(containers, root, local=local)
+    names = {one.labels.get(VARIANT_LABEL, "") for one in own}
     variant = names.pop() if len(names) == 1 else ""
     if set(variant.split("+")) <= set(profile.variants):
         return session.with_(variant=variant)

@@ -26,11 +26,9 @@ def sessions_of(session: Session, name: str) -> Session | None:
         return session.with_(variant="")
     if set(name.split("+")) <= set(profile.variants):
         return session.with_(variant=name)
-    return (
-        session.with_(profile_name=name, variant="")
-        if name in session.loaded().project.profiles
-        else None
-    )
+    if name in session.loaded().project.profiles:
+        return session.with_(profile_name=name, variant="")
+    return None
 
 
 class VariantSwitch:
@@ -42,9 +40,9 @@ class VariantSwitch:
         self.service = service
         head = head_of(session.deployment(), service)
         running = head.ours(head.engine.containers(head.profile.compose_name, service))
-        self.before = (
-            with_running_variant(session, service, lambda: head.engine) if running else None
-        )
+        self.before: Session | None = None
+        if running:
+            self.before = with_running_variant(session, service, lambda: head.engine)
         self.now = self.before
 
     def show(self, session: Session) -> float:

@@ -69,17 +69,18 @@ def fitting(session: Session, service: str) -> dict[str, Session]:
     forms = {"plain": session}
     ready = profile.services[service].ready
     for backend in asked.known.get("backends", ()):
-        if backend["verdict"] == "accepted":
-            changes = {f"args.{flag}": json.dumps(value) for flag, value in backend["args"].items()}
-            if ready:  # what the profile says of its own kernels' lines
-                changes |= {
-                    f"ready.expect.{key}": "null" for key in ready.expect if key == backend["step"]
-                }
-                changes |= {f"ready.forbid.{key}": "null" for key in ready.forbid}
-            sets = (f"services.{service}.{key}={value}" for key, value in changes.items())
-            forms[f"{backend['step']}:{backend['backend']}"] = session.with_(
-                sets=(*session.sets, *sets)
-            )
+        if backend["verdict"] != "accepted":
+            continue
+        step = backend["step"]
+        changes = {f"args.{flag}": json.dumps(value) for flag, value in backend["args"].items()}
+        if ready:  # what the profile says of its own kernels' lines
+            if step in ready.expect:
+                changes[f"ready.expect.{step}"] = "null"
+            for key in ready.forbid:
+                changes[f"ready.forbid.{key}"] = "null"
+        sets = [f"services.{service}.{key}={value}" for key, value in changes.items()]
+        form = session.with_(sets=(*session.sets, *sets))
+        forms[f"{step}:{backend['backend']}"] = form
     return forms
 
 
@@ -127,15 +128,15 @@ def sweep(
         try:
             with stage:
                 for number, (name, form) in enumerate(forms.items(), 1):
-                    if name not in rows:
-                        progress(f"{name} ({number} of {len(forms)})")
-                        first = reference_among(rows.values())
-                        reference = record.resolve(folder, first) if first else None
-                        shown = replace(asked, session=form, service=service)
-                        rows[name] = measured_row(
-                            shown, name, partial(stage.show, form), reference, matrix, quick
-                        )
-                        run.sample(rows[name])
+                    if name in rows:
+                        continue
+                    progress(f"{name} ({number} of {len(forms)})")
+                    first = reference_among(rows.values())
+                    reference = record.resolve(folder, first) if first else None
+                    shown = replace(asked, session=form, service=service)
+                    show = partial(stage.show, form)
+                    rows[name] = measured_row(shown, name, show, reference, matrix, quick)
+                    run.sample(rows[name])
         except KeyboardInterrupt:
             progress("interrupted: the same command continues with the next variant")
             raise
@@ -174,7 +175,9 @@ def measured_row(
         row["seconds"] = round(show(), 1)
         word, summary, path = answered(asked, reference, quick=quick)
         kept = record.load(path)
-        row |= {"verdict": word, "answers": kept.id, "kernels": kept.environment.get("kernels", [])}
+        row["verdict"] = word
+        row["answers"] = kept.id
+        row["kernels"] = kept.environment.get("kernels", [])
         progress(f"  answers: {word}{'' if reference else ', the reference of the others'}")
         if word not in GOOD:
             worst = [line for line in summary["rows"] if line["verdict"] == word]
@@ -192,11 +195,12 @@ def measured_row(
                 progress(f"  {name} failed: {row['cause']}")
                 break
     except EnvgenError as error:
-        reasons = [
-            line for problem in error.problems for line in problem.message.strip().splitlines()
-        ]
+        reasons = list[str]()
+        for problem in error.problems:
+            reasons += problem.message.strip().splitlines()
+        whole = [line for line in reasons if not line.endswith(":")]
         row["error"] = str(error)
-        row["cause"] = next((line for line in reasons if not line.endswith(":")), reasons[0])
+        row["cause"] = (whole or reasons)[0]
         progress(f"  {name} failed: {row['cause']}")
     return row
 

@@ -153,9 +153,12 @@ def fetch(
 
 def _hub_requirement(deployment: Deployment) -> str:
     """huggingface_hub at the version that the lock has for the image, if it has one."""
-    locked = deployment.lock.python.values() if deployment.lock else ()
-    pins = (pin for python in locked for step in python.sets.values() for pin in step)
-    return next((f"{pin.name}=={pin.version}" for pin in pins if pin.name == HUB), HUB)
+    for python in deployment.lock.python.values() if deployment.lock else ():
+        for step in python.sets.values():
+            for pin in step:
+                if pin.name == HUB:
+                    return f"{HUB}=={pin.version}"
+    return HUB
 
 
 @dataclass(frozen=True)
@@ -184,12 +187,10 @@ class _Progress:
         self.last = time.monotonic()
         self.first = now.bytes if self.first is None else self.first
         rate = (now.bytes - self.first) / max(self.last - self.began, 0.001)
-        left = (
-            f", {(now.total - now.bytes) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s"
-            if rate
-            else ""
-        )
-        line = f"{self.model.repo}: {now.bytes / GIB:.2f} of {now.total / GIB:.2f} GiB{left}"
+        line = f"{self.model.repo}: {now.bytes / GIB:.2f} of {now.total / GIB:.2f} GiB"
+        if rate:
+            minutes = (now.total - now.bytes) / rate / 60
+            line += f", {minutes:.0f} min left at {rate / (1 << 20):.1f} MiB/s"
         self.say(line, now.bytes / max(1, now.total))
 
 
@@ -207,9 +208,8 @@ def preflight(service: LiveService) -> Iterator[Problem]:
 def _refused(model: ModelRef, fetched: DownloadResult, *, token: bool) -> LockError:
     kind = fetched.kind
     message = fetched.problem
-    message = (
-        f"the hub was not reached: {network_reason(message)}" if kind == "network" else message
-    )
+    if kind == "network":
+        message = f"the hub was not reached: {network_reason(message)}"
     access = f"check the access of {TOKEN}" if token else f"export {TOKEN}=... in this shell"
     hints = {
         "access": f"{access}, and accept the model's licence on its page",
@@ -274,7 +274,8 @@ def _ask(
         image = profile.image_name
     if not image and mount.kind == "bind" and not fetches and deployment.is_local:
         here = {**request, "home": mount.source}
-        return _checked(run.ask(run.on_host({}), sys.executable, PROGRAM, here, timeout=timeout))
+        answer = run.ask(run.on_host({}), sys.executable, PROGRAM, here, timeout=timeout)
+        return _checked(answer)
     if not image:
         message = f"the image {profile.image_name} is not built"
         raise RefusedError(message, hint=profile.hint("build"))

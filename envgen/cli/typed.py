@@ -23,9 +23,10 @@ exec -i, --interactive
 down --remove-orphans
 """
 # Options that say what a command does anyway.
-SAME: Mapping[str, Sequence[str]] = {
-    row.split()[0]: row.partition(" ")[2].split(", ") for row in _ROWS.splitlines()
-}
+SAME: dict[str, Sequence[str]] = {}
+for _row in _ROWS.splitlines():
+    _name, _, _spellings = _row.partition(" ")
+    SAME[_name] = _spellings.split(", ")
 VERBS: Mapping[str, str] = {"start": "up", "version": "--version", "ls": "ps", "update": "upgrade"}
 _ANSWERS = """\
 add: `envgen recipe add NAME` adds a model; a package is a line of `pip` in envgen.yaml

@@ -43,13 +43,14 @@ def choose(profile: Profile, wanted: str | None) -> str:
 
 def look(machines: Sequence[Deployment], name: str) -> list[NodeFacts]:
     """Ask all machines of service ``name`` in parallel, the head first."""
-    nodes = [
-        NodeFacts(one.node, one.profile.nodes[one.node], rank) for rank, one in enumerate(machines)
-    ]
+    nodes = []
+    for rank, deployment in enumerate(machines):
+        node = deployment.node
+        nodes.append(NodeFacts(node, deployment.profile.nodes[node], rank))
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(lambda node, machine: _look_at(node, machine, name), nodes, machines))
-    for node in nodes[1:]:
-        node.head = nodes[0]
+    for facts in nodes[1:]:
+        facts.head = nodes[0]
     return nodes
 
 

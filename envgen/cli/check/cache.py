@@ -86,18 +86,19 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None) -> int
     """
     cache = open_cache(session)
     files = [word for word in patterns if "/" in word or Path(word).is_file()]
-    query = asked(tuple(word for word in patterns if word not in files), version)
-    # A checkout is at another place in a container: a file's name and its folder's are enough.
-    ends = tuple("/".join(Path(file).resolve().parts[-2:]) for file in files)
-    inventory = cache.inventory(replace(query, files=ends), thorough=True)
+    names = tuple(word for word in patterns if word not in files)
+    query = asked(names, version)
+    ends = []
+    for file in files:
+        # A checkout is at another place in a container: a file's name and its folder's are enough.
+        *_, folder, name = Path(file).resolve().parts
+        ends.append(f"{folder}/{name}")
+    inventory = cache.inventory(replace(query, files=tuple(ends)), thorough=True)
     if files and not inventory.modules:
         hint = "what is compiled from now on reads it as it is; `envgen cache list` has the rest"
         raise NotFoundError(f"no compiled module was made of {', '.join(files)}", hint=hint)
-    return answer(
-        asdict(inventory),
-        shown.evidence(inventory),
-        any(module.state == "stale" for module in inventory.modules),
-    )
+    is_stale = any(module.state == "stale" for module in inventory.modules)
+    return answer(asdict(inventory), shown.evidence(inventory), is_stale)
 
 
 @command.command()
@@ -170,18 +171,12 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     cache = open_cache(session)
     wanted = jobs if jobs is not None else cache.deployment.profile.build.max_jobs.count
     built, recorded = compile_modules(cache, names, wanted, progress)
-    baselines = (
-        {record.name for record in recorded.modules if record.recorded} if recorded else set()
-    )
-    rows = [
-        {
-            "name": module.name,
-            "outcome": module.outcome,
-            "seconds": module.seconds,
-            "error": module.error,
-            "baseline": module.name in baselines,
-        }
-        for module in built
-    ]
+    records = recorded.modules if recorded else ()
+    baselines = {record.name for record in records if record.recorded}
+    rows = []
+    for module in built:
+        row = {**vars(module), "baseline": module.name in baselines}
+        del row["lines"]
+        rows.append(row)
     failed = any(module.outcome not in ("done", "fresh", "masked") for module in built)
     return answer({"modules": rows}, shown.built(built, recorded), failed)

@@ -25,9 +25,10 @@ def _age(when: float) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(visible, names[:5])) + (
-        f" and {len(names) - 5} more" if len(names) > 5 else ""
-    )
+    shown = ", ".join(map(visible, names[:5]))
+    if len(names) > 5:
+        shown += f" and {len(names) - 5} more"
+    return shown
 
 
 def _in(version: str, arch: str) -> str:
@@ -70,11 +71,12 @@ def _row(module: Module) -> tuple[str, ...]:
     elif module.state == "partial":
         state = "partial, no .so"
     else:
+        state = _state(module)
         words = sorted({reason.kind for reason in module.reasons})
-        state = _state(module) + (
-            f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else ""
-        )
-    state = state if module.locked is not None else f"{state} lock unreadable".strip()
+        if words and module.state in ("stale", "fresh"):
+            state += f": {', '.join(words)}"
+    if module.locked is None:
+        state = f"{state} lock unreadable".strip()
     return (
         visible(module.version),
         visible(module.arch) or "-",
@@ -88,20 +90,19 @@ def _row(module: Module) -> tuple[str, ...]:
 
 
 def _state(module: Module) -> str:
-    return (
-        f"{module.state}?" if module.guess else "-" if module.state == "unknown" else module.state
-    )
+    if module.guess:
+        return f"{module.state}?"
+    return "-" if module.state == "unknown" else module.state
 
 
 def evidence(evidence: Inventory) -> Iterator[str]:
     """Each module with its state and the reasons for it."""
     progress(f"{evidence.root} in {evidence.place}")
     package = evidence.package
-    progress(
-        f"imported: FlashInfer {package.version} from {package.root}"
-        if package.root
-        else "imported: none found"
-    )
+    imported = "none found"
+    if package.root:
+        imported = f"FlashInfer {package.version} from {package.root}"
+    progress(f"imported: {imported}")
     for module in evidence.modules:
         yield f"{visible(module.name)} ({_in(module.version, module.arch)}): {_state(module)}"
         if module.seconds:
@@ -117,11 +118,9 @@ def evidence(evidence: Inventory) -> Iterator[str]:
         if module.state == "fresh" and module.baseline == "recorded":
             yield f"  no file that it was compiled from has changed ({counted(module.checked, 'file')})"
         elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
-            what = (
-                "the baseline is of an earlier build"
-                if module.baseline == "outdated"
-                else "no baseline"
-            )
+            what = "no baseline"
+            if module.baseline == "outdated":
+                what = "the baseline is of an earlier build"
             yield f"  {what}: a guess from the times of {counted(module.checked, 'file')}"
         if module.state in ("stale", "debug"):
             yield f"  fix: envgen cache clear {visible(module.name)}"

@@ -94,11 +94,10 @@ def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log
     if what is not None and (deployment is None or what not in deployment.profile.services):
         return None, failures.open_log(Path(what))  # it says why not
     here = Path.cwd()
-    root = (
-        deployment.root
-        if deployment
-        else next((f for f in (here, *here.parents) if state_dir(f).is_dir()), None)
-    )
+    root = deployment.root if deployment else None
+    if root is None:
+        with_state = (folder for folder in (here, *here.parents) if state_dir(folder).is_dir())
+        root = next(with_state, None)
     if root is None:
         hint = "name a log file: envgen explain LOG, or `-` for stdin"
         raise UsageError("no project and no build log is here", hint=hint)

@@ -78,12 +78,11 @@ def document(prediction: Prediction, profile: Profile) -> JsonDict:
     """The answer and its judgement as JSON."""
     judged = prediction.judgement
     answer = prediction.known
+    asked = answer.get("asked", {})
     return {
         **asdict(judged),
         **{key: answer.get(key) for key in ("model", "quantization", "versions", "compiles")},
-        **{
-            key: answer.get("asked", {}).get(key) for key in ("attention", "moe", "linear", "mamba")
-        },
+        **{key: asked.get(key) for key in ("attention", "moe", "linear", "mamba")},
         "gpu": answer.get("platform"),
         "backends": list(answer.get("backends", ())),
         "kv_cache": answer.get("kv"),
@@ -154,12 +153,12 @@ def _others(listed: Sequence[JsonObject]) -> list[str]:
             flags = json.dumps(other["args"]).replace('"', "")
             lines.append(f"  {'would fit':<13} {other['step']} {other['backend']}: args: {flags}")
         else:
-            first = other["reason"].partition("; ")[0]  # --json has all reasons
-            alike.setdefault((other["verdict"], other["step"], first), []).append(other["backend"])
-    return lines + [
-        f"  {verdict:<13} {step} {', '.join(names)}: {reason}"
-        for (verdict, step, reason), names in sorted(alike.items())
-    ]
+            first, _, _ = other["reason"].partition("; ")  # --json has all reasons
+            names = alike.setdefault((other["verdict"], other["step"], first), [])
+            names.append(other["backend"])
+    for (verdict, step, reason), names in sorted(alike.items()):
+        lines.append(f"  {verdict:<13} {step} {', '.join(names)}: {reason}")
+    return lines
 
 
 def _release(answer: Any, assumed: bool) -> str:
@@ -171,7 +170,9 @@ def _release(answer: Any, assumed: bool) -> str:
     capability = ".".join(map(str, gpu["capability"]))
     size = f"{gpu['memory'] / GIB:.0f} GiB"
     many = f"{gpu['count']} x " if gpu["count"] > 1 else ""
-    kind = ", real" if gpu["real"] else ", assumed from cuda.arch_list" if assumed else ""
+    kind = ", assumed from cuda.arch_list" if assumed else ""
+    if gpu["real"]:
+        kind = ", real"
     return f"{head} on {many}{gpu['name']} ({capability}, {size}{kind})"
 
 

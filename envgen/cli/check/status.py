@@ -41,11 +41,14 @@ def _screen(state: JsonObject, profile: Profile) -> Iterator[str]:
     others = f"; others: {', '.join(state['others'])}" if state["others"] else ""
     yield f"profile     {state['profile']} ({state['mode']}) of {state['file']}{others}"
     trouble = state["engine"]["error"]
-    if state["engine"]["ok"]:
-        yield f"image       {f'unknown: {trouble}' if trouble else _image(state['image'], state['containers'])}"
-    else:
+    image = state["image"] or {}
+    if not state["engine"]["ok"]:
         yield f"engine      {trouble}"
-    changes = [one["text"] for one in (state["image"] or {}).get("changed", ())]
+    elif trouble:
+        yield f"image       unknown: {trouble}"
+    else:
+        yield f"image       {_image(image, state['containers'])}"
+    changes = [one["text"] for one in image.get("changed", ())]
     yield from (f"            {line}" for line in first_of(changes, CHANGES))
     yield from (f"patches     {line}" for line in state["left_out"])
     yield f"lock        {_lock(state['lock'])}"

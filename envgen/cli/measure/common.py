@@ -75,21 +75,19 @@ def shown(summary: JsonObject) -> Iterator[str]:
         yield from (visible(f"        {text}") for text in (*more, row["note"]) if text)
     if cells := summary.get("cells"):
         names = [name for name in METRICS if any(name in cell for cell in cells)]
-        lines = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-        lines += [
-            (
-                cell["test"],
-                *(
-                    str(FigureRange(cell[name]["values"])) if name in cell else "-"
-                    for name in names
-                ),
-            )
-            for cell in cells
-        ]
-        yield from table(lines, right=range(1, len(names) + 1), indent="  ")
-        yield from (
-            visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"]
-        )
+        titles = [f"{METRICS[name].label}, {METRICS[name].unit}" for name in names]
+        lines = [["test", *titles]]
+        for cell in cells:
+            line = [cell["test"]]
+            for name in names:
+                figure = "-"
+                if name in cell:
+                    figure = str(FigureRange(cell[name]["values"]))
+                line.append(figure)
+            lines.append(line)
+        yield from table(lines, right=range(1, len(lines[0])), indent="  ")
+        for cell in cells:
+            yield from (visible(f"  {cell['test']}: {note}") for note in cell["remarks"])
     for gap in summary.get("targets", ()):
         yield visible(f"  {gap['text']}")
 

@@ -47,7 +47,8 @@ def list_() -> int:
     for line in bad:
         progress(f"left out: {line}")
     listed = [{**_header(one), "summary": plain(one.summary)} for one in records]
-    return answer({"folder": str(where), "damaged": bad, "runs": listed}, _table(where, records))
+    document = {"folder": str(where), "damaged": bad, "runs": listed}
+    return answer(document, _table(where, records))
 
 
 def _table(where: Path, records: Sequence[RunRecord]) -> Iterator[str]:
@@ -78,14 +79,20 @@ def compare_(a: str, b: str) -> int:
     Example:
       envgen results compare latest~1 latest
     """
-    both = (resolve(results_folder(), a), resolve(results_folder(), b))
+    folder = results_folder()
+    both = resolve(folder, a), resolve(folder, b)
     sides = dict(zip(SIDES, both, strict=True))
     rows = compare(*both)
     apart = differing(*both)
+    headers = {}
+    targets = {}
+    for name, record in sides.items():
+        headers[name] = _header(record)
+        targets[name] = record.summary.get("targets", [])
     document = {
-        "runs": {name: _header(record) for name, record in sides.items()},
+        "runs": headers,
         "figures": [row.plain() for row in rows],
-        "targets": {name: record.summary.get("targets", []) for name, record in sides.items()},
+        "targets": targets,
         "differing": apart,
     }
     return answer(document, _compared(sides, rows, apart))
@@ -94,17 +101,16 @@ def compare_(a: str, b: str) -> int:
 def _compared(
     sides: Mapping[str, RunRecord], rows: Sequence[FigureRow], apart: Sequence[str]
 ) -> Iterator[str]:
-    yield from table([("", *HEAD), *((name, *_row(record)) for name, record in sides.items())])
+    runs = [(name, *_row(record)) for name, record in sides.items()]
+    yield from table([("", *HEAD), *runs])
     for title, lines in sections(rows):
         yield from ("", title, *table(lines, right=range(1, 4)))
     targets = _targets(sides)
     if len(targets) > 1:
-        yield from ("", "Targets", *map(visible, table(targets, right=range(1, 3))))
-    yield from (
-        "",
-        "What differed in environments and parameters",
-        *(apart or ["nothing that was recorded"]),
-    )
+        gaps = table(targets, right=range(1, 3))
+        yield from ("", "Targets", *map(visible, gaps))
+    yield from ("", "What differed in environments and parameters")
+    yield from apart or ["nothing that was recorded"]
 
 
 def _targets(records: Mapping[str, RunRecord]) -> list[Sequence[str]]:

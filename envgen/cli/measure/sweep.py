@@ -68,16 +68,14 @@ def command(
     session = asked.session
     service = asked.service or predict.choose_service(session.profile(), None)
     known_service(session.profile(), service)
-    names = [name.strip() for name in (variants or "").split(",") if name.strip()]
+    listed = (name.strip() for name in (variants or "").split(","))
+    names = list(filter(None, listed))
     forms = sweep.forms_of(session, service, names)
     plan = matrix_of(given)
-    rows, _ = results.table(session, service, names, list(map(str, plan.cells())))
+    tests = list(map(str, plan.cells()))
+    rows, _ = results.table(session, service, names, tests)
     if dry_run:
-        targets = [one.text for one in results.targets(session.profile(), service)]
-        lines = table([matrix.HEAD, *(row.cells() for row in rows)], right=range(4, 7))
-        lines += [f"target {line}" for line in targets]
-        plain = [row.plain() for row in rows]
-        return answer({"rows": plain, "targets": targets}, map(visible, lines))
+        return _show_matrix(session, service, rows)
     if missing:
         lacking = [row.variant for row in rows if not row.run]
         if not lacking:
@@ -89,15 +87,23 @@ def command(
         )
     _require_agreement(session, service, len(forms), yes)
     measured = None if no_bench else plan
-    (outcome, summary), path = sweep.sweep(
-        asked, service, forms, measured, quick=quick, fresh=fresh
-    )
+    done = sweep.sweep(asked, service, forms, measured, quick=quick, fresh=fresh)
+    (outcome, summary), path = done
     lines = [*shown(summary["rows"]), f"{outcome}; the record is {path}"]
     lines.append(f"the matrix is {results.write_matrix(session, service)}")
     page, _ = results.write_page(session, service, None)
     lines.append(f"{page.absolute().as_uri()} shows it")
     document = {"outcome": outcome, "record": str(path), **summary}
     return answer(document, lines, ExitCode.OK if outcome == PASSED else ExitCode.FINDINGS)
+
+
+def _show_matrix(session: Session, service: str, rows: Sequence[matrix.MatrixRow]) -> int:
+    """Print the matrix as it is."""
+    targets = [one.text for one in results.targets(session.profile(), service)]
+    lines = table([matrix.HEAD, *(row.cells() for row in rows)], right=range(4, 7))
+    lines += [f"target {line}" for line in targets]
+    plain = [row.plain() for row in rows]
+    return answer({"rows": plain, "targets": targets}, map(visible, lines))
 
 
 def _require_agreement(session: Session, service: str, count: int, yes: bool) -> None:

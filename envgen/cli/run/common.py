@@ -42,8 +42,11 @@ def inside_options(function: F) -> F:
         no_tty: bool,
         **kwargs: Any,
     ) -> Any:
-        given = [*(("env", one) for one in variables), ("user", user), ("workdir", workdir)]
-        words = [f"--{name}={value}" for name, value in given if value is not None]
+        words = [f"--env={variable}" for variable in variables]
+        if user is not None:
+            words.append(f"--user={user}")
+        if workdir is not None:
+            words.append(f"--workdir={workdir}")
         return function(*args, inside=words, tty=not no_tty, **kwargs)
 
     return wrapper  # type: ignore[return-value]

@@ -9,7 +9,7 @@ import click
 from envgen.app import lifecycle
 from envgen.app.cluster.machines import machines_of, on_all
 from envgen.app.session import Session
-from envgen.cli.common import ask, flag, reporting, services_argument, wants_json
+from envgen.cli.common import ask, flag, reporting, services_argument
 from envgen.cli.run.common import described, ended
 from envgen.errors import ExitCode, RefusedError, UsageError
 
@@ -44,21 +44,17 @@ def command(
     machines = machines_of(session.deployment(), names)
     work = partial(lifecycle.remove, names=names, volumes=volumes, dry_run=dry_run)
     done, left = on_all(machines, work)
-    containers = [
-        deployment.named(name) for deployment, removed in done for name in removed.containers
-    ]
-    removed_volumes = [
-        deployment.named(name) for deployment, removed in done for name in removed.volumes
-    ]
-    kept = {
-        deployment.named(name): str(folder)
-        for deployment, removed in done
-        for name, folder in removed.kept.items()
-    }
+    containers = list[str]()
+    removed_volumes = list[str]()
+    kept = dict[str, str]()
+    for deployment, removed in done:
+        named = deployment.named
+        containers += map(named, removed.containers)
+        removed_volumes += map(named, removed.volumes)
+        kept |= {named(name): str(folder) for name, folder in removed.kept.items()}
     verb, stays = ("would be removed", "would stay") if dry_run else ("removed", "stays")
-    lines = [f"container {name} {verb}" for name in containers] + [
-        f"volume {name} {verb}" for name in removed_volumes
-    ]
+    lines = [f"container {name} {verb}" for name in containers]
+    lines += [f"volume {name} {verb}" for name in removed_volumes]
     for name, folder in kept.items():
         lines.append(f"volume {name} {stays}: {folder} created it (docker volume rm)")
     document = {
@@ -68,8 +64,7 @@ def command(
         "left": left,
         "volumes": removed_volumes,
     }
-    nothing = not (lines or left or wants_json())
-    code = ended(
-        document, [f"no containers for {described(profile, names)}"] if nothing else lines, left
-    )
+    if not (lines or left):
+        lines = [f"no containers for {described(profile, names)}"]
+    code = ended(document, lines, left)
     return ExitCode.REFUSED if kept and not dry_run and not code else code

@@ -35,11 +35,11 @@ def command(session: Session, everything: bool) -> int:
     rows = []
     for deployment in machines.reached:
         there = deployment.engine.containers(profile.compose_name, all=True)
-        containers = [
-            container for container in deployment.ours(there) if everything or not container.one_off
-        ]
+        ours = deployment.ours(there)
+        containers = [one for one in ours if everything or not one.one_off]
         rows += rows_of(deployment, containers)
-        if hidden := len(there) - len(deployment.ours(there)):
+        hidden = len(there) - len(ours)
+        if hidden:
             folder = deployment.other_folder(there)
             progress(f"note: {deployment.named('not shown')}: {hidden} of another folder, {folder}")
         if deployment is machines.reached[0]:
@@ -53,16 +53,15 @@ def command(session: Session, everything: bool) -> int:
     for row in rows if not wants_json() else ():
         if row["open_ports"] and row["service"] in profile.services:
             progress(f"note: {exposed(profile, str(row['service']), row['open_ports'])}")
-    return ended(rows, lines, [str(error) for error in machines.lost.values()]) or code_of(rows)
+    left = [str(error) for error in machines.lost.values()]
+    return ended(rows, lines, left) or code_of(rows)
 
 
 def code_of(rows: Sequence[JsonDict]) -> int:
     """The exit code for containers: whether one has ended by itself."""
-    return (
-        ExitCode.FINDINGS
-        if any(row["ended"] and row["ended"]["failed"] for row in rows)
-        else ExitCode.OK
-    )
+    if any(row["ended"] and row["ended"]["failed"] for row in rows):
+        return ExitCode.FINDINGS
+    return ExitCode.OK
 
 
 def endings(rows: Sequence[JsonDict], chosen: str) -> list[str]:

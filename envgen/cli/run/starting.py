@@ -162,9 +162,12 @@ def started_document(service: LiveService, started: StartResult, *, waited: bool
     container = started.container
     awaited = started.awaited
     reply = awaited.answer
+    chats = {}
+    for name, (good, why) in reply.chats.items():
+        chats[name] = {"good": good, "seen": why}
     return {
         "already_running": started.already,
-        "chats": {name: {"good": good, "seen": why} for name, (good, why) in reply.chats.items()},
+        "chats": chats,
         "completion": reply.text,
         "container": container.name,
         "health": container.health,

@@ -25,9 +25,8 @@ def command(session: Session, names: tuple[str, ...]) -> int:
     Example:
       envgen stop serve
     """
-    done, left = on_all(
-        machines_of(session.deployment(), names), partial(lifecycle.halt, names=names)
-    )
+    machines = machines_of(session.deployment(), names)
+    done, left = on_all(machines, partial(lifecycle.halt, names=names))
     containers = [deployment.named(name) for deployment, stopped in done for name in stopped]
     lines = [f"container {name} stopped" for name in containers]
     if not containers and not left:

@@ -76,7 +76,8 @@ def command(
         return _back(session)
     if not names:
         return _newer(session)
-    words = shlex.join(["envgen", "upgrade", *names, *shlex.split(session.profile().chosen)])
+    chosen = shlex.split(session.profile().chosen)
+    words = shlex.join(["envgen", "upgrade", *names, *chosen])
     require_way_out(session)
     made = resumed(session, words)
     if made is None:
@@ -104,10 +105,14 @@ def _newer(session: Session) -> int:
 
 
 def _changed(changes: list[InputChange]) -> Iterator[str]:
-    rows = [(one.name, one.before or "-", "→", one.after or "-") for one in changes]
-    yield from table([[word[:40] for word in row] for row in rows[:CHANGES]], indent="  ")
-    if len(rows) > CHANGES:
-        yield f"  and {len(rows) - CHANGES} more"
+    rows = []
+    for one in changes[:CHANGES]:
+        before = one.before or "-"
+        after = one.after or "-"
+        rows.append((one.name[:40], before[:40], "→", after[:40]))
+    yield from table(rows, indent="  ")
+    if len(changes) > CHANGES:
+        yield f"  and {len(changes) - CHANGES} more"
 
 
 def _on_paper(session: Session, names: tuple[str, ...], yes: bool) -> Session | None:
@@ -181,8 +186,9 @@ def _end(trial: UpgradeTrial, kept: bool) -> int:
 
 def _back(session: Session) -> int:
     made = backwards(session)
-    words: JsonDict = {"changes": [asdict(one) for one in paper.differing(made)]}
-    lines = list(_changed(paper.differing(made)))
+    changes = paper.differing(made)
+    words: JsonDict = {"changes": list(map(asdict, changes))}
+    lines = list(_changed(changes))
     trial = UpgradeTrial(session, made, "envgen upgrade --back", measures=False)
     kept = trial.run(lambda: True)
     for line in trial.reasons:

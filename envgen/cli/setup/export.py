@@ -151,12 +151,16 @@ def systemd(session: Session, service: str | None, output: Path | None) -> int:
     root = session.loaded().project.root.resolve()
     name = _named(profile, service)
     script = Path(sys.executable).with_name("envgen")
-    program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "envgen"]
+    program = [sys.executable, "-m", "envgen"]
+    if os.access(script, os.X_OK):
+        program = [str(script)]
     user = pwd.getpwuid(caller()[0]).pw_name
     # A unit inherits nothing of this shell.
-    environment = {
-        key: os.environ[key] for key in ENGINE if os.environ.get(key)
-    } | session.variables()
+    environment = {}
+    for key in ENGINE:
+        if os.environ.get(key):
+            environment[key] = os.environ[key]
+    environment |= session.variables()
     options = session.again(str(session.loaded().project.file))
     text = exports.systemd(
         profile,

@@ -57,9 +57,13 @@ def _starter(folder: Path, chosen: str) -> list[str]:
     """Write the starter's files that do not exist yet. Returns their names."""
     written = []
     templates = data_dir("templates") / "init"
-    texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in _FILES}
-    texts = {file: text.replace(_NAME_MARK, chosen) for file, text in texts.items()}
-    for file, text in {**texts, schema.FILE_NAME: schema.text()}.items():
+    texts = {}
+    for file in _FILES:
+        template = templates / file.lstrip(".")
+        text = template.read_text(encoding="utf-8")
+        texts[file] = text.replace(_NAME_MARK, chosen)
+    texts[schema.FILE_NAME] = schema.text()
+    for file, text in texts.items():
         path = folder / file
         done = "kept"
         if not path.exists() or file == "envgen.yaml":

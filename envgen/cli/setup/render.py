@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from envgen.app.session import Session
-from envgen.cli.common import answer, flag, print_json, reporting, wants_json, warn_of_unused
+from envgen.cli.common import answer, flag, reporting, warn_of_unused
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.profile.compose_file import own_file
 from envgen.profile.load import require_alone
@@ -55,9 +55,7 @@ def command(session: Session, check: bool) -> int:
     if foreign:
         raise RefusedError(f"{_FOREIGN}, so not overwritten: {', '.join(foreign)}", hint=_AWAY)
     written = outputs.write(root, files)
-    if wants_json():
-        unchanged = sorted(set(files) - set(written))
-        print_json({"written": written, "unchanged": unchanged})
+    answer({"written": written, "unchanged": sorted(set(files) - set(written))})
     for path in written:
         progress(f"wrote {path}")
     if not written:
@@ -66,18 +64,13 @@ def command(session: Session, check: bool) -> int:
 
 
 def _check(root: Path, files: Mapping[str, bytes], foreign: list[str]) -> int:
-    drifted = {
-        path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))
-    }
-    text = "".join(drifted.values())
-    answer(
-        {"drift": text, "files": sorted(files), "foreign": foreign},
-        [text.removesuffix("\n")] if text else (),
-    )
+    text = outputs.diff(root, files)
+    document = {"drift": text, "files": sorted(files), "foreign": foreign}
+    answer(document, [text.removesuffix("\n")] if text else ())
     if foreign:
         progress(f"{_FOREIGN}: {', '.join(foreign)}; {_AWAY}")
-    elif drifted:
+    elif text:
         progress("the committed files have drifted from the project file: run `envgen render`")
     else:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
-    return ExitCode.FINDINGS if foreign or drifted else ExitCode.OK
+    return ExitCode.FINDINGS if foreign or text else ExitCode.OK
