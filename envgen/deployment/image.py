@@ -123,19 +123,16 @@ class BuiltImage(Host):
         """All sources, at their locked commits and versions."""
         from envgen.patches.source import PatchedSource
 
-        commits = {name: git.commit for name, git in self.lock.git.items()} if self.lock else {}
-        return [
-            PatchedSource(
-                name,
-                self.profile,
-                source,
-                self.root,
-                commits.get(name, ""),
-                built_version(source, self.lock),
-                pins=self.lock.pins(source.distribution) if self.lock else (),
-            )
-            for name, source in self.profile.sources.items()
-        ]
+        lock = self.lock
+        described = []
+        for name, source in self.profile.sources.items():
+            version = built_version(source, lock)
+            one = PatchedSource(name, self.profile, source, self.root, "", version)
+            if lock:
+                commit = lock.git[name].commit if name in lock.git else ""
+                one = replace(one, commit=commit, pins=lock.pins(source.distribution))
+            described.append(one)
+        return described
 
     @cached_property
     def rendered(self) -> Rendered:
@@ -173,12 +170,9 @@ class BuiltImage(Host):
             return ()
         what = "is not built"
         if self.image is not None:
-            what = (
-                "differs from the profile"
-                if RENDER_LABEL in self.image.labels
-                else "was not built by envgen"
-            )
-            if self.image.committed and RENDER_LABEL in self.image.labels:
+            is_ours = RENDER_LABEL in self.image.labels
+            what = "differs from the profile" if is_ours else "was not built by envgen"
+            if self.image.committed and is_ours:
                 what = "was made by `docker commit`, so its labels are those of another image"
             elif self.built_upon:
                 what = "was built FROM an image of envgen, so its labels are those of another image"
@@ -238,7 +232,5 @@ class BuiltImage(Host):
     def caches(self) -> dict[str, ContainerMount]:
         """The caches by name, as `envgen up` mounts them. They may not exist yet."""
         places = places_of(self.profile, self.root, self.cache_key)
-        return {
-            name: ContainerMount(*place)
-            for name, place in zip(self.profile.caches, places, strict=True)
-        }
+        mounts = [ContainerMount(*place) for place in places]
+        return dict(zip(self.profile.caches, mounts, strict=True))

@@ -100,8 +100,9 @@ class Deployment(BuiltImage):
     @cached_property
     def effective(self) -> Profile:
         """The profile as Compose understands it together with the profile's own Compose file."""
-        own = self.profile.compose is not None
-        return effective(self.profile, self.document.get("services") or {}) if own else self.profile
+        if self.profile.compose is None:
+            return self.profile
+        return effective(self.profile, self.document.get("services") or {})
 
     @property
     def document(self) -> JsonObject:
@@ -109,9 +110,11 @@ class Deployment(BuiltImage):
         try:
             return self.compose.document
         except ProcessError as error:
-            if (own := own_file(self.profile, self.root)) is None:
+            own = own_file(self.profile, self.root)
+            if own is None:
                 raise
-            why = (error.stderr.strip().splitlines() or [f"exit code {error.code}"])[-1]
+            lines = error.stderr.strip().splitlines()
+            why = lines[-1] if lines else f"exit code {error.code}"
             hint = "paths in it start at compose/: ../FILE is one beside envgen.yaml"
             raise ProjectError(
                 [Problem(f"Compose refuses it: {why}", Place(label_of(own)), hint)]
@@ -168,9 +171,10 @@ class Deployment(BuiltImage):
         longer there.
         """
         label = self.engine.volume_labels(name).get(FOLDER, "")
-        if not label or same(Path(label), self.root):
+        folder = Path(label)
+        if not label or same(folder, self.root):
             return None
-        return None if self.is_local and is_gone(Path(label)) else Path(label)
+        return None if self.is_local and is_gone(folder) else folder
 
     def other_folder(self, there: Sequence[Container] | None = None) -> Path | None:
         """Another project folder that has containers under this name (``there``: all of them, where

@@ -153,11 +153,11 @@ class LiveService:
         mounts += self.deployment.caches.values()
         if profile.mounted_sources:
             mounts.append(ContainerMount(names.overlay_volume(profile), names.OVERLAY, "volume"))
-        return [
-            mount
-            for mount in mounts
-            if mount.kind != "volume" or engine.volume(mount.source) is not None
-        ]
+        there = []
+        for one in mounts:
+            if one.kind != "volume" or engine.volume(one.source) is not None:
+                there.append(one)
+        return there
 
     def temporary_container(self, *, gpu: bool = False) -> tuple[run.Execute, list[ContainerMount]]:
         """A temporary container with the mounts and variables of the service. Returns its runner

@@ -93,8 +93,9 @@ def request(profile: Profile, service: str, paths: Iterable[str] | None = None) 
         }
         packages.append(package)
     if paths is None:
-        targets = [source.mount for source in profile.mounted_sources.values()]
-        paths = map(str, [*targets, *(cache.path for cache in profile.caches.values())])
+        mounts = [source.mount for source in profile.mounted_sources.values()]
+        caches = [cache.path for cache in profile.caches.values()]
+        paths = map(str, [*mounts, *caches])
     has_flashinfer = any(source.package == "flashinfer" for source in profile.sources.values())
     return {
         "packages": packages,

@@ -109,8 +109,10 @@ class NodeFacts:
 
     def rail(self, place: int) -> str:
         """The networks of its RDMA device at this place."""
-        port = self.facts["rdma"].get(self.machine.rdma[place]) or {"gids": ()}
-        return ", ".join(sorted({network for _, _, network in port["gids"]}))
+        device = self.machine.rdma[place]
+        port = self.facts["rdma"].get(device) or {"gids": ()}
+        networks = {network for _, _, network in port["gids"]}
+        return ", ".join(sorted(networks))
 
     def ok(self, message: str) -> Finding:
         return finding(Severity.OK, (self.name,), message)
@@ -123,11 +125,9 @@ class NodeFacts:
 
 
 def _docker(machine: Machine) -> str:
-    return (
-        "docker"
-        if machine.context == "default"
-        else f"docker --context {shlex.quote(machine.context)}"
-    )
+    if machine.context == "default":
+        return "docker"
+    return f"docker --context {shlex.quote(machine.context)}"
 
 
 def completed(result: Finding, profile: Profile, service: str) -> Finding:
@@ -355,7 +355,6 @@ def _same(
     nodes: Sequence[NodeFacts],
     what: str,
     of: Callable[[NodeFacts], object],
-    hint: str = "",
     fix: str = "",
     *,
     shown: bool = True,
@@ -363,23 +362,24 @@ def _same(
     values = {node.name: str(of(node)) for node in nodes}
     who = tuple(values)
     if len(set(values.values())) == 1:
-        return finding(Severity.OK, who, f"{what} is the same" + f": {values[who[0]]}" * shown)
-    message = (
-        f"{what} differs"
-        + (": " + "; ".join(f"{name}: {it}" for name, it in values.items())) * shown
-    )
-    return finding(Severity.ERROR, who, message, hint, fix)
+        message = f"{what} is the same"
+        if shown:
+            message += f": {values[who[0]]}"
+        return finding(Severity.OK, who, message)
+    message = f"{what} differs"
+    if shown:
+        listed = "; ".join(f"{name}: {it}" for name, it in values.items())
+        message += f": {listed}"
+    return finding(Severity.ERROR, who, message, fix=fix)
 
 
 def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
-    contents = [node.image and node.image.content for node in nodes]
-    other = next(
-        (node for node, found in zip(nodes, contents, strict=True) if found != contents[0]), None
-    )
-    fix = other.copy_of_image() if other else ""
-    return _same(
-        nodes, "the image", lambda node: node.image and node.image.content, fix=fix, shown=False
-    )
+    def content(node: NodeFacts) -> str | None:
+        return node.image.content if node.image else None
+
+    others = [node for node in nodes if content(node) != content(nodes[0])]
+    fix = others[0].copy_of_image() if others else ""
+    return _same(nodes, "the image", content, fix=fix, shown=False)
 
 
 def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Finding]:
@@ -393,8 +393,7 @@ def _same_model(nodes: Sequence[NodeFacts], who: tuple[str, ...]) -> list[Findin
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             pair = (nodes[0].name, node.name)
             findings.append(finding(Severity.ERROR, pair, message, COPY, node.copy_of_model()))
-    return findings or [
-        finding(
-            Severity.OK, who, f"the model is the same: {len(head)} files, large ones by samples"
-        )
-    ]
+    if not findings:
+        message = f"the model is the same: {len(head)} files, large ones by samples"
+        findings.append(finding(Severity.OK, who, message))
+    return findings

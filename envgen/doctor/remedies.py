@@ -12,11 +12,9 @@ from envgen.text import shell_line
 
 def envgen(context: Context, verb: str, *words: str) -> Remedy:
     """An envgen command for this profile."""
-    return Remedy(
-        shell_line(
-            ["envgen", *verb.split(), "-p", context.profile.name, *context.profile.options, *words]
-        )
-    )
+    profile = context.profile
+    line = ["envgen", *verb.split(), "-p", profile.name, *profile.options, *words]
+    return Remedy(shell_line(line))
 
 
 def build(context: Context) -> Remedy:
@@ -57,7 +55,9 @@ def anew(context: Context) -> Remedy:
 
 def away(context: Context, path: str) -> Remedy:
     """Move a file or folder of the container out of Python's way; nothing is deleted."""
-    binds = context.container.mounts if context.container and not context.is_temporary else ()
+    binds = list(context.container.mounts) if context.container else []
+    if context.is_temporary:
+        binds.clear()
     for mount in sorted(binds, key=lambda one: -len(one.target)):
         if path.startswith(f"{mount.target}/"):
             if mount.kind == "bind" and mount.read_only:  # only this machine can change it

@@ -177,10 +177,11 @@ def parse_programs(text: str) -> tuple[MemoryHolder, ...]:
     0.
     """
     rows = re.findall(r"^(\d+), ([^,]+), (.+)$", text, re.MULTILINE)
-    return tuple(
-        MemoryHolder(int(pid), visible(name.strip()), int(_number(used) or 0) << 20)
-        for pid, used, name in rows
-    )
+    holders = []
+    for pid, used, name in rows:
+        size = int(_number(used) or 0) << 20
+        holders.append(MemoryHolder(int(pid), visible(name.strip()), size))
+    return tuple(holders)
 
 
 def _number(text: str) -> float | None:

@@ -158,7 +158,10 @@ def proxies() -> tuple[str, ...]:
     of the history.
     """
     names = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-    return tuple(name for upper in names for name in (upper, upper.lower()) if os.environ.get(name))
+    found = list[str]()
+    for upper in names:
+        found += filter(os.environ.get, (upper, upper.lower()))
+    return tuple(found)
 
 
 KEPT_LINES = 2000  # of the step that failed; compilers write their error long before they end

@@ -328,11 +328,17 @@ class Engine:
         ``on_line`` gets each line as it is written.
         """
         mark = os.urandom(16).hex()
-        variables = {_MARK: mark, **(env or {})}
         words = ["exec", f"--user={user}"]
-        place = [f"--workdir={workdir}", *(["--interactive"] if stdin else [])]
-        for name, value in variables.items():
-            place += ["--env", f"{name}={value}" if _OF_DOCKER.match(name) else name]
+        place = [f"--workdir={workdir}"]
+        if stdin:
+            place.append("--interactive")
+        passed = dict[str, str]()  # by the CLI's own environment
+        for name, value in {_MARK: mark, **(env or {})}.items():
+            if _OF_DOCKER.match(name):
+                place += ["--env", f"{name}={value}"]
+            else:
+                place += ["--env", name]
+                passed[name] = value
 
         def kill() -> None:
             killer = [container_id, "sh", "-c", _KILLER, "sh", f"{_MARK}={mark}"]
@@ -345,9 +351,7 @@ class Engine:
                 timeout,
                 f"`{argv[0]}` in container {container_id[:12]}",
                 kill,
-                env={
-                    name: value for name, value in variables.items() if not _OF_DOCKER.match(name)
-                },
+                env=passed,
                 hold=hold,
                 on_line=on_line,
             )
@@ -381,16 +385,14 @@ class Engine:
             if isinstance(error, process.ProcessTimeout):
                 raise EngineError(f"{what} did not end within {timeout:g} s") from None
             if isinstance(error, process.OutputTooLong):
-                raise EngineError(
-                    f"{what} wrote more than {values.OUTPUT_LIMIT >> 20} MiB"
-                ) from None
+                limit = values.OUTPUT_LIMIT >> 20
+                raise EngineError(f"{what} wrote more than {limit} MiB") from None
             raise
         # Its own errors, and no program's: `docker` has no other sign of them.
-        refused = (
-            done.code in (1, 125, 126, 127) and not done.stdout and done.stderr.startswith(_STARTS)
-        )
-        if refused and (message := _REFUSED.match(done.stderr)):
-            raise EngineError(f"{what}: {message[1].decode(errors='replace')}")
+        if done.code in (1, 125, 126, 127) and not done.stdout and done.stderr.startswith(_STARTS):
+            message = _REFUSED.match(done.stderr)
+            if message:
+                raise EngineError(f"{what}: {message[1].decode(errors='replace')}")
         return done
 
     def run_once(
@@ -412,9 +414,13 @@ class Engine:
         what = f"`{argv[0]}` in a container of {image}"
         body = self._temporary(image, argv, bool(stdin), **container)
         with self._created(body, what) as container_id:
-            words = ["start", "--attach", *(["--interactive"] if stdin else []), container_id]
+            words = ["start", "--attach"]
+            if stdin:
+                words.append("--interactive")
             remove = partial(self._remove_and_wait, container_id)
-            return self._talk(words, stdin, timeout, what, remove, hold=hold, on_line=on_line)
+            return self._talk(
+                [*words, container_id], stdin, timeout, what, remove, hold=hold, on_line=on_line
+            )
 
     @contextlib.contextmanager
     def _created(self, body: JsonObject, what: str) -> Iterator[str]:

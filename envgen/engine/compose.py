@@ -76,8 +76,13 @@ class Compose:
         fails.
         """
         done = self.run("--profile", "*", "config", "--hash", "*", timeout=10, check=False)
-        lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
-        return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
+        hashes = {}
+        for line in done.stdout.decode(errors="replace").splitlines():
+            words = line.split()
+            if len(words) == 2 and not done.code:
+                service, digest = words
+                hashes[service] = digest
+        return hashes
 
     def stream(
         self, *words: str, on_line: Callable[[str], None], timeout: float | None = None

@@ -161,9 +161,8 @@ def plugin_version(name: str) -> str:
 
 def outdated(name: str, version: str) -> bool:
     """True where a plugin of that version is too old for envgen; "" counts as new."""
-    installed, needed = (
-        tuple(map(int, text.split("."))) for text in (version or "999", _DATA["oldest"][name])
-    )
+    oldest = _DATA["oldest"][name]
+    installed, needed = (tuple(map(int, text.split("."))) for text in (version or "999", oldest))
     return installed < needed
 
 

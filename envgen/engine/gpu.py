@@ -22,7 +22,8 @@ def gpu_offered(info: EngineInfo, wanted: GpuMode) -> tuple[GpuMode, Problem | N
         other = "; it offers CDI: --set gpu=cdi" if has_cdi else ""
         return wanted, Problem(f"gpu: all, but the engine has no NVIDIA runtime{other}", hint=hint)
     # Engines before API 1.50 don't list their CDI devices: trust the profile there.
-    lists_devices = tuple(int(part) for part in re.findall(r"\d+", info.api_version)[:2]) >= (1, 50)
+    api_version = re.findall(r"\d+", info.api_version)
+    lists_devices = tuple(map(int, api_version[:2])) >= (1, 50)
     if wanted is GpuMode.CDI and not has_cdi and lists_devices:
         return wanted, Problem("gpu: cdi, but the engine has no device nvidia.com/gpu", hint=hint)
     if not wanted.asks_engine:

@@ -66,9 +66,11 @@ def judge(row: JsonObject, now: float) -> Leftover | None:
         RUNS if runs else ENDED
     ):  # NaN has no age
         return None
-    name = str((row.get("Names") or [str(row.get("Id", ""))[:12]])[0]).removeprefix("/")
+    id_ = str(row.get("Id", ""))
+    names = row.get("Names") or [id_[:12]]
+    name = str(names[0]).removeprefix("/")
     return Leftover(
-        str(row.get("Id", "")),
+        id_,
         name,
         created,
         "it has run for more than a day" if runs else "it has ended",

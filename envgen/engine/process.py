@@ -105,7 +105,8 @@ def run(
         argv, env, cwd, subprocess.DEVNULL if stdin is None else PIPE, ending=ending
     ) as child:
         if child.stdin:
-            threading.Thread(target=_send, args=(child.stdin, stdin, hold), daemon=True).start()
+            sender = threading.Thread(target=_send, args=(child.stdin, stdin, hold), daemon=True)
+            sender.start()
         for channel, data in _blocks(child):
             if channel:
                 written[channel] += data

@@ -125,7 +125,11 @@ class Image:
     @property
     def digests(self) -> set[str]:
         """Its ID, and its digests in registries."""
-        return {self.id, *(text.rpartition("@")[2] for text in self.repo_digests)}
+        digests = {self.id}
+        for name in self.repo_digests:
+            _, _, digest = name.rpartition("@")
+            digests.add(digest)
+        return digests
 
 
 # of docker/runtime/libexec/server: the server ended with 0, and Docker had not asked it to stop
@@ -387,7 +391,8 @@ def too_old(version: JsonObject) -> str:
     needs = f"envgen needs Docker Engine {MINIMUM_ENGINE} or newer"
     if "podman" in str(version.get("Components")).lower():
         return f"this is Podman {release}, which has no BuildKit; {needs}"
-    api = [whole_number(part) or 0 for part in str(version.get("ApiVersion", "")).split(".")]
+    parts = str(version.get("ApiVersion", "")).split(".")
+    api = [whole_number(part) or 0 for part in parts]
     if api < MINIMUM_API:
         return f"this Docker Engine is {release or 'of no version'}; {needs}"
     return ""
@@ -409,21 +414,13 @@ def _mount(document: JsonObject) -> ContainerMount:
 
 
 def _ports(bound: JsonObject) -> tuple[Port, ...]:
-    ports = []
+    unique = {}
     for inside, bindings in bound.items():
         number, _, protocol = inside.partition("/")
         for binding in bindings or ():
-            ports.append(
-                Port(
-                    int(binding.get("HostPort") or 0),
-                    int(number),
-                    str(binding.get("HostIp") or ""),
-                    protocol,
-                )
-            )
-    # Docker lists a published port for IPv4 and IPv6: keep one.
-    unique = {
-        (p.host, p.container, p.protocol, "" if p.address in ("0.0.0.0", "::") else p.address): p
-        for p in ports
-    }
-    return tuple(sorted(unique.values(), key=lambda p: (p.container, p.host)))
+            host = int(binding.get("HostPort") or 0)
+            address = str(binding.get("HostIp") or "")
+            port = Port(host, int(number), address, protocol)
+            # Docker lists a published port for IPv4 and IPv6: keep one.
+            unique[str(port)] = port
+    return tuple(sorted(unique.values(), key=lambda port: (port.container, port.host)))

@@ -148,7 +148,8 @@ def watch(words: list[str], env: dict[str, str], names: dict[str, str], silence:
         while time.monotonic() - last <= silence:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(0.2)
-            size = sum(os.path.getsize(path) for path in names.values() if os.path.exists(path))
+            there = filter(os.path.exists, names.values())
+            size = sum(map(os.path.getsize, there))
             if size != last_size:
                 last = time.monotonic()
                 last_size = size

@@ -52,7 +52,9 @@ def answer(request: Doc) -> Doc:
     """``check`` or ``pull``, for the cache in the folder ``home``."""
     if request["verb"] == "check":
         names = [str(request[name]) for name in ("home", "repo", "revision", "commit")]
-        return check(*names, reads=bool(request.get("reads")), deep=bool(request.get("deep")))
+        reads = bool(request.get("reads"))
+        deep = bool(request.get("deep"))
+        return check(*names, reads=reads, deep=deep)
     return pull(request)
 
 
@@ -198,11 +200,8 @@ def differs(path: str, size: int) -> bool:
     """Whether a file has other bytes than the hub's: its blob is called after their hash, by git's
     rule where they are few. False where its name is none, or where it can't be read.
     """
-    name = os.path.basename(os.path.realpath(path))
-    if os.path.basename(os.path.dirname(os.path.realpath(path))) != "blobs" or len(name) not in (
-        40,
-        64,
-    ):
+    folder, name = os.path.split(os.path.realpath(path))
+    if os.path.basename(folder) != "blobs" or len(name) not in (40, 64):
         return False
     digest = hashlib.sha256() if len(name) == 64 else hashlib.sha1(b"blob %d\0" % size)
     try:
@@ -236,21 +235,23 @@ def wanted_shards(snapshot: str, sizes: dict[str, int]) -> tuple[dict[str, set[s
     for index in INDEXES:
         if index in sizes:
             return shards_in(f"{snapshot}/{index}", index)
-    weights = [
-        name
-        for name in sizes
-        if name.endswith(WEIGHTS) and not NO_WEIGHTS.match(os.path.basename(name))
-    ]
+    weights = []
+    for name in sizes:
+        if name.endswith(WEIGHTS) and not NO_WEIGHTS.match(os.path.basename(name)):
+            weights.append(name)
     if not weights:
         return {}, ["there are no weights"]
-    return {name: set() for name in sorted(set(counted_in(weights)))}, []
+    names = sorted(set(counted_in(weights)))
+    return {name: set() for name in names}, []
 
 
 def counted_in(names: list[str]) -> Iterator[str]:
     """All files of the sets of which ``names`` has one: a set's files have their number and its
     size in their names.
     """
-    sets = {(match[1], match[3], match[4]) for match in filter(None, map(NUMBERED.match, names))}
+    sets = set()
+    for match in filter(None, map(NUMBERED.match, names)):
+        sets.add((match[1], match[3], match[4]))
     for head, count, tail in sets:
         for number in range(1, min(int(count), FILES) + 1):
             yield f"{head}{number:05d}-of-{count}{tail}"

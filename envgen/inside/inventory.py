@@ -38,9 +38,10 @@ def answer(request: Doc) -> Doc:
         "--format=csv,noheader",
     )
     if gpu:
-        rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
+        rows = gpu.splitlines()
         names = ("name", "driver", "compute_capability", "memory")
-        document["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
+        cells = [cell.strip() for cell in rows[0].split(",")]
+        document["gpu"] = dict(zip(names, cells), count=len(rows))
     try:
         with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
             inputs = json.load(file).get("inputs", {})

@@ -118,11 +118,13 @@ def own_time(events: list[Doc]) -> list[Doc]:
     """The events with ``dur`` without what others on the same thread spend inside of them."""
     threads: dict[Any, list[Doc]] = {}
     for one in events:
-        threads.setdefault((one.get("pid"), one.get("tid")), []).append(one)
+        thread = one.get("pid"), one.get("tid")
+        threads.setdefault(thread, []).append(one)
     own = []
     for rows in threads.values():
         open_: list[Doc] = []
-        for one in sorted(rows, key=lambda row: (float(row["ts"]), -float(row["dur"]))):
+        rows.sort(key=lambda row: (float(row["ts"]), -float(row["dur"])))
+        for one in rows:
             start = float(one["ts"])
             length = float(one["dur"])
             while open_ and start >= float(open_[-1]["ts"]) + open_[-1]["span"]:

@@ -59,7 +59,8 @@ def number_of(name: str, what: int) -> bytes:
     """The IPv4 address of an interface, or its mask; empty where it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            return fcntl.ioctl(sock.fileno(), what, struct.pack("256s", name.encode()[:15]))[20:24]
+            asked = struct.pack("256s", name.encode()[:15])
+            return fcntl.ioctl(sock.fileno(), what, asked)[20:24]
         except OSError:
             return b""
 

@@ -60,7 +60,11 @@ def answer(request: Doc) -> Doc:
 def _places(folder: Path, text: str) -> Iterator[str]:
     words = re.findall("[A-Za-z]{5,}", text)
     sources = {str(path): read_text(str(path), LARGEST) for path in folder.rglob("*.py")}
-    by_words = sorted(sources, key=lambda path: -sum(word in sources[path] for word in words))
+
+    def shared(path: str) -> int:
+        return sum(word in sources[path] for word in words)
+
+    by_words = sorted(sources, key=shared, reverse=True)
     for path in by_words[:MOST]:
         tree = ast.parse(sources[path])
         for statement in ast.walk(tree):
@@ -96,6 +100,7 @@ def _allowed(folder: Path, function: str) -> Iterator[str]:
 def _says(statement: ast.AST, text: str) -> bool:
     """Whether its constant parts are all in the text, and are most of it."""
     values = [str(one.value) for one in ast.walk(statement) if isinstance(one, ast.Constant)]
-    message = "\0".join(values).partition("\n")[0]
+    message, _, _ = "\0".join(values).partition("\n")
     parts = [one.strip() for one in re.split(r"%\w|[{}\0]", message) if len(one) > 7]
-    return 2 * len("".join(parts)) > len(text) and all(part in text for part in parts)
+    is_most = 2 * len("".join(parts)) > len(text)
+    return is_most and all(part in text for part in parts)

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from envgen.profile import shape as p
 from envgen.profile.flags import RANKS, ArgValue, in_words, plain_name, whole_ranks, words_of
@@ -113,8 +112,8 @@ class Mount:
     path: ContainerPath = key("Where the container sees it.")
     read_only: bool = key("The container can't change it.", False)
 
-    TEXT: ClassVar[str] = r"[^:\x00-\x1f\x7f]+:/[^:\x00-\x1f\x7f]*(:r[ow])?"
-    EXAMPLE: ClassVar[str] = "~/models:/models:ro"
+    TEXT = r"[^:\x00-\x1f\x7f]+:/[^:\x00-\x1f\x7f]*(:r[ow])?"
+    EXAMPLE = "~/models:/models:ro"
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ class ContainerPath:
 
     path: str
 
-    PATTERN: ClassVar[str] = r"^/(?!([^/]*/)*\.\.(/|$))[^:\x00-\x1f\x7f]*$"
-    EXAMPLE: ClassVar[str] = "/workspace/vllm"
+    PATTERN = r"^/(?!([^/]*/)*\.\.(/|$))[^:\x00-\x1f\x7f]*$"
+    EXAMPLE = "/workspace/vllm"
 
     @classmethod
     def parse(cls, text: str) -> ContainerPath:
@@ -102,8 +102,8 @@ class HostPath:
 
     path: str
 
-    PATTERN: ClassVar[str] = r"^[^:\x00-\x1f\x7f]+$"
-    EXAMPLE: ClassVar[str] = "../vllm"
+    PATTERN = r"^[^:\x00-\x1f\x7f]+$"
+    EXAMPLE = "../vllm"
 
     @classmethod
     def parse(cls, text: str) -> HostPath:
@@ -145,8 +145,8 @@ class CudaArch:
     minor: int
     suffix: str = ""
 
-    PATTERN: ClassVar[str] = r"^([0-9]{1,2})\.([0-9])([af]?)$"
-    EXAMPLE: ClassVar[str] = "12.1a"
+    PATTERN = r"^([0-9]{1,2})\.([0-9])([af]?)$"
+    EXAMPLE = "12.1a"
 
     @classmethod
     def parse(cls, text: str) -> CudaArch:
@@ -183,9 +183,9 @@ class CudaArchList:
 
     archs: tuple[CudaArch, ...]
 
-    PATTERN: ClassVar[str] = r"^\s*[0-9]{1,2}\.[0-9][af]?([\s,;]+[0-9]{1,2}\.[0-9][af]?)*\s*$"
-    EXAMPLE: ClassVar[str] = "12.1a"
-    NUMBER: ClassVar[str] = "float"  # 12.1 is a number to YAML
+    PATTERN = r"^\s*[0-9]{1,2}\.[0-9][af]?([\s,;]+[0-9]{1,2}\.[0-9][af]?)*\s*$"
+    EXAMPLE = "12.1a"
+    NUMBER = "float"  # 12.1 is a number to YAML
 
     @property
     def shares_memory(self) -> bool:
@@ -227,13 +227,11 @@ class ImageRef:
     tag: str
     digest: str
 
-    PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
-    EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
-    _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-    _HOST: ClassVar[str] = (
-        r"(?:localhost|[^/]*[.:][^/]*)/"  # what makes a first part the host of a registry
-    )
-    _WHOLE: ClassVar[str] = (
+    PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
+    EXAMPLE = "nvcr.io/nvidia/pytorch:25.12-py3"
+    _NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+    _HOST = r"(?:localhost|[^/]*[.:][^/]*)/"  # what makes a first part the host of a registry
+    _WHOLE = (
         rf"(?:(?!{_HOST})|(?={_HOST})([A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*(?::[0-9]{{1,5}})?)/)"
         rf"({_NAME}(?:/{_NAME})*)(?::([A-Za-z0-9_][\w.-]{{0,127}}))?(?:@(sha256:[0-9a-f]{{64}}))?"
     )
@@ -269,11 +267,11 @@ class ByteSize:
 
     bytes: int
 
-    PATTERN: ClassVar[str] = r"^([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?$"
-    EXAMPLE: ClassVar[str] = "8GiB"
-    NUMBER: ClassVar[str] = "int"
-    RANGE: ClassVar[tuple[int, ...]] = (0,)
-    _LARGEST: ClassVar[int] = 1 << 50
+    PATTERN = r"^([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?$"
+    EXAMPLE = "8GiB"
+    NUMBER = "int"
+    RANGE = (0,)
+    _LARGEST = 1 << 50
     _UNITS: ClassVar[dict[str, int]] = {
         "": 1,
         "k": 1 << 10,
@@ -305,8 +303,8 @@ class Duration:
 
     seconds: int
 
-    PATTERN: ClassVar[str] = r"^([0-9]{1,6})([smh])$"
-    EXAMPLE: ClassVar[str] = "30s"
+    PATTERN = r"^([0-9]{1,6})([smh])$"
+    EXAMPLE = "30s"
 
     @classmethod
     def parse(cls, text: str) -> Duration:
@@ -326,8 +324,8 @@ class PortMapping:
     container: int
     address: str = ""
 
-    PATTERN: ClassVar[str] = r"^(?:([0-9.]+):)?([0-9]{1,6}):([0-9]{1,6})$"
-    EXAMPLE: ClassVar[str] = "127.0.0.1:8000:8000"
+    PATTERN = r"^(?:([0-9.]+):)?([0-9]{1,6}):([0-9]{1,6})$"
+    EXAMPLE = "127.0.0.1:8000:8000"
 
     @classmethod
     def parse(cls, text: str) -> PortMapping:
@@ -357,11 +355,11 @@ class Pin:
     version: str
     extras: tuple[str, ...] = ()
 
-    PATTERN: ClassVar[str] = (
+    PATTERN = (
         r"^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:\[([A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*)\])?"
         r"(?:==([0-9][A-Za-z0-9.!+_-]*))?$"
     )
-    EXAMPLE: ClassVar[str] = "vllm==0.33.0"
+    EXAMPLE = "vllm==0.33.0"
 
     @classmethod
     def parse(cls, text: str) -> Pin:
@@ -397,10 +395,10 @@ class MaxJobs:
 
     count: int | None
 
-    PATTERN: ClassVar[str] = r"^(auto|[1-9][0-9]{0,3})$"
-    EXAMPLE: ClassVar[str] = "auto"
-    NUMBER: ClassVar[str] = "int"
-    RANGE: ClassVar[tuple[int, ...]] = (1, 9999)
+    PATTERN = r"^(auto|[1-9][0-9]{0,3})$"
+    EXAMPLE = "auto"
+    NUMBER = "int"
+    RANGE = (1, 9999)
 
     @classmethod
     def parse(cls, text: str) -> MaxJobs:
@@ -417,10 +415,10 @@ class GpuId:
 
     id: str
 
-    PATTERN: ClassVar[str] = r"^([0-9]{1,3}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})$"
-    EXAMPLE: ClassVar[str] = "0"
-    NUMBER: ClassVar[str] = "int"
-    RANGE: ClassVar[tuple[int, ...]] = (0, 999)
+    PATTERN = r"^([0-9]{1,3}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})$"
+    EXAMPLE = "0"
+    NUMBER = "int"
+    RANGE = (0, 999)
 
     @classmethod
     def parse(cls, text: str) -> GpuId:
@@ -457,9 +455,9 @@ class DockerLine:
 
     text: str
 
-    PATTERN: ClassVar[str] = r"^(RUN|COPY|ENV|ARG|LABEL) \S(.*[^\\\s])?$"
-    EXAMPLE: ClassVar[str] = "RUN echo 1 >/etc/of-mine"
-    _FLAG: ClassVar[str] = r"--(chown|chmod|link)(=\S+)?|--from=\S+@sha256:[0-9a-f]{64}"
+    PATTERN = r"^(RUN|COPY|ENV|ARG|LABEL) \S(.*[^\\\s])?$"
+    EXAMPLE = "RUN echo 1 >/etc/of-mine"
+    _FLAG = r"--(chown|chmod|link)(=\S+)?|--from=\S+@sha256:[0-9a-f]{64}"
 
     @classmethod
     def parse(cls, text: str) -> DockerLine:

@@ -143,11 +143,9 @@ def caches(context: Context, probe: Probe) -> Findings:
             title = f"the {name} cache is not writable"
             cure = _own(context, folder, str(cache.host or ""))
             yield error(title, evidence, "a writable folder", cure, case="not-writable")
-    return (
-        ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable")
-        if named
-        else None
-    )
+    if not named:
+        return None
+    return ok(f"{counted(len(named), 'cache is', 'caches are')} mounted and writable")
 
 
 @check("caches.stale", Section.INSIDE, needs="modules")
@@ -161,19 +159,21 @@ def modules(context: Context, listed: Sequence[Module]) -> Findings:
         if not stale:
             continue
         title = f"the compiled kernel {names[0]} is {perhaps}stale: its old code may run"
-        reasons = (reason for module in stale for reason in module.reasons if reason.stale)
-        evidence = first_of(
-            [*dict.fromkeys(" ".join([reason.message, *reason.files[:1]]) for reason in reasons)], 3
-        )
-        cure = remedies.envgen(context, "cache why" if guess else "cache clear", names[0])
+        seen = dict[str, None]()
+        for module in stale:
+            for reason in module.reasons:
+                if reason.stale:
+                    words = [reason.message, *reason.files[:1]]
+                    seen[" ".join(words)] = None
+        evidence = first_of(list(seen), 3)
+        cure = ["cache why" if guess else "cache clear", names[0]]
         if several:
             title = f"{len(stale)} compiled kernels are {perhaps}stale: their old code may run"
             evidence = [", ".join(first_of(names, 5)), *evidence]
-            cure = remedies.envgen(
-                context, *(("cache list",) if guess else ("cache clear", "--stale"))
-            )
+            cure = ["cache list"] if guess else ["cache clear", "--stale"]
+        remedy = remedies.envgen(context, *cure)
         case = "guess" if guess else "stale"
-        yield warning(title, "; ".join(evidence), "the files that are there now", cure, case=case)
-    return (
-        ok(f"{counted(len(listed), 'kernel', 'kernels')} compiled, none stale") if listed else None
-    )
+        yield warning(title, "; ".join(evidence), "the files that are there now", remedy, case=case)
+    if not listed:
+        return None
+    return ok(f"{counted(len(listed), 'kernel')} compiled, none stale")

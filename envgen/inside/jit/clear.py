@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from envgen.inside.common import Doc
 from envgen.inside.jit import tree
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Choice, Shelf, Shelves, asked, choose, root_of
@@ -18,15 +18,15 @@ from envgen.inside.jit.shapes import Cleared, Generated, Module, ModuleTarget
 
 
 def only_stale(
-    cache: Shelves, request: dict[str, Any], choices: list[Choice], guesses: list[str]
+    cache: Shelves, request: Doc, choices: list[Choice], guesses: list[str]
 ) -> list[Choice]:
     """The choices with only those modules that are proven stale. A link is not a module."""
     judge = Judge(cache, request, package_of())
     for choice in choices:
         for name, kind in list(choice.entries.items()):
-            module = (
-                describe(choice.shelf, name, kind, cache.problems) if kind == "folder" else None
-            )
+            module = None
+            if kind == "folder":
+                module = describe(choice.shelf, name, kind, cache.problems)
             if module is not None:
                 judge.judge(choice.shelf, module)
             if module is None or not is_stale(module, guesses):
@@ -119,12 +119,11 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str:
     folder of this shelf.
     """
     marker = f"/{shelf.prefix}/generated/"
-    heads = [head for head in (root, shelf.root) if path.startswith(head + marker)]
-    rest = (
-        path[len(heads[0] + marker) :]
-        if heads
-        else path.partition(f"/.cache/flashinfer{marker}")[2]
-    )
+    _, _, rest = path.partition(f"/.cache/flashinfer{marker}")
+    for head in (root, shelf.root):
+        if path.startswith(head + marker):
+            rest = path[len(head + marker) :]
+            break
     parts = rest.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return ""
@@ -139,20 +138,19 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
     for target in targets:
         for path in target.names:
             parts[target.shelf.fd, path] = Part(target.shelf, f"generated/{path}")
-    for shelf, others in ((one.shelf, one.others) for one in choices):
+    for choice in choices:
+        shelf = choice.shelf
         items = [item for (fd, _), item in parts.items() if fd == shelf.fd]
-        for name in others if items else ():
+        for name in choice.others if items else ():
             try:
                 text = os.fsdecode(tree.read_file(f"{name}/build.ninja", shelf.fd))
             except OSError as error:
                 stays = [] if error.errno in tree.GONE else items  # in doubt, keep them
             else:
                 names, whole = generated_names(text, shelf, root)
-                stays = [
-                    item
-                    for item in items
-                    if item.name in names or (not whole and item.name in text)
-                ]
+                stays = [item for item in items if item.name in names]
+                if not whole:
+                    stays = [item for item in items if item.name in names or item.name in text]
             for item in stays:
                 item.kept_for.append(name)
     return [item for item in parts.values() if item.kept_for or _guard(item)]
@@ -185,10 +183,11 @@ def _guard(item: Part) -> bool:
 
 
 def _module(target: Part) -> ModuleTarget:
+    shelf = target.shelf
     measure = target.measure
     return ModuleTarget(
-        target.shelf.version,
-        target.shelf.arch,
+        shelf.version,
+        shelf.arch,
         target.name,
         measure.bytes,
         measure.files,
@@ -207,7 +206,7 @@ def _generated(part: Part) -> Generated:
     )
 
 
-def run_clear(request: dict[str, Any]) -> dict[str, Any]:
+def run_clear(request: Doc) -> Doc:
     """Clear the modules that the patterns match, or ``all``; ``stale``: only those; ``dry_run``:
     change nothing.
     """

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import cached_property, lru_cache
 from typing import Any, Callable
 
-from envgen.inside.common import PATCHES, driver_of, number_in, read_bytes
+from envgen.inside.common import PATCHES, Doc, driver_of, number_in, read_bytes
 from envgen.inside.jit import tree
 from envgen.inside.jit.generators import generators, texts_of
 from envgen.inside.jit.layout import OURS, Shelf, Shelves, asked, choose, root_of
@@ -106,7 +106,7 @@ def _folder(cache: Shelves, shelf: Shelf, step: Callable[[int, str], int]) -> An
     return tree.below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
 
 
-def read_record(cache: Shelves, shelf: Shelf, name: str) -> dict[str, Any] | None:
+def read_record(cache: Shelves, shelf: Shelf, name: str) -> Doc | None:
     """The record of this module; None without a readable one."""
     try:
         with _folder(cache, shelf, tree.open_folder) as fd:
@@ -118,20 +118,20 @@ def read_record(cache: Shelves, shelf: Shelf, name: str) -> dict[str, Any] | Non
         return None
     if not all(isinstance(record.get(key), kind) for key, kind in _SHAPE.items()):
         return None
-    return (
-        record
-        if all(isinstance(one, list) and len(one) == 5 for one in record["files"].values())
-        else None
-    )
+    for entry in record["files"].values():
+        if not isinstance(entry, list) or len(entry) != 5:
+            return None
+    return record
 
 
 def record_of(
     recipe: NinjaRecipe, files: tree.FileFacts, environ: dict[str, str], made_by: dict[str, str]
 ) -> dict[str, object]:
     """A record of the module's current files. ``made_by``: the digests of FlashInfer's generators."""
-    known = {
-        path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs
-    }
+    known = {}
+    for path in recipe.inputs:
+        stamp = files.stamp(path) or (0, 0, 0, 0)
+        known[path] = [files.digest(path), *stamp]
     return {
         "format": FORMAT,
         "library": list(recipe.library or ()),
@@ -212,7 +212,7 @@ class Judge:
     def __init__(
         self,
         cache: Shelves,
-        request: dict[str, Any],
+        request: Doc,
         package: InstalledPackage,
         *,
         thorough: bool = False,
@@ -249,8 +249,9 @@ class Judge:
         for line in lines:
             try:
                 build = json.loads(line)
-                name = str(build["name"]).partition("/")[0]
-                found.setdefault(name, []).append((float(build["time"]), float(build["seconds"])))
+                name, _, _ = str(build["name"]).partition("/")
+                took = float(build["time"]), float(build["seconds"])
+                found.setdefault(name, []).append(took)
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
         return found
@@ -268,22 +269,20 @@ class Judge:
         if module.kind == "cute_dsl":
             self._driver(shelf, module)
         # A library that was up to date is logged again, with next to no time.
-        ended = [
-            took for when, took in self.builds.get(module.name, ()) if when > module.modified - 2
-        ]
+        builds = self.builds.get(module.name, ())
+        ended = [took for when, took in builds if when > module.modified - 2]
         module.seconds = max(ended, default=0.0)
         if module.kind == "ninja":
-            masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
+            archs = shelf.arch.split("_") if shelf.arch else []
+            masking = self.package.masking(module.name, archs)
             if self.thorough or not module.locked:
                 recipe = self.reader.read(shelf, module.name)
                 if recipe.library is not None:
                     self._compare(recipe, recipe.library, module)
                     is_debug = recipe.is_debug()
-                if recipe.machine not in ("", os.uname().machine):
-                    foreign = (
-                        foreign
-                        or f"its library is for {recipe.machine}, this is {os.uname().machine}"
-                    )
+                here = os.uname().machine
+                if recipe.machine not in ("", here) and not foreign:
+                    foreign = f"its library is for {recipe.machine}, this is {here}"
         if module.locked:
             module.state = "building"
         elif module.kind == "ninja" and not module.built:
@@ -305,7 +304,10 @@ class Judge:
         any.
         """
         ends = tuple(f"/{file}" for file in files)
-        return not ends or any(path.endswith(ends) for path in self.reader.read(shelf, name).inputs)
+        if not ends:
+            return True
+        inputs = self.reader.read(shelf, name).inputs
+        return any(path.endswith(ends) for path in inputs)
 
     def foreign(self, shelf: Shelf) -> str:
         """The reason why this environment will never use these modules; "" where it may."""
@@ -351,7 +353,7 @@ class Judge:
             self._unrecorded(recipe, recipe.linked, record if current else None, module)
 
     def _against_record(
-        self, recipe: NinjaRecipe, linked: int, record: dict[str, Any], module: Module
+        self, recipe: NinjaRecipe, linked: int, record: Doc, module: Module
     ) -> None:
         """Compare bytes with the record. A file with an unchanged stamp (with its ctime) is only
         read if thorough.
@@ -359,13 +361,13 @@ class Judge:
         changed = []
         gone = []
         touched = []
-        for path, entry in record["files"].items():
+        for path, (digest, *stamped) in record["files"].items():
             stamp = self.files.stamp(path)
             if stamp is None:
-                gone += [path] if entry[0] else []
-            elif (self.thorough or list(stamp) != entry[1:]) and self.files.digest(path) != entry[
-                0
-            ]:
+                gone += [path] if digest else []
+                continue
+            reads = self.thorough or list(stamp) != stamped
+            if reads and self.files.digest(path) != digest:
                 changed.append(path)
             elif stamp[2] > linked:
                 touched.append(path)
@@ -392,48 +394,49 @@ class Judge:
                 )
 
     def _unrecorded(
-        self, recipe: NinjaRecipe, linked: int, record: dict[str, Any] | None, module: Module
+        self, recipe: NinjaRecipe, linked: int, record: Doc | None, module: Module
     ) -> None:
         """What ninja's record does not have: generators. Only a guess follows."""
         known = module.guess is False and any(reason.stale for reason in module.reasons)
         then = (record or {}).get("generators")
-        if isinstance(then, dict):
-            changed = [
-                path for path in self.generators if self.files.digest(path) != then.get(path)
-            ]
-        else:
-            stamps = {path: self.files.stamp(path) for path in self.generators}
-            changed = [
-                path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked
-            ]
+        changed = []
+        for path in self.generators:
+            if isinstance(then, dict):
+                differs = self.files.digest(path) != then.get(path)
+            else:
+                differs = self._is_newer(path, linked)
+            if differs:
+                changed.append(path)
         own = [path for path in changed if self.texts(path).have(recipe.name)]
         again = rewrites(recipe.shelf.version)
         if changed:
             concerns = "names" if own else "may concern"
-            then = (
-                "; FlashInfer then compiles it again"
-                if again
-                else ", which FlashInfer does not notice"
-            )
-            message = f"changed after it was compiled, and {concerns} it: its flags or its list of sources "
-            message += f"may differ now{then}"
+            message = f"changed after it was compiled, and {concerns} it: its flags or its list of sources may differ now"
+            if again:
+                message += "; FlashInfer then compiles it again"
+            else:
+                message += ", which FlashInfer does not notice"
             module.add("generator changed", message, own or changed, stale=bool(own) and not again)
         if changed and not known and module.state == "fresh":
             module.guess = True
 
     def _guess(self, recipe: NinjaRecipe, linked: int, module: Module) -> None:
-        stamps = {path: self.files.stamp(path) for path in recipe.inputs}
-        # ``>=``: a tick of the clock is some milliseconds
-        newer = [path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked]
+        newer = [path for path in recipe.inputs if self._is_newer(path, linked)]
         module.guess = True
-        module.checked = len(stamps)
+        module.checked = len(recipe.inputs)
         if newer:
             module.add(
                 "files changed",
                 "changed after it was compiled; without a baseline its bytes may be the same",
                 newer,
             )
-        self._missing([path for path, stamp in stamps.items() if stamp is None], module)
+        gone = [path for path in recipe.inputs if self.files.stamp(path) is None]
+        self._missing(gone, module)
+
+    def _is_newer(self, path: str, linked: int) -> bool:
+        """Whether a file that is there changed after the library was linked."""
+        stamp = self.files.stamp(path)
+        return stamp is not None and stamp[3] >= linked  # a tick of the clock is some milliseconds
 
     def _driver(self, shelf: Shelf, module: Module) -> None:
         """A driver for which CuTe DSL picks another backend than the one that compiled the module."""
@@ -469,23 +472,16 @@ class Judge:
     def _surroundings(self, recipe: NinjaRecipe, module: Module) -> None:
         """Another package or other flags, which FlashInfer up to 0.6.10 does not notice."""
         root = recipe.package_root()
-        if (
-            root
-            and self.package.root
-            and self.files.real(root) != self.files.real(self.package.root)
-        ):
-            module.prove(
-                "another package",
-                f"was compiled from {root}; Python imports {self.package.root}",
-            )
+        imported = self.package.root
+        if root and imported and self.files.real(root) != self.files.real(imported):
+            module.prove("another package", f"was compiled from {root}; Python imports {imported}")
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in ENV_FLAGS:
-            missing = [word for word in self.environ.get(name, "").split() if word not in words]
+            wanted = self.environ.get(name, "").split()
+            missing = [word for word in wanted if word not in words]
             if missing:
-                module.prove(
-                    "other flags",
-                    f"{name} asks for {' '.join(missing)}; it was compiled without",
-                )
+                message = f"{name} asks for {' '.join(missing)}; it was compiled without"
+                module.prove("other flags", message)
 
     def _cuda(self, recipe: NinjaRecipe, module: Module) -> None:
         then = recipe.cuda_home
@@ -503,13 +499,13 @@ class Judge:
         """
         codes = recipe.archs()
         folders = recipe.shelf.arch.split("_")
-        if (
-            not codes
-            or not recipe.shelf.arch
-            or any(runs(code, folder) for code in codes for folder in folders)
-        ):
+        if not codes or not recipe.shelf.arch:
             return
-        tokens = {part[2:] if part.startswith("sm") else part for part in recipe.name.split("_")}
+        for folder in folders:
+            if any(runs(code, folder) for code in codes):
+                return
+        parts = recipe.name.split("_")
+        tokens = {part[2:] if part.startswith("sm") else part for part in parts}
         named = {code for code in codes if code in tokens or code.rstrip("af") in tokens}
         if not named and not rewrites(recipe.shelf.version):
             module.prove(
@@ -518,7 +514,7 @@ class Judge:
             )
 
 
-def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
+def _differences(flags: Doc, recipe: NinjaRecipe) -> list[str]:
     """Each line of flags that differs, with removed (-) and added (+) words."""
     changed = []
     for name in sorted({*flags, *recipe.flags}):
@@ -531,7 +527,7 @@ def _differences(flags: dict[str, Any], recipe: NinjaRecipe) -> list[str]:
     return changed
 
 
-def run_list(request: dict[str, Any]) -> dict[str, Any]:
+def run_list(request: Doc) -> Doc:
     """Operation ``list``: the modules that match the request's patterns (none: all), with state and
     evidence. ``thorough``: read all their inputs, and list the files of each reason.
     """
@@ -575,7 +571,7 @@ def _no_use(package: InstalledPackage, folders: list[str] | None) -> list[str]:
     return [f"FlashInfer compiles all, because none of them is for {', '.join(archs)}"]
 
 
-def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
+def run_baseline(request: Doc) -> Doc:
     """Operation ``baseline``: record the files of the chosen modules. Refuses a module whose files
     changed after it was linked.
     """
@@ -603,7 +599,7 @@ def _record(
     cache: Shelves,
     recipe: NinjaRecipe,
     files: tree.FileFacts,
-    request: dict[str, Any],
+    request: Doc,
     made_by: dict[str, str],
 ) -> tuple[str, list[str]]:
     """Record one module; returns ("", []), or the reason for none and the files that changed."""
@@ -620,9 +616,8 @@ def _record(
         return recipe.problem or "ninja's record of what it was compiled from is missing", []
     if changed:
         return "files changed after it was compiled", changed
-    text = json.dumps(
-        record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}, made_by)
-    )
+    environ = {**(request.get("environ") or {}), **os.environ}
+    text = json.dumps(record_of(recipe, files, environ, made_by))
     with tree.opened(name, shelf.fd) as fd:
         if library_of(name, fd)[0] != recipe.library:
             return "it was built again just now", []
@@ -630,9 +625,7 @@ def _record(
     return "", []
 
 
-def _changed_since(
-    recipe: NinjaRecipe, files: tree.FileFacts, request: dict[str, Any]
-) -> list[str]:
+def _changed_since(recipe: NinjaRecipe, files: tree.FileFacts, request: Doc) -> list[str]:
     """Inputs that changed after the library was linked. ``since``: the start of envgen's own
     compilation in ns; 0: unknown.
     """

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Iterable
+from typing import Iterable
 
+from envgen.inside.common import Doc
 from envgen.inside.jit.tree import FOLDER, GONE, Fault, note, note_unless_gone, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
@@ -67,7 +68,7 @@ class Shelves:
         os.close(self.fd)
 
 
-def root_of(request: dict[str, Any]) -> str:
+def root_of(request: Doc) -> str:
     return str(request["root"])
 
 
@@ -102,15 +103,15 @@ def _open_version(cache: Shelves, version: str, archs: list[str] | None) -> None
             arch = "" if name == "cached_ops" else name
             if name == "generated" or (archs is not None and arch not in archs):
                 continue
-            base = _open(cache, arch, fd, f"{version}/{arch}") if arch else os.dup(fd)
-            if base is not None:
-                inner = _open(
-                    cache, "cached_ops", base, "/".join(filter(None, (version, arch, "cached_ops")))
-                )
-                if inner is None:
-                    os.close(base)
-                else:
-                    cache.shelves.append(Shelf(cache.root, version, arch, base, inner))
+            shown = f"{version}/{arch}" if arch else version
+            base = _open(cache, arch, fd, shown) if arch else os.dup(fd)
+            if base is None:
+                continue
+            inner = _open(cache, "cached_ops", base, f"{shown}/cached_ops")
+            if inner is None:
+                os.close(base)
+            else:
+                cache.shelves.append(Shelf(cache.root, version, arch, base, inner))
     finally:
         os.close(fd)
 
@@ -163,9 +164,10 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
         check_name(pattern, "module")
         if is_reserved(pattern):
             raise Fault("refused", f"{pattern!r} is not a module, but a file of the cache itself")
-    for word, what in [(version, "version")] + [(arch, "arch") for arch in archs or ()]:
-        if word:
-            check_name(word, what)
+    if version:
+        check_name(version, "version")
+    for arch in filter(None, archs or ()):
+        check_name(arch, "arch")
 
 
 # The modules of a request: exact names, globs, everything.
@@ -179,11 +181,14 @@ def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
     try:
         with os.scandir(shelf.fd) as entries:
             for entry in entries:
-                if not is_reserved(entry.name):
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    kinds[entry.name] = (
-                        "folder" if is_folder else "link" if entry.is_symlink() else "file"
-                    )
+                if is_reserved(entry.name):
+                    continue
+                kind = "file"
+                if entry.is_dir(follow_symlinks=False):
+                    kind = "folder"
+                elif entry.is_symlink():
+                    kind = "link"
+                kinds[entry.name] = kind
     except OSError as error:
         problems.append(f"{shelf.shown}: {reason(error)}")
     return dict(sorted(kinds.items()))
@@ -200,7 +205,7 @@ class Choice:
     others: list[str]
 
 
-def asked(request: dict[str, Any]) -> Shelves:
+def asked(request: Doc) -> Shelves:
     """The cache, opened as far as the request's version and archs go; Fault where there is none."""
     patterns = request.get("patterns") or []
     archs = request.get("archs")

@@ -60,7 +60,8 @@ class Module:
         ahead) don't.
         """
         names = list(files)
-        self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
+        more = max(0, len(names) - NAMED)
+        self.reasons.append(Reason(kind, message, stale, names[:NAMED], more))
 
     def count_files(self) -> None:
         """Leave out the names of files; they are only counted."""
