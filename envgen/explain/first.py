@@ -50,7 +50,9 @@ _ERROR = re.compile(
 _PACKAGE = re.compile(
     r".*(?:site|dist)-packages/(?!torch/nn/modules/module\.py)([A-Za-z_]\w{0,60})/"
 )
-_CHECKOUT = re.compile(r"/(vllm|flashinfer|sglang|transformers|triton|torch|ray|huggingface_hub)/")
+_CHECKOUT = re.compile(
+    r"/(vllm|flashinfer|sglang|transformers|triton|torch(?!/nn/modules/module)|ray|huggingface_hub)/"
+)
 _VERSIONS = re.compile(
     r"\b(?P<name>vllm|flashinfer|torch|pytorch|triton|transformers|ray|sglang|huggingface_hub|nccl|cudnn|"
     r"nvidia-cutlass-dsl)\b(?:-python)?(?: api server)?(?: version[ :=]{0,3}|==| ?)v?"
