@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from envgen.explain.line import MILD, read_line
+from envgen.explain.line import MILD, is_source, read_line
 
 TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ {0,8}File "(?P<path>[^"]{1,400})", line \d{1,9}')
@@ -131,7 +131,7 @@ class Tracker:
                 )
                 self.versions.setdefault(package, named["engine"] or named["version"])
         name, level, text = read_line(line)
-        if level in MILD:  # exceptions that were caught
+        if level in MILD or is_source(text):  # exceptions that were caught; what raises them
             return
         process = self._processes[name]
         if process.state or "File" in text or TRACEBACK in text:
@@ -182,14 +182,14 @@ def _follow(process: _Process, name: str, text: str, number: int) -> Iterator[Fi
     plain = text.strip()
     if plain.endswith(TRACEBACK):
         process.indent = len(text) - len(text.lstrip())
-    elif text[: process.indent].isspace():
-        text = text[process.indent :]
-    if plain.endswith(TRACEBACK):
         if process.state == "after":  # a new failure, not a link of the chain
             yield from _complete(process)
         process.state = "frames"
         process.package = ""
-    elif frame := _FRAME.match(text):
+        return
+    if text[: process.indent].isspace():
+        text = text[process.indent :]
+    if frame := _FRAME.match(text):
         if process.state == "":  # an excerpt that lacks the header
             process.state = "frames"
         if inside := _PACKAGE.match(frame["path"]) or _CHECKOUT.search(frame["path"]):

@@ -20,7 +20,7 @@ LAST = 20 << 20  # bytes that are read, from the end
 HEAD = 2 << 20  # of a longer log: a crash loop's first cause lies at its beginning
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no
 # cause.
-ALL_IS_WELL = (b' HTTP/1.1" 200', b" [loggers.py:")
+ALL_IS_WELL = (b' HTTP/1.1" 200', b" reqs, Waiting: 0 reqs")
 
 
 @dataclass(frozen=True)
