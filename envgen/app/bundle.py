@@ -23,8 +23,7 @@ from typing import Any
 from envgen import __version__, files
 from envgen.app.doctor import Diagnosis, joined
 from envgen.binding import JsonDict
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.doctor import report
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Subject

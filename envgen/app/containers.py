@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from envgen.app.session import VARIANT_LABEL, Session
 from envgen.binding import JsonDict
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.owner import folder_of, same
 from envgen.engine.values import COMPOSE_PROJECT, Container
 from envgen.errors import EngineError, EnvgenError

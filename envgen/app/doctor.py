@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from envgen.app.cluster.machines import all_machines
 from envgen.app.history import since_it_worked
 from envgen.bench.trace import proof
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.doctor import report
 from envgen.doctor.collect import gather, or_none
 from envgen.doctor.model import Context, Subject

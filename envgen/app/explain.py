@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envgen.binding import JsonDict, JsonObject
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
 from envgen.errors import EngineError, UsageError
 from envgen.explain import UNKNOWN, Circumstances

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from envgen.app.history import NOTHING, since_it_worked
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.errors import ServiceError
 from envgen.serve.ended import SHOWN, StartFailure, cause_in, with_profile_named
 from envgen.serve.start import Say

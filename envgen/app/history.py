@@ -18,7 +18,7 @@ from pathlib import Path
 from envgen import files
 from envgen.bench.facts import PROGRAM, checkouts, kernels
 from envgen.binding import bind
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine import box, process
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EnvgenError

@@ -12,8 +12,7 @@ from envgen.app.cluster.machines import machine_of
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions, prepare_caches
 from envgen.app.up import start_one
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.values import Container
 from envgen.errors import NotFoundError, ProjectError, ServiceError
 from envgen.serve import memory, preflight

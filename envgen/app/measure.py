@@ -21,7 +21,7 @@ from envgen.bench.record import Run
 from envgen.bench.targets import at_least, gaps
 from envgen.bench.tools import BenchTool, CellResult, Matrix, find_tool, measure_all
 from envgen.binding import JsonDict, JsonObject
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.client import connect
 from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ResultsError, ServiceError, UsageError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envgen.app.session import the_service
 from envgen.binding import JsonObject
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.host import meminfo
 from envgen.errors import EnvgenError, NotFoundError, Problem
 from envgen.inside import run

@@ -18,8 +18,7 @@ from envgen.app import lock as locks
 from envgen.app import weights
 from envgen.app.images import remember
 from envgen.app.session import Session
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine import buildx
 from envgen.engine.gpu import NO_GPU
 from envgen.engine.process import in_background

@@ -10,7 +10,7 @@ from envgen.app.cluster.machines import head_of, machines_of, on_all
 from envgen.app.session import Session, with_running_variant
 from envgen.app.start import StartOptions
 from envgen.app.up import check
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.errors import EngineError
 from envgen.text import progress
 

@@ -14,7 +14,7 @@ from envgen.app.failed import failed
 from envgen.app.images import adopt
 from envgen.app.stay import Stay
 from envgen.app.upgrade import journal
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.endpoint import require_plugin
 from envgen.engine.values import COMPOSE_PROJECT, Container
 from envgen.errors import EnvgenError

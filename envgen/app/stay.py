@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping
 
 from envgen.app.failed import failed
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.values import Container
 from envgen.errors import ServiceError
 from envgen.serve.ended import StartFailure, ending, last_end

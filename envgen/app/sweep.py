@@ -20,7 +20,7 @@ from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.record import RunRecord, plain
 from envgen.bench.tools import Matrix
 from envgen.binding import JsonDict, JsonObject
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, UsageError
 from envgen.inside.run import NoAnswer

@@ -10,8 +10,7 @@ from functools import partial
 
 from envgen.app import start
 from envgen.app.start import Agree, Checked, StartOptions
-from envgen.deployment import Deployment, known_service
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService, known_service
 from envgen.engine.endpoint import require_plugin
 from envgen.errors import EngineError, EnvgenError, Problem, UsageError
 from envgen.profile.model import Profile

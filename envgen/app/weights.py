@@ -15,8 +15,7 @@ from typing import TypeVar
 
 from envgen.app.session import the_service
 from envgen.binding import JsonDict, JsonObject, ShapeError, bind
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, ContainerMount
 from envgen.errors import ExitCode, LockError, Problem, RefusedError, UsageError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envgen.binding import JsonDict, digest_of
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.git import WorkTree
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError

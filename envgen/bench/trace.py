@@ -13,7 +13,7 @@ import yaml
 from envgen.bench.facts import RunningService
 from envgen.bench.record import RunRecord, load
 from envgen.binding import JsonObject
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.values import MISSHAPEN, Container
 from envgen.errors import EnvgenError
 from envgen.text import shorten

@@ -3,3 +3,4 @@
 from envgen.deployment.project import Deployment as Deployment
 from envgen.deployment.project import known_service as known_service
 from envgen.deployment.project import require_described as require_described
+from envgen.deployment.service import LiveService as LiveService

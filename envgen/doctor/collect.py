@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from envgen import files
 from envgen.binding import JsonDict
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.doctor.model import Context, Subject
 from envgen.doctor.probed import TIMEOUT, ask
 from envgen.doctor.programs import Running, Tried, ask_import, ask_running, spared

@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from envgen.binding import JsonObject
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.values import Container, Image
 from envgen.errors import Problem, RefusedError, ServiceError
 from envgen.profile.model import Profile

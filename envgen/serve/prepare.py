@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.owner import ROOT, caller, run_as
 from envgen.engine.values import ContainerMount, Image
 from envgen.errors import EngineError, RefusedError

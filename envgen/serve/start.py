@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from envgen import files
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ProcessError, RefusedError, ServiceError
 from envgen.explain import Explanation

@@ -18,7 +18,7 @@ from envgen.app.cluster.machines import cleanup_hint
 from envgen.app.cluster.watch import Watch
 from envgen.app.failed import failed
 from envgen.app.start import what_next
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, ServiceError, named
 from envgen.profile.service import Ready

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from envgen.deployment import Deployment, known_service, require_described
+from envgen.deployment import Deployment, LiveService, known_service, require_described
 from envgen.deployment.host import host_of
-from envgen.deployment.service import LiveService
 from envgen.engine.process import in_background
 from envgen.errors import EngineError, EnvgenError, UsageError
 from envgen.profile.model import Profile

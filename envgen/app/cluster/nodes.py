@@ -10,8 +10,8 @@ from typing import Any
 
 from envgen.app.session import the_service
 from envgen.binding import JsonObject
+from envgen.deployment import LiveService
 from envgen.deployment.project import Deployment, require_described
-from envgen.deployment.service import LiveService
 from envgen.doctor.model import Finding, Severity
 from envgen.doctor.nodes import (
     NodeFacts,

@@ -10,8 +10,7 @@ from envgen.app.cluster.group import Group
 from envgen.app.cluster.machines import connected
 from envgen.app.images import adopt
 from envgen.app.start import Checked, StartOptions, prepare_caches
-from envgen.deployment import require_described
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService, require_described
 from envgen.engine.values import Container
 from envgen.errors import Problem
 from envgen.serve import preflight

@@ -21,8 +21,7 @@ from envgen.app.upgrade.journal import Pending
 from envgen.bench import record
 from envgen.bench.tools import Matrix
 from envgen.binding import JsonObject
-from envgen.deployment import Deployment
-from envgen.deployment.service import LiveService
+from envgen.deployment import Deployment, LiveService
 from envgen.engine.process import terminable
 from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
 from envgen.lock.model import FILE_NAME as LOCK_FILE

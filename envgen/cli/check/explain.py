@@ -17,7 +17,7 @@ from envgen.app.history import since_it_worked
 from envgen.app.session import Session
 from envgen.binding import JsonDict
 from envgen.cli.common import answer, reporting
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.explain import Explanation
 from envgen.explain.read import LogReport, read_log

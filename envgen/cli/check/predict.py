@@ -16,7 +16,7 @@ from envgen.app.predict import Prediction
 from envgen.app.session import Session
 from envgen.binding import JsonDict, JsonObject
 from envgen.cli.common import answer, option, reporting, service_argument, variant_option
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import STEPS, Verdict

@@ -11,7 +11,7 @@ from envgen.app.provision import record_compiled
 from envgen.app.session import Session
 from envgen.cli.common import project_options
 from envgen.cli.run.common import command_of, inside_options, node_option
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.compose import attach
 from envgen.render.environment import with_start_up
 

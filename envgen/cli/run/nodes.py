@@ -9,7 +9,7 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.check.doctor import show
 from envgen.cli.common import reporting, service_argument, variant_option
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.doctor.model import Context
 from envgen.doctor.report import Report
 from envgen.errors import ExitCode

@@ -9,7 +9,7 @@ from envgen.app.session import Session
 from envgen.app.up import main_service
 from envgen.cli.common import project_options, variant_option
 from envgen.cli.run.common import command_of, inside_options
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -18,7 +18,7 @@ from envgen.app.up import check_all, start_all
 from envgen.bench.trace import proof
 from envgen.binding import JsonDict
 from envgen.cli.common import answer, ask, can_ask, wants_json, warn_of_unused
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError, Problem, RefusedError
 from envgen.live import moving

@@ -11,7 +11,7 @@ from envgen.app.cluster.machines import head_of
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, service_argument, variant_option, wants_json
-from envgen.deployment.service import LiveService
+from envgen.deployment import LiveService
 from envgen.text import GIB, counted, progress
 
 
