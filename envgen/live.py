@@ -44,7 +44,8 @@ class _Line:
                 return
             rows = [row for name, row in self.rows.items() if name or len(self.rows) == 1]
             texts = [f"{text}, {now - since:.0f} s" for text, since in rows]
-            shown = visible(" | ".join(texts))[: max(20, shutil.get_terminal_size().columns - 5)]
+            room = max(20, shutil.get_terminal_size().columns - 5)
+            shown = visible(" | ".join(texts))[:room]
             self.drawn = True
             self._write(f"\r\x1b[K  … {shown}")
 

@@ -263,10 +263,10 @@ def secret_in(text: str, *, prose: bool = False) -> str:
             if redacted == match[0] or (prose and replacement is _beside_name):
                 continue
             head = match.groupdict().get("head") or ""
-            rest = re.sub(rf"(?i)^{_SCHEMES}\s+", "", match[0][len(head) :]).strip("\"'\\ ")
-            is_ssh_user = (
-                match[0].lower().startswith(("ssh:", "git+ssh:", "ssh+git:")) and ":" not in rest
-            )
+            rest = re.sub(rf"(?i)^{_SCHEMES}\s+", "", match[0][len(head) :])
+            rest = rest.strip("\"'\\ ")
+            is_ssh = match[0].lower().startswith(("ssh:", "git+ssh:", "ssh+git:"))
+            is_ssh_user = is_ssh and ":" not in rest
             if rest in ("$", "$@", "$:$@") or (is_ssh_user and _label(redacted) == "login"):
                 continue
             return _label(redacted)
@@ -306,12 +306,12 @@ def is_secret_value(value: str) -> bool:
 
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of all secret-like variables, for ``redact``'s ``known``."""
-    secrets = {
-        name: value
-        for name, value in environ.items()
-        if secret_like(name) and len(value) >= SHORTEST
-    }
-    return tuple(value for name, value in secrets.items() if not _is_folder(name, value))
+    values = []
+    for name, value in environ.items():
+        is_secret = secret_like(name) and len(value) >= SHORTEST
+        if is_secret and not _is_folder(name, value):
+            values.append(value)
+    return tuple(values)
 
 
 def _is_folder(name: str, value: str) -> bool:
@@ -322,7 +322,9 @@ def _is_folder(name: str, value: str) -> bool:
 def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
     """Each known value in each spelling -> its replacement, the longest first."""
     home = os.environ.get("HOME", "").rstrip("/")
-    spelled = {home: "~"} if home not in ("", "/root") and home.count("/") >= 2 else {}
+    spelled = {}
+    if home not in ("", "/root") and home.count("/") >= 2:
+        spelled[home] = "~"
     spelled |= _encodings_of([*secret_values(os.environ), *known])
     return sorted(spelled.items(), key=lambda item: -len(item[0]))
 
@@ -333,11 +335,13 @@ def _encodings_of(values: Iterable[str]) -> dict[str, str]:
     """
     spellings = set[str]()
     for value in values:
-        if len(value) >= SHORTEST and value.lower() not in _DULL:
-            plain = value.encode("utf-8", "surrogateescape")
-            encoded = base64.b64encode(plain).decode()
-            spellings |= {value, quote(plain, safe=""), json.dumps(value)[1:-1]}
-            spellings.add(encoded.rstrip("="))
+        if len(value) < SHORTEST or value.lower() in _DULL:
+            continue
+        plain = value.encode("utf-8", "surrogateescape")
+        encoded = base64.b64encode(plain).decode()
+        in_json = json.dumps(value)[1:-1]
+        in_url = quote(plain, safe="")
+        spellings |= {value, in_url, in_json, encoded.rstrip("=")}
     longest_first = sorted(spellings, key=lambda text: (-len(text), text))
     return dict.fromkeys(longest_first, "[redacted: known secret]")
 

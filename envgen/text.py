@@ -208,7 +208,8 @@ def table(
 
 def size(count: int) -> str:
     """A number of bytes in binary units: 8GiB, 1.5MiB, 12B."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for number, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        unit = 1 << 10 * number
         if count >= unit:
             return f"{count / unit:.1f}".removesuffix(".0") + name
     return f"{count}B"

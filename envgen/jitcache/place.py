@@ -150,4 +150,5 @@ def _normal(arch: CudaArch, twelve: str) -> CudaArch:
     """
     if arch.suffix or arch.major < 9:
         return arch
-    return CudaArch(arch.major, arch.minor, twelve if (arch.major, arch.minor) == (12, 0) else "a")
+    is_twelve = (arch.major, arch.minor) == (12, 0)
+    return CudaArch(arch.major, arch.minor, twelve if is_twelve else "a")

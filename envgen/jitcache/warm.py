@@ -182,9 +182,11 @@ def warm(
     show(f"compiling in {place.shown}")
     run = _in(cache, place, show)
     run.run(wanted, jobs)
-    done = tuple(name for name, built in run.built.items() if built.outcome in ("done", "fresh"))
-    recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None
-    return list(run.built.values()), recorded
+    results = list(run.built.values())
+    done = tuple(built.name for built in results if built.outcome in ("done", "fresh"))
+    if not done:
+        return results, None
+    return results, cache.baseline(Query(done, run.version, archs), since=since)
 
 
 def compile_for(

@@ -139,7 +139,9 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
 
 def python_asks(profile: Profile, base_digest: str) -> str:
     """A digest of everything that determines the Python packages of a profile."""
-    sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
+    sets = []
+    for step in python_sets(profile):
+        sets.append([step.name, step.words, step.own, step.never, step.dependencies])
     pip = profile.pip
     base = profile.base
     asked: list[object] = ["python", sets, pip.override, pip.protect, base.python, base_digest]
@@ -299,15 +301,18 @@ def keep(
 ) -> dict[str, dict[str, str]]:
     """set -> package -> version: what keeps its version, unless another package forces a change."""
     kept: dict[str, dict[str, str]] = {}
-    for name, pins in (item for python in have.values() for item in python.sets.items()):
-        source = profile.sources.get(name.partition(".")[2])
-        if upgrade.wants("pip") or (
-            name.partition(".")[2] in upgrade.names and source and not source.origin.git
-        ):
-            continue
-        for pin in pins:
-            if not upgrade.moves(pin.name):
-                kept.setdefault(name, {})[pin.name] = pin.version
+    if upgrade.wants("pip"):
+        return kept
+    for python in have.values():
+        for step, pins in python.sets.items():
+            _, _, name = step.partition(".")
+            source = profile.sources.get(name)
+            if name in upgrade.names and source and not source.origin.git:
+                continue
+            for pin in pins:
+                if not upgrade.moves(pin.name):
+                    versions = kept.setdefault(step, {})
+                    versions[pin.name] = pin.version
     return kept
 
 

@@ -208,7 +208,8 @@ def _sum(entry: JsonObject) -> str:
     parts = {key: entry.get(key) or {} for key in ("python", "sets", "open")}
     if entry.get("assumes"):
         parts["assumes"] = sorted(entry["assumes"])
-    return digest_of(1, {**parts, "sets": {k: sorted(v) for k, v in parts["sets"].items()}})[:16]
+    parts["sets"] = {step: sorted(pins) for step, pins in parts["sets"].items()}
+    return digest_of(1, parts)[:16]
 
 
 def save(path: Path, lock: Lock) -> bool:
@@ -263,7 +264,9 @@ def _shaped(document: Any) -> JsonDict:
 def _resolved(entry: Any) -> JsonDict:
     """The packages of one platform; out of date where they are not those that were written."""
     fields = {**entry, "sets": _pinned(entry.get("sets", {}))}
-    return fields if entry.get("sum") == _sum(entry) else {**fields, "asks": ""}
+    if entry.get("sum") != _sum(entry):
+        fields["asks"] = ""
+    return fields
 
 
 def _pinned(sets: Any) -> JsonDict:
@@ -394,10 +397,15 @@ class InputChange:
 
     def __str__(self) -> str:
         if "#" in self.before[:1] + self.after[:1]:
-            return f"{self.name} {'was added' if not self.before else 'was removed' if not self.after else 'changed'}"
-        return (
-            f"{self.name}: {_short(self.before) or 'nothing'} → {_short(self.after) or 'nothing'}"
-        )
+            how = "changed"
+            if not self.before:
+                how = "was added"
+            elif not self.after:
+                how = "was removed"
+            return f"{self.name} {how}"
+        before = _short(self.before) or "nothing"
+        after = _short(self.after) or "nothing"
+        return f"{self.name}: {before} → {after}"
 
 
 def _short(value: str) -> str:
@@ -405,7 +413,8 @@ def _short(value: str) -> str:
     head, colon, rest = value.partition(":")
     if head == "sha256" and len(rest) >= 64:
         return f"{head}{colon}{rest[:12]}" + rest[64:]
-    return value[:12] if len(value) >= 40 and not value[:40].strip("0123456789abcdef") else value
+    is_commit = len(value) >= 40 and not value[:40].strip("0123456789abcdef")
+    return value[:12] if is_commit else value
 
 
 def facts(lock: Lock) -> dict[str, str]:
@@ -418,11 +427,10 @@ def facts(lock: Lock) -> dict[str, str]:
             head = f"{profile} {platform}".lstrip()
             inputs[f"{head} python"] = python.python
             for name, pins in python.sets.items():
-                inputs |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
-                inputs |= {
-                    f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes))
-                    for pin in pins
-                }
+                for pin in pins:
+                    key = f"{head} pip {name} {pin.name}"
+                    inputs[key] = pin.version
+                    inputs[f"{key} sha256"] = " ".join(sorted(pin.hashes))
     return inputs
 
 

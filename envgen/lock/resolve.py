@@ -288,7 +288,10 @@ def _packages(
             assert engine
             progress(f"packages of {names}: resolving in {image}")
             started = time.monotonic()
-            kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in group}
+            kept = {}
+            for profile in group:
+                before = lock.python.get(profile.name, {})
+                kept[profile.name] = keep(before, upgrade, profile)
             reply = _ask_inside(engine, image_name, group, kept, files)
             progress(f"packages of {names}: asked ({time.monotonic() - started:.1f} s)")
         except EnvgenError as error:
@@ -380,17 +383,19 @@ def _ask_inside(
     """
     base = profiles[0].base
     pip = profiles[0].pip
-    request = {"python": {p.name: _request(p, kept[p.name]) for p in profiles}}
+    asked = {profile.name: _request(profile, kept[profile.name]) for profile in profiles}
     scripts = ("runtime/lib/with-index", "runtime/lib/with-network", "build/apt-install")
     texts = [(data_dir("docker") / name).read_text("utf-8") for name in scripts]
+    mounts = []
+    for key, path in files.items():
+        mounts.append(ContainerMount(str(path), PLACES[key], read_only=True))
+    env = {name: os.environ[name] for name in proxies()}
     start = ["sh", "-c", _START, "sh", base.python, " ".join(base.apt), *texts]
     inside = run.in_image(
         engine,
         image,
-        mounts=[
-            ContainerMount(str(path), PLACES[key], read_only=True) for key, path in files.items()
-        ],
-        env={**{name: os.environ[name] for name in proxies()}, **pip.index_variables},
+        mounts=mounts,
+        env={**env, **pip.index_variables},
         user="0:0",
         network="bridge",
     )
@@ -398,12 +403,11 @@ def _ask_inside(
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return inside([*start, *argv], stdin, timeout)
 
-    reply = run.ask(execute, base.python, PROGRAM, request, timeout=TIMEOUT)
+    reply = run.ask(execute, base.python, PROGRAM, {"python": asked}, timeout=TIMEOUT)
     if isinstance(reply, run.NoAnswer):
-        missing = f"{base.image} has no {base.python}"
-        reason = (
-            missing if reply.code == 101 else last_printed("\n".join(reply.stack), reply.code, 10)
-        )
+        reason = f"{base.image} has no {base.python}"
+        if reply.code != 101:
+            reason = last_printed("\n".join(reply.stack), reply.code, 10)
         raise LockError(
             f"packages for {base.image}: {base.python} cannot resolve them there: {reason}",
             hint="needs Python 3.8 or newer, with pip; where it has none: "
@@ -425,13 +429,12 @@ def _request(profile: Profile, kept: Mapping[str, Mapping[str, str]]) -> JsonDic
 def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
     """FlashInfer's packages only work together when all are of one release."""
     for name, pins in sets.items():
-        family = {
-            p.name: p.version.partition("+")[0] for p in pins if p.name.startswith("flashinfer")
-        }
+        family = {}
+        for pin in pins:
+            if pin.name.startswith("flashinfer"):
+                family[pin.name], _, _ = pin.version.partition("+")
         if len(set(family.values())) > 1:
-            listed = ", ".join(
-                f"{package} {version}" for package, version in sorted(family.items())
-            )
+            listed = ", ".join(map(" ".join, sorted(family.items())))
             return f"{name} would mix releases of FlashInfer: {listed}; name one version for all of them"
     return ""
 

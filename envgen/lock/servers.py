@@ -145,9 +145,10 @@ def registry_error(words: str, ref: ImageRef, *, hint: str) -> LockError:
 
 
 def _words(stderr: bytes) -> str:
-    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else "buildx gave no reason"
-    return visible(without_login(re.sub(r"^(ERROR|error):\s*", "", last)))[:300]
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    last = lines[-1].strip() if lines else "buildx gave no reason"
+    reason = re.sub(r"^(ERROR|error):\s*", "", last)
+    return visible(without_login(reason))[:300]
 
 
 def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
@@ -181,8 +182,11 @@ def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
     if not platforms:
         raise LockError("its manifest list names no image for linux")
     # linux/arm64/v8 without its variant
-    ours = [one for key, one in image.items() if "/".join(key.split("/")[:2]) in PLATFORMS]
-    times = [seconds(str(_mapping(one).get("created") or "")) for one in ours]
+    times = []
+    for key, one in image.items():
+        if "/".join(key.split("/")[:2]) in PLATFORMS:
+            created = _mapping(one).get("created") or ""
+            times.append(seconds(str(created)))
     return ImageLock(name, digest, platforms, REGISTRY, max(times, default=0))
 
 

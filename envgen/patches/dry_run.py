@@ -118,9 +118,9 @@ def apply(folder: Path, content: bytes, *options: str) -> GitOutput:
     """Run ``git apply`` in a temporary folder. In a repository around it, git would skip the files
     in silence.
     """
-    return git(
-        [*APPLY, *options, "-"], cwd=folder, env={"GIT_DIR": os.devnull}, stdin=content, check=False
-    )
+    words = [*APPLY, *options, "-"]
+    env = {"GIT_DIR": os.devnull}
+    return git(words, cwd=folder, env=env, stdin=content, check=False)
 
 
 # --- verdicts as text and as JSON -----------------------------------------------------------
@@ -136,14 +136,11 @@ def report_lines(run: DryRun) -> list[str]:
     """The text for one source: a line per patch, and git's messages where one does not fit."""
     lines = [f"{run.tree} ({run.series})"]
     for verdict in run.verdicts:
-        skipped = (
-            f", skipped (it is for {verdict.applies_to})"
-            if verdict.state is State.OUT_OF_RANGE
-            else ""
-        )
-        lines.append(
-            f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {verdict.state.value}{skipped}"
-        )
+        mark = "ok " if verdict.ok else "BAD"
+        line = f"  {mark} {verdict.name}: {verdict.state.value}"
+        if verdict.state is State.OUT_OF_RANGE:
+            line += f", skipped (it is for {verdict.applies_to})"
+        lines.append(line)
         if not verdict.ok:
             lines += [f"        {visible(line)}" for line in verdict.messages]
             lines.append(f"      hint: {_CURES[verdict.state]}")
@@ -152,13 +149,13 @@ def report_lines(run: DryRun) -> list[str]:
 
 def as_document(source: str, run: DryRun) -> JsonDict:
     """One dry run, for --json."""
-    verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
     return {
         "source": source,
         "series": run.series,
         "tree": run.tree,
         "version": run.version,
-        **verdicts,
+        "ok": run.ok,
+        "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts],
     }
 
 

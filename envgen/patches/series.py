@@ -186,11 +186,9 @@ class Series:
         """A sentence about the patches that are not for ``version``; "" where all are."""
         others = [patch for patch in self.patches if not in_range(patch.applies_to, version)]
         names = ", ".join(f"{patch.name} (for {patch.applies_to})" for patch in others)
-        return (
-            f"{self.folder}: left out, because they are not for {version}: {names}"
-            if others
-            else ""
-        )
+        if not others:
+            return ""
+        return f"{self.folder}: left out, because they are not for {version}: {names}"
 
     def split(self, package: str) -> tuple[tuple[Patch, ...], tuple[Patch, ...]]:
         """(built with the wheel, applied to what is installed), each in series order.
@@ -200,21 +198,13 @@ class Series:
         """
         late = {patch.name for patch in self.patches if patch.is_python_only(package)}
         while True:
-            built_files = {
-                file for patch in self.patches if patch.name not in late for file in patch.touches
-            }
-            tied = {
-                p.name
-                for p in self.patches
-                if p.name in late and built_files.intersection(p.touches)
-            }
+            built = tuple(patch for patch in self.patches if patch.name not in late)
+            rest = tuple(patch for patch in self.patches if patch.name in late)
+            files = {file for patch in built for file in patch.touches}
+            tied = {patch.name for patch in rest if files.intersection(patch.touches)}
             if not tied:
-                break
+                return built, rest
             late -= tied
-        return (
-            tuple(patch for patch in self.patches if patch.name not in late),
-            tuple(patch for patch in self.patches if patch.name in late),
-        )
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
@@ -222,19 +212,18 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
     in the series.
     """
     if len(content) > LARGEST:
-        message = (
-            f"{path} is {len(content) / (1 << 20):.0f} MiB; a patch may have {LARGEST >> 20} MiB"
-        )
+        size = len(content) / (1 << 20)
+        message = f"{path} is {size:.0f} MiB; a patch may have {LARGEST >> 20} MiB"
         raise _refusal(message, place, "use a fork instead")
     diffs = read_patch(content, path)
     if not diffs:
         raise _refusal(f"{path} changes no file", place, "remove it from the series")
-    names = {
-        strip(name) for file in diffs for name in (file.source, file.target) if name != "/dev/null"
-    }
-    return Patch(
-        name, path, content, tuple(sorted(names)), applies_to_of(content, path), tuple(diffs)
-    )
+    names = set[str]()
+    for file in diffs:
+        names |= {file.source, file.target}
+    names.discard("/dev/null")
+    touches = tuple(sorted({strip(name) for name in names}))
+    return Patch(name, path, content, touches, applies_to_of(content, path), tuple(diffs))
 
 
 def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
@@ -308,15 +297,16 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     if not file.resolve().is_relative_to(root.resolve()):
         raise RefusedError(f"{folder} leads out of the project")
     text = files.read(file).decode() if file.exists() else ""
-    names = {entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())}
-    names |= {path.name for path in file.parent.glob("*.patch")}
-    name = (
-        f"{max((whole_number(name[:4]) or 0 for name in names), default=0) + 1:04d}-{title}.patch"
-    )
+    names = [path.name for path in file.parent.glob("*.patch")]
+    for line in text.splitlines():
+        entry, _, _ = line.partition("#")
+        names.append(entry.strip())
+    numbers = [whole_number(name[:4]) or 0 for name in names]
+    name = f"{max(numbers, default=0) + 1:04d}-{title}.patch"
     path = _write(root, f"{folder}/{name}", head.encode() + b"\n" + diff)
-    files.write(
-        file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode()
-    )
+    if text and not text.endswith("\n"):
+        text += "\n"
+    files.write(file, f"{text}{name}\n".encode())
     return path
 
 

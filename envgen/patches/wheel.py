@@ -293,7 +293,8 @@ class _Remote(io.RawIOBase):
         self._at = 0
         self._left = FETCHED
         self._session = requests.Session()
-        whole = self._get(0, 0).headers.get("Content-Range", "").rpartition("/")[2]
+        content_range = self._get(0, 0).headers.get("Content-Range", "")
+        _, _, whole = content_range.rpartition("/")
         if not re.fullmatch(r"[0-9]{1,12}", whole):
             raise OSError("the server does not say how large it is")
         self._size = int(whole)
@@ -315,7 +316,8 @@ class _Remote(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}
+        self._at = starts[whence] + offset
         return self._at
 
     def tell(self) -> int:

@@ -34,9 +34,9 @@ class Gpu:
 
 
 _ROWS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
-GPUS = {
-    word: Gpu(name, major, minor, gib * GIB) for word, (name, major, minor, gib) in _ROWS.items()
-}
+GPUS: dict[str, Gpu] = {}
+for _word, (_name, _major, _minor, _gib) in _ROWS.items():
+    GPUS[_word] = Gpu(_name, _major, _minor, _gib * GIB)
 
 
 def find(word: str) -> Gpu:

@@ -217,8 +217,10 @@ def caveats(answer: JsonObject, service: Service) -> tuple[str, ...]:
         )
     unloaded_module = re.compile(r"Module (\S+) was found but failed to import")
     lines = [line["text"] for line in answer["lines"]]
-    notes += dict.fromkeys(one[0] for line in lines if (one := UNKNOWN_VARIABLE.match(line)))
-    for name in dict.fromkeys(one[1] for line in lines if (one := unloaded_module.search(line))):
+    unknown = filter(None, map(UNKNOWN_VARIABLE.match, lines))
+    notes += dict.fromkeys(match[0] for match in unknown)
+    unloaded = filter(None, map(unloaded_module.search, lines))
+    for name in dict.fromkeys(match[1] for match in unloaded):
         notes.append(
             f"{name} can't be loaded here and counts as absent: the profile's image may choose it"
         )

@@ -204,8 +204,10 @@ def _own_draft(text: JsonObject) -> int:
     module.
     """
     count = _number(text, "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+    if not count:
+        return 0
     pattern = text.get("mtp_hybrid_override_pattern")
-    return (pattern.count("*") if isinstance(pattern, str) else 1) if count else 0
+    return pattern.count("*") if isinstance(pattern, str) else 1
 
 
 def _pair(text: JsonObject, ranks: int, kind: str) -> int | None:
@@ -256,9 +258,9 @@ def _state(text: JsonObject, ranks: int, wide: int | None, kept: int | None) -> 
         taps = _number(text, "linear_conv_kernel_dim")
         if keys is None or key is None or value is None or taps is None:
             return None
-        return (
-            values * key * value * kept + (2 * keys * key + values * value) * (taps - 1) * wide
-        ) // ranks
+        recurrent = values * key * value * kept
+        convolved = (2 * keys * key + values * value) * (taps - 1) * wide
+        return (recurrent + convolved) // ranks
     heads, size, state = (
         _number(text, one) for one in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")
     )
@@ -266,9 +268,9 @@ def _state(text: JsonObject, ranks: int, wide: int | None, kept: int | None) -> 
     taps = _number(text, "conv_kernel")
     if heads is None or size is None or state is None or groups is None or taps is None:
         return None
-    return (
-        heads * size * state * kept + (heads * size + 2 * groups * state) * (taps - 1) * wide
-    ) // ranks
+    recurrent = heads * size * state * kept
+    convolved = (heads * size + 2 * groups * state) * (taps - 1) * wide
+    return (recurrent + convolved) // ranks
 
 
 def _draft_beside(size: JsonObject, ranks: int) -> int | None:
@@ -276,9 +278,8 @@ def _draft_beside(size: JsonObject, ranks: int) -> int | None:
     config = size.get("draft_config")
     if not isinstance(config, Mapping):
         return None
-    cache = cache_of(
-        config, str(size.get("cache_dtype")), ranks=ranks, dtype=str(size.get("dtype"))
-    )
+    dtype = str(size.get("dtype"))
+    cache = cache_of(config, str(size.get("cache_dtype")), ranks=ranks, dtype=dtype)
     return None if cache is None else cache.each_token + cache.window_token
 
 

@@ -123,14 +123,16 @@ class BoundProfile:
         """Why the shared file must not name this path; "" where it may."""
         parts = os.path.normpath(value.path).split("/")
         if not value.is_relative:
-            hidden = parts[0] == "~" and (
-                len(parts) == 1 or (parts[1].startswith(".") and parts[1:2] != [".cache"])
-            )
-            return "may hold your keys and settings, and this file is shared" if hidden else ""
+            home, *below = parts
+            is_open = below and (below[0] == ".cache" or not below[0].startswith("."))
+            if home == "~" and not is_open:
+                return "may hold your keys and settings, and this file is shared"
+            return ""
         if parts[0] == "..":
             beside = checkout and len(parts) > 1 and not parts[1].startswith(".")
             return "" if beside else "leaves the project folder, and this file is shared"
-        if not (self.root / value.path).resolve().is_relative_to(self.root.resolve()):
+        place = self.root / value.path
+        if not place.resolve().is_relative_to(self.root.resolve()):
             return "is a link that leaves the project folder, and this file is shared"
         return ""
 

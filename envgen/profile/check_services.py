@@ -84,14 +84,16 @@ def _flags(section: BoundProfile, service: Service) -> None:
             )
     words: list[tuple[Path_, object]] = []
     for flag, value in service.args.items():
-        several = enumerate(value) if isinstance(value, tuple) else ()
-        words += [(("args", flag, number), word) for number, word in several] or [
-            (("args", flag), value)
-        ]
-    if service.command[:1] and service.command[0].rpartition("/")[2] not in _SHELLS:
+        if isinstance(value, tuple):
+            words += [(("args", flag, number), word) for number, word in enumerate(value)]
+        else:
+            words.append((("args", flag), value))
+    program = service.command[0] if service.command else ""
+    if program.rpartition("/")[2] not in _SHELLS:
         words += [(("command", number), word) for number, word in enumerate(service.command)]
     for path, word in words:
-        if isinstance(word, str) and (variable := VARIABLE.search(word)):
+        variable = VARIABLE.search(word) if isinstance(word, str) else None
+        if variable:
             message = f"the program would get {variable[0]} as it is written: envgen fills in no variables"
             section.problem(
                 path, message, "write the value; for one machine in envgen.local.yaml, or --set"

@@ -221,15 +221,12 @@ def _packages(report: BoundProfile) -> None:
 def _env(report: BoundProfile) -> None:
     profile = report.profile
     secrets = report.profile.secrets
-    places: list[tuple[Path_, Mapping[str, str]]] = [(("env",), profile.env)]
-    places += [
-        (("services", name, "env"), service.env) for name, service in profile.services.items()
-    ]
-    places += [
-        (("sources", name, "install", "env"), source.install.env)
-        for name, source in profile.sources.items()
-    ]
-    for path, variables in places:
+    places: dict[Path_, Mapping[str, str]] = {("env",): profile.env}
+    for name, service in profile.services.items():
+        places["services", name, "env"] = service.env
+    for name, source in profile.sources.items():
+        places["sources", name, "install", "env"] = source.install.env
+    for path, variables in places.items():
         for name, value in variables.items():
             cache = caches.SETS.get(name)
             hint = OWN_VARIABLES.get(name, "")
@@ -274,11 +271,16 @@ def _secrets(report: BoundProfile) -> None:
         if path[-1:] and path[-1] in report.profile.secrets and "env" in path:
             continue  # a problem of _env
         if node.kind == LIST:
-            flag = [f"--{path[-1]}"] if path[-2:-1] == ("args",) else []  # the words behind a flag
-            secret = secret_word([*flag, *(child.text for child in node.elements)])
-            path, kind = (
-                ((*path, str(max(secret[0] - len(flag), 0))), secret[1]) if secret else (path, "")
-            )
+            words = [child.text for child in node.elements]
+            before = 0
+            if path[-2:-1] == ("args",):  # the words behind a flag
+                words.insert(0, f"--{path[-1]}")
+                before = 1
+            kind = ""
+            secret = secret_word(words)
+            if secret:
+                number, kind = secret
+                path = (*path, str(max(number - before, 0)))
         else:
             kind = _secret_text(path, node.text)
         if kind:
@@ -306,14 +308,12 @@ def _name(path: tuple[str, ...]) -> str:
 
 def _secret_text(path: tuple[str, ...], text: str) -> str:
     prose = bool(_PROSE.intersection(path))
-    named = (
-        not prose
-        and ("env" in path or "args" in path)
-        and secret_like(_name(path).replace("-", "_"))
-    )
-    return secret_in(text, prose=prose) or (
-        f"value of {_name(path)}" if named and is_secret_value(text) else ""
-    )
+    kind = secret_in(text, prose=prose)
+    if kind or prose or not {"env", "args"} & set(path):
+        return kind
+    name = _name(path)
+    is_secret = secret_like(name.replace("-", "_")) and is_secret_value(text)
+    return f"value of {name}" if is_secret else ""
 
 
 def _subject(path: tuple[str, ...]) -> str:

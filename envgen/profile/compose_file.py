@@ -47,16 +47,12 @@ def own_file(profile: Profile, root: Path) -> Path | None:
     for number, line in enumerate(source.text.split("\n"), 1):
         if kind := secret_in(line):
             hint = "write `secrets: [NAME]` in the profile, and ${NAME} there"
-            problems.append(
-                Problem(f"looks like a secret ({kind})", Place(source.label, number, 1), hint)
-            )
+            place = Place(source.label, number, 1)
+            problems.append(Problem(f"looks like a secret ({kind})", place, hint))
         if _NAME.match(line):
             hint = "remove it; to rename the project: `name` in envgen.yaml"
-            problems.append(
-                Problem(
-                    "`name` would make it another Compose project", source.place(number, 1), hint
-                )
-            )
+            message = "`name` would make it another Compose project"
+            problems.append(Problem(message, source.place(number, 1), hint))
     if problems:
         raise ProjectError(problems)
     return path
@@ -66,9 +62,9 @@ def effective(profile: Profile, described: JsonObject) -> Profile:
     """``profile`` with the ports, networks, commands and API keys that Compose ``described`` its
     services with.
     """
-    services = {
-        name: _effective(one, described.get(name) or {}) for name, one in profile.services.items()
-    }
+    services = {}
+    for name, service in profile.services.items():
+        services[name] = _effective(service, described.get(name) or {})
     return replace(profile, services=MappingProxyType(services))
 
 
@@ -78,11 +74,10 @@ def _effective(service: Service, described: JsonObject) -> Service:
         "network": "host" if described.get("network_mode") == "host" else None,
     }
     words = tuple(described.get("command") or ())
-    if words and service.argv not in (
-        words,
-        words[1:],
-    ):  # a server's begins with the program that guards it
-        known |= {"command": words, "args": {}}
+    # A server's begins with the program that guards it.
+    if words and service.argv not in (words, words[1:]):
+        known["command"] = words
+        known["args"] = {}
     if API_KEY in (described.get("environment") or {}):
         known["env"] = {**service.env, API_KEY: ""}
     return replace(service, **known)
@@ -91,8 +86,12 @@ def _effective(service: Service, described: JsonObject) -> Service:
 def _ports(described: Iterable[JsonObject]) -> Iterator[PortMapping]:
     for published in described:
         first, _, last = str(published.get("published") or "").partition("-")
-        for port in range(int(first), int(last or first) + 1) if first.isdecimal() else ():
-            yield PortMapping(port, int(published["target"]), str(published.get("host_ip") or ""))
+        if not first.isdecimal():
+            continue
+        target = int(published["target"])
+        address = str(published.get("host_ip") or "")
+        for port in range(int(first), int(last or first) + 1):
+            yield PortMapping(port, target, address)
 
 
 def changes(rendered: JsonObject, merged: JsonObject) -> list[str]:

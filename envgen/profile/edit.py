@@ -22,7 +22,8 @@ def with_value(text: str, place: Place | None, key: str, value: str) -> str:
     for node in _scalars(yaml.compose(text, yaml.BaseLoader)):
         start = node.start_mark
         end = node.end_mark
-        if place is None or (start.line + 1, start.column + 1) != (place.line, place.column):
+        at = start.line + 1, start.column + 1
+        if place is None or at != (place.line, place.column):
             continue
         if text[start.index] in "&*!|>":
             break

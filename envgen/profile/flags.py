@@ -6,7 +6,6 @@ A profile is rendered without asking a release, so its parser's exceptions stand
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +58,9 @@ def words_of(name: str, value: ArgValue, *, of_vllm: bool) -> list[str]:
 
 def _one(flag: str, value: str) -> list[str]:
     """A flag with one value. Parsers take a word that begins with a dash for the next flag."""
-    return [f"{flag}={value}"] if value.startswith("-") and flag.startswith("--") else [flag, value]
+    if value.startswith("-") and flag.startswith("--"):
+        return [f"{flag}={value}"]
+    return [flag, value]
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,12 @@ def in_words(words: Sequence[str], name: str) -> ArgValue | None:
 
 def whole_ranks(flags: Mapping[str, object]) -> int:
     """The number of vLLM's ranks by its flags, by their long names; 0 where they can't be read."""
-    sizes = [flags.get(name) or "1" for name in RANKS]
-    return math.prod((whole_number(size) if isinstance(size, str) else None) or 0 for size in sizes)
+    ranks = 1
+    for name in RANKS:
+        size = flags.get(name) or "1"
+        number = whole_number(size) if isinstance(size, str) else None
+        ranks *= number or 0
+    return ranks
 
 
 def takes_no_prompt(flag: Callable[[str], object]) -> bool:

@@ -45,8 +45,12 @@ def split_path(text: str) -> tuple[str, ...]:
     """
     if not re.fullmatch(rf"(?:{_PART})(?:\.(?:{_PART}))*", text):
         raise ValueError("a part between the dots is empty, or a double quote is not closed")
-    parts = re.findall(_PART, text)
-    return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
+    parts = []
+    for part in re.findall(_PART, text):
+        if part[0] == '"':
+            part = part[1:-1].replace('""', '"')
+        parts.append(part)
+    return tuple(parts)
 
 
 def _override(
@@ -265,7 +269,9 @@ def layered(
 
 
 def _without(node: YamlNode, key: str) -> YamlNode:
-    return node.with_items({name: child for name, child in node.items.items() if name != key})
+    items = dict(node.items)
+    items.pop(key, None)
+    return node.with_items(items)
 
 
 def _copy(node: YamlNode, text: str) -> YamlNode:

@@ -48,7 +48,9 @@ class Loaded:
 
     def place_of(self, profile: str, key: str) -> Place | None:
         """The place of a key of a profile in the project file; None for a default."""
-        node = self.trees[profile].at(key.split(".")) if key and profile in self.trees else None
+        if not key or profile not in self.trees:
+            return None
+        node = self.trees[profile].at(key.split("."))
         return node.place() if node is not None and node.place().line else None
 
 

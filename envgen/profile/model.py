@@ -184,7 +184,10 @@ class DockerfileExtra:
     @property
     def sources(self) -> tuple[str, ...]:
         """What of the project these lines copy."""
-        return tuple(own_path(path) for line in (*self.base, *self.end) for path in line.sources)
+        paths = list[str]()
+        for line in (*self.base, *self.end):
+            paths += map(own_path, line.sources)
+        return tuple(paths)
 
 
 @dataclass(frozen=True)

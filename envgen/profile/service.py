@@ -198,8 +198,10 @@ class Service:
         """The value of a flag in `args`, which may be spelled with dashes or underscores, or in
         `command`.
         """
-        value = next((value for key, value in self.args.items() if plain_name(key) == name), None)
-        return in_words(self.command, name) if value is None else value
+        for flag, value in self.args.items():
+            if plain_name(flag) == name:
+                return value
+        return in_words(self.command, name)
 
     @property
     def ranks(self) -> int:

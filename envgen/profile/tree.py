@@ -310,8 +310,8 @@ def _syntax(error: yaml.YAMLError, source: ValueText) -> Problem:
         shown = f"is not YAML: {message} ({context})"
     else:
         shown = f"is not YAML: {message}"
-    hint = next((hint for part, hint in NAMES["syntax_hints"].items() if part in message), "")
-    return Problem(shown, place, hint)
+    hints = [hint for part, hint in NAMES["syntax_hints"].items() if part in message]
+    return Problem(shown, place, "".join(hints[:1]))
 
 
 def _at(position: int | None, source: ValueText) -> Place:
@@ -319,7 +319,8 @@ def _at(position: int | None, source: ValueText) -> Place:
     if position is None:
         return Place(source.label)
     before = source.text.encode("utf-8", "replace")[:position].decode("utf-8", "replace")
-    return source.place(before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
+    _, _, line = before.rpartition("\n")
+    return source.place(before.count("\n") + 1, len(line) + 1)
 
 
 @dataclass(eq=False)

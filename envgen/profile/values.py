@@ -190,7 +190,8 @@ class CudaArchList:
     @property
     def shares_memory(self) -> bool:
         """Whether one of these GPUs uses the machine's memory: Orin, Thor, GB10."""
-        return any((arch.major, arch.minor) in ((8, 7), (11, 0), (12, 1)) for arch in self.archs)
+        shared = {(8, 7), (11, 0), (12, 1)}
+        return any((arch.major, arch.minor) in shared for arch in self.archs)
 
     @classmethod
     def parse(cls, text: str) -> CudaArchList:
@@ -213,9 +214,8 @@ class CudaArchList:
         """FlashInfer's cache folder: joined by ``_``, as FlashInfer sorts: ``90a_121a`` (number,
         then text).
         """
-        return "_".join(
-            a.folder for a in sorted(self.archs, key=lambda a: (a.major, f"{a.minor}{a.suffix}"))
-        )
+        ordered = sorted(self.archs, key=lambda arch: (arch.major, f"{arch.minor}{arch.suffix}"))
+        return "_".join(arch.folder for arch in ordered)
 
 
 @dataclass(frozen=True)
@@ -250,13 +250,12 @@ class ImageRef:
         return cls(registry, path, tag, digest)
 
     def __str__(self) -> str:
-        head = f"{self.registry}/" if self.registry else ""
-        return (
-            head
-            + self.path
-            + (f":{self.tag}" if self.tag else "")
-            + (f"@{self.digest}" if self.digest else "")
-        )
+        name = f"{self.registry}/{self.path}" if self.registry else self.path
+        if self.tag:
+            name += f":{self.tag}"
+        if self.digest:
+            name += f"@{self.digest}"
+        return name
 
 
 @dataclass(frozen=True, order=True)
@@ -288,7 +287,8 @@ class ByteSize:
             raise ValueError(
                 f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB"
             )
-        count = int(Decimal(match[1]) * cls._UNITS[(match[2] or "").lower()])
+        unit = cls._UNITS[(match[2] or "").lower()]
+        count = int(Decimal(match[1]) * unit)
         if count > cls._LARGEST:
             raise ValueError(f"{text!r} is too large; the largest size is {cls(cls._LARGEST)}")
         return cls(count)
@@ -309,7 +309,8 @@ class Duration:
     @classmethod
     def parse(cls, text: str) -> Duration:
         match = _match(cls.PATTERN, text, "a duration; write it like 30s, 5m or 1h")
-        return cls(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
+        unit = {"s": 1, "m": 60, "h": 3600}[match[2]]
+        return cls(int(match[1]) * unit)
 
     def __str__(self) -> str:
         """In seconds, which Docker and Compose both read."""
@@ -365,12 +366,10 @@ class Pin:
     def parse(cls, text: str) -> Pin:
         if "://" in text:
             raise ValueError("an address is no origin; docs/updates.md, A wheel by address")
-        match = _match(
-            cls.PATTERN,
-            text,
-            f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}",
-        )
-        return cls(match[1], match[3] or "", tuple(match[2].split(",")) if match[2] else ())
+        what = f"a distribution, or one at an exact version; write it like {cls.EXAMPLE}"
+        match = _match(cls.PATTERN, text, what)
+        extras = match[2].split(",") if match[2] else ()
+        return cls(match[1], match[3] or "", tuple(extras))
 
     def __str__(self) -> str:
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
@@ -492,7 +491,9 @@ class DockerLine:
             raise ValueError(
                 "is not a plain COPY; write COPY [--chown=, --chmod=, --link, --from=IMAGE@sha256:...] SOURCE... TARGET"
             )
-        return () if any(flag.startswith("--from") for flag in flags) else tuple(paths[:-1])
+        if any(flag.startswith("--from") for flag in flags):
+            return ()
+        return tuple(paths[:-1])
 
     def __str__(self) -> str:
         return self.text

@@ -273,9 +273,11 @@ class _Reader:
         for name, feature in self._map("features").items():
             is_off = name in optional and name not in modes
             if is_off or name in ("text_only", "encoder_parallel"):
-                flags = shlex.join(self._words(feature.items.get("args")))
-                shown = f"; its flags: {flags}" if flags else ""
-                self.left.append(f"feature {name}: optional{shown}")
+                line = f"feature {name}: optional"
+                flags = self._words(feature.items.get("args"))
+                if flags:
+                    line += f"; its flags: {shlex.join(flags)}"
+                self.left.append(line)
                 continue
             kinds = self._map("modes", feature)
             wanted = modes[name].text if name in modes else self._text("default_mode", feature)
@@ -298,8 +300,10 @@ class _Reader:
             self.left.append("a nightly build of vLLM")
         steps = self.top.items.get("dependencies")
         for step in steps.elements if steps is not None else ():
-            optional_step = " (optional)" * (self._text("optional", step) == "true")
-            self.left.append(f"dependencies{optional_step}: {self._text('command', step)}")
+            what = "dependencies"
+            if self._text("optional", step) == "true":
+                what += " (optional)"
+            self.left.append(f"{what}: {self._text('command', step)}")
         chosen = self._chosen(variant, variants)
         described = variants.get(chosen, model)
         over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
@@ -309,8 +313,11 @@ class _Reader:
         words = self._words(model.items.get("base_args"))
         words += self._features(self._map("default_modes", described))
         env = self._env(self._map("base_env", model))
-        layers = [described if chosen else None, self._for_us(self.top, *_WIDER)]
-        for layer in (*layers, self._for_us(described, *_WIDER) if chosen else None, over):
+        layers = [self._for_us(self.top, *_WIDER), over]
+        if chosen:
+            layers.insert(0, described)
+            layers.insert(2, self._for_us(described, *_WIDER))
+        for layer in layers:
             if layer is not None:
                 words += self._words(layer.items.get("extra_args"))
                 env |= self._env(self._map("extra_env", layer))
@@ -378,7 +385,8 @@ class _Reader:
         place = self.top.items.get("command", self.top).place()
         model = self._text("model")
         if words:
-            if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
+            is_server = words[:2] == ["vllm", "serve"] and len(words) > 2
+            if not is_server or words[2].startswith("-"):
                 raise refusal(
                     "the command is not `vllm serve MODEL ...`", place, "write the profile by hand"
                 )
@@ -389,14 +397,13 @@ class _Reader:
             model = words[2]
             args = flags_of(words[3:], place)
         else:
-            args = {
-                name.replace("_", "-"): value
-                for name, value in defaults.items()
-                if name not in _OURS
-            }
-            args = {
-                f"{name}-size" if name in _SIZES else name: value for name, value in args.items()
-            }
+            args = {}
+            for key, value in defaults.items():
+                flag = key.replace("_", "-")
+                if flag in _SIZES:
+                    flag += "-size"
+                if key not in _OURS:
+                    args[flag] = value
             self._named(args, place)
         least = 2 if self._text("cluster_only") == "true" else 1
         nodes = max(whole_number(self._text("min_nodes") or "1") or 1, whole_ranks(args), least)
@@ -439,8 +446,10 @@ class _Reader:
                 )
             return value
 
-        if broken := re.search(r"\\\n(?=[ \t]*\n\s*\S)", node.text):
-            line = node.place().line + node.text[: broken.end()].count("\n") + 1
+        broken = re.search(r"\\\n(?=[ \t]*\n\s*\S)", node.text)
+        if broken:
+            above = node.text[: broken.end()].count("\n")
+            line = node.place().line + above + 1
             raise refusal(
                 f"line {line} is empty after a backslash: the shell ends the command there",
                 node.place(),
@@ -508,5 +517,6 @@ def brought(args: JsonObject, mounted: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 def name_of(file: str) -> str:
     """The name of a recipe, from that of its file."""
-    stem = re.sub(r"\.ya?ml$", "", file.rsplit("/", 1)[-1].lower())
+    name = file.rsplit("/", 1)[-1].lower()
+    stem = re.sub(r"\.ya?ml$", "", name)
     return re.sub(r"[^a-z0-9.]+", "-", stem).strip("-.") or "recipe"

@@ -53,9 +53,8 @@ def left_of(
         extra = replace(wheel, extras=(*wheel.extras, "b12x"))
         message = f"kernels of b12x: profile {parent.name} installs vLLM without them"
         missing.append(f"{message}; write `wheel: {str(extra)!r}`")
-    inherited = next(
-        (one.args[_SHARE] for one in parent.services.values() if _SHARE in one.args), ""
-    )
+    shares = [one.args[_SHARE] for one in parent.services.values() if _SHARE in one.args]
+    inherited = shares[0] if shares else ""
     if inherited and _SHARE not in recipe.args:
         missing.append(f"a share of memory: it has none, and {inherited} of {parent.name} stays")
     if is_speech(recipe.repo):
@@ -180,7 +179,8 @@ def _wheel_of(parent: Profile) -> Pin | None:
 def _add_b12x(body: JsonDict, wheel: Pin, recipe: Recipe, service: str) -> None:
     """Write the variant with kernels made for SM120 and SM121, and what it needs in the image."""
     extras = tuple(dict.fromkeys((*wheel.extras, "b12x")))
-    body["sources"] = {"vllm": {"origin": {"wheel": str(replace(wheel, extras=extras))}}}
+    with_kernels = replace(wheel, extras=extras)
+    body["sources"] = {"vllm": {"origin": {"wheel": str(with_kernels)}}}
     body["pip"] = {"prefer": ["b12x"]}  # FlashInfer brings an older copy
     caches = body.setdefault("caches", {})
     for cache in ("cute_dsl", "b12x"):
@@ -242,8 +242,10 @@ class _AsWritten(yaml.SafeDumper):
 def _written(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     plain = re.fullmatch(r"(-?[0-9]+)|-?[0-9]+\.[0-9]+|true|false", text)
     kind = "str"
-    if plain:
-        kind = "int" if plain[1] else "float" if "." in text else "bool"
+    if plain and plain[1]:
+        kind = "int"
+    elif plain:
+        kind = "float" if "." in text else "bool"
     return dumper.represent_scalar(f"tag:yaml.org,2002:{kind}", text)
 
 

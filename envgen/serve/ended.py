@@ -206,8 +206,9 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     runs = container.running
     if runs and not container.restarts:
         return None
-    began, until = ("", container.started_at) if runs else (container.started_at, "")
-    text = engine.logs(container.id, tail=LINES, since=instant(began), until=instant(until))
+    started = instant(container.started_at)
+    since, until = ("", started) if runs else (started, "")
+    text = engine.logs(container.id, tail=LINES, since=since, until=until)
     # Of a container that was restarted, Docker does not know when the run before had begun.
     lines = _last_run([log_text(line) for line in text.splitlines()])
     end = Ended(
@@ -223,9 +224,8 @@ def last_end(engine: Engine, container: Container) -> Ended | None:
     )
     if end.asked:
         return end
-    about = replace(
-        circumstances(container), exit_code=end.exit_code or None, oom_killed=end.out_of_memory
-    )
+    code = end.exit_code or None
+    about = replace(circumstances(container), exit_code=code, oom_killed=end.out_of_memory)
     cause = judged(lines, about)
     return replace(end, **vars(cause) if cause.cause else {"cause": container.error})
 
@@ -249,8 +249,8 @@ def _asked(container: Container, lines: Sequence[str]) -> bool:
 
 def _last_run(lines: list[str]) -> list[str]:
     """What a container has logged since its program was started last."""
-    start = max((number for number, line in enumerate(lines) if line == STARTS), default=0)
-    return lines[start:]
+    starts = [number for number, line in enumerate(lines) if line == STARTS]
+    return lines[starts[-1] :] if starts else lines
 
 
 # What is known beside the log
@@ -266,9 +266,13 @@ def circumstances(
     """
     from envgen.explain import Circumstances
 
-    locked = {name: lock.version(package) for name, package in LOCKED.items()} if lock else {}
+    locked = {}
+    if lock:
+        locked = {name: lock.version(package) for name, package in LOCKED.items()}
     facts = {name: version for name, version in locked.items() if version}
-    tags = frozenset(["mounted" if profile.mounted_sources else "installed"] if profile else ())
+    tags = frozenset[str]()
+    if profile:
+        tags = frozenset(["mounted" if profile.mounted_sources else "installed"])
     if container is None:
         return Circumstances(failed=True, facts=facts, tags=tags)
     if container.oom_killed and container.memory:
@@ -281,9 +285,8 @@ def circumstances(
     if cuda := container.env.get("CUDA_VERSION", ""):
         facts["cuda"] = cuda
     ended = not container.running
-    return Circumstances(
-        ended, (container.own_code or None) if ended else None, container.oom_killed, facts, tags
-    )
+    code = (container.own_code or None) if ended else None
+    return Circumstances(ended, code, container.oom_killed, facts, tags)
 
 
 def known_of(deployment: Deployment, container: Container | None) -> Circumstances:

@@ -89,9 +89,9 @@ def document_of(response: requests.Response | bytes) -> Any:
     try:
         return read_json(body)
     except ValueError:
-        return (
-            body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
-        )
+        if len(body) > LARGEST:
+            return ""
+        return body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
 
 
 END = "[DONE]"
@@ -201,7 +201,8 @@ def _events(chunks: Iterable[bytes]) -> Iterator[str]:
         if len(rest) > LONGEST:
             raise NoCompletion("an event of more than 1 MiB")
         # The second half of a CRLF may not have arrived yet.
-        whole, half = (rest[:-1], b"\r") if rest.endswith(b"\r") else (rest, b"")
+        half = b"\r" if rest.endswith(b"\r") else b""
+        whole = rest.removesuffix(half)
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         rest += half
         for raw in lines:

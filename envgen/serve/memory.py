@@ -34,7 +34,8 @@ def too_little(needed: int, root: Path = ROOT) -> list[Problem]:
 def held_by(root: Path = ROOT) -> str:
     """Who holds the memory of this machine, in words; "" where nobody holds much."""
     machine = box.look(root)
-    names = ", ".join(map(str, [*machine.programs, *box.largest(machine, root)]))
+    holders = [*machine.programs, *box.largest(machine, root)]
+    names = ", ".join(map(str, holders))
     return "; ".join(filter(None, [machine.left, names and f"held by {names}"]))
 
 

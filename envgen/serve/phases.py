@@ -107,10 +107,10 @@ class StartProgress:
     def _end(self) -> None:
         self._note("")
         seconds = self.clock() - self._since
-        self._spent = {**self._spent, self.phase: self._spent.get(self.phase, 0.0) + seconds}
-        parts = [
-            f"{name} {took:.0f} s" for name, took in self._parts.items() if name and took >= SHORT
-        ]
+        before = self._spent.get(self.phase, 0.0)
+        self._spent = {**self._spent, self.phase: before + seconds}
+        long = [(name, took) for name, took in self._parts.items() if name and took >= SHORT]
+        parts = [f"{name} {took:.0f} s" for name, took in long]
         self.on_end(self.phase, seconds, ", ".join(parts))
         self._since = self._detail_since = self.clock()
         self._parts = {}
@@ -132,13 +132,17 @@ class StartProgress:
 
     def words(self) -> str:
         """What the server is doing."""
-        return str(_data()["doing"][self.phase.value]) + (f", {self.detail}" if self.detail else "")
+        words = str(_data()["doing"][self.phase.value])
+        return f"{words}, {self.detail}" if self.detail else words
 
     @property
     def share(self) -> float | None:
         """How much of it is done, from 0 to 1, where the log says so."""
         match = _SHARE.search(self.detail)
-        return min(1.0, int(match[2]) / max(1, int(match[3] or 100))) if match else None
+        if not match:
+            return None
+        whole = int(match[3] or 100)
+        return min(1.0, int(match[2]) / max(1, whole))
 
 
 def bar_seconds(line: str) -> float:

@@ -81,7 +81,8 @@ class _Server:
         """What is wrong if ``completion`` names another model."""
         if not self.names or completion.model in ("", *self.names):
             return ""
-        wanted = " or ".join(visible(name[:80]) for name in sorted(self.names)[:8])
+        names = sorted(self.names)[:8]
+        wanted = " or ".join(visible(name[:80]) for name in names)
         return f"{what} was answered by the model {visible(completion.model[:80])}, not {wanted}"
 
     def post(
@@ -178,9 +179,8 @@ def names_of(rows: _Rows, model: str | None) -> frozenset[str]:
     """
     if model is None:
         return frozenset()
-    return frozenset(
-        name for name, row in rows.items() if row.get("root") == rows[model].get("root")
-    )
+    root = rows[model].get("root")
+    return frozenset(name for name, row in rows.items() if row.get("root") == root)
 
 
 def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Rows:
@@ -200,18 +200,14 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Ro
         reason += (
             ": it needs an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
         )
+    elif rows is not None:
+        reason = "/v1/models lists no model"
     elif status == 200:
-        reason = (
-            f"{reason} with something that is not a list of models"
-            if rows is None
-            else "/v1/models lists no model"
-        )
+        reason += " with something that is not a list of models"
     if model is None and not rows:
-        raise (
-            _Judged(Readiness(True, unasked=reason))
-            if status < 500 or status == 501
-            else _not_ready(reason)
-        )
+        if status >= 500 and status != 501:
+            raise _not_ready(reason)
+        raise _Judged(Readiness(True, unasked=reason))
     if rows is None:
         raise _not_ready(reason, fatal=status in (401, 403), refused=status == 200)
     if model is not None and model not in rows:
@@ -221,7 +217,9 @@ def _listed(base_url: str, model: str | None, headers: Mapping[str, str]) -> _Ro
 
 def listing(names: Sequence[str], model: str) -> str:
     """The sentence about a /v1/models without ``model``."""
-    shown = ", ".join(visible(name[:80]) for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    shown = ", ".join(visible(name[:80]) for name in names[:8])
+    if len(names) > 8:
+        shown += " ..."
     return f"/v1/models lists {shown or 'nothing'}, not {model}"
 
 
