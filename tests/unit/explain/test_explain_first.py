@@ -50,7 +50,7 @@ RULES = {
     "architecture": "architecture", "model-missing": "model_path", "model-type": "model_type",
     "module": "module_absent", "parser": "parser_unknown", "quantization": "quantization_name",
     "weights-shape": "weights_shape", "tokenizer": "json_text",
-    "other-cuda": "cuda_runtime", "shm": "shared_memory", "template": "chat_template",
+    "other-cuda": "cuda_runtime", "shm": "shared_memory", "template": "template_file",
     "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
 }  # fmt: skip
 
