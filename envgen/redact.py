@@ -325,8 +325,10 @@ def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
     spelled = {}
     if home not in ("", "/root") and home.count("/") >= 2:
         spelled[home] = "~"
-    spelled |= _encodings_of([*secret_values(os.environ), *known])
-    return sorted(spelled.items(), key=lambda item: -len(item[0]))
+    secrets = [*secret_values(os.environ), *known]
+    spelled |= _encodings_of(secrets)
+    longest_first = sorted(spelled, key=len, reverse=True)
+    return [(text, spelled[text]) for text in longest_first]
 
 
 def _encodings_of(values: Iterable[str]) -> dict[str, str]:

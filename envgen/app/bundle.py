@@ -253,9 +253,12 @@ def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> 
 def _processes(engine: Engine, container: Container) -> str:
     rows = [("PID", "PARENT", "STATE", "MEMORY", "COMMAND")]
     for one in engine.processes(container.id):
+        pid = str(one.pid)
+        parent = str(one.parent)
         memory = f"{one.memory >> 20}M"
-        rows.append((str(one.pid), str(one.parent), one.state, memory, one.command))
-    return "\n".join(table(rows, right=(0, 1, 3)))
+        rows.append((pid, parent, one.state, memory, one.command))
+    lines = table(rows, right=(0, 1, 3))
+    return "\n".join(lines)
 
 
 def _project(deployment: Deployment) -> dict[str, Ask]:

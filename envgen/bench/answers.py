@@ -91,18 +91,20 @@ def divergence(a: Step, b: Step) -> float:
     A token that ``b`` does not list is at most as likely as the last one that it lists.
     """
     least = min(b.values())
-    given, other = ([step.get(token, least) for token in a] for step in (a, b))
-    (total, reached) = (
-        math.log(sum(math.exp(value - max(side)) for value in side)) + max(side)
-        for side in (given, other)
-    )
-    return max(
-        0.0,
-        sum(
-            math.exp(p - total) * (p - total - q + reached)
-            for p, q in zip(given, other, strict=True)
-        ),
-    )
+    given = list(a.values())
+    other = [b.get(token, least) for token in a]
+    total = _log_of_sum(given)
+    reached = _log_of_sum(other)
+    apart = []
+    for p, q in zip(given, other, strict=True):
+        apart.append(math.exp(p - total) * (p - total - q + reached))
+    return max(0.0, sum(apart))
+
+
+def _log_of_sum(logarithms: Sequence[float]) -> float:
+    """The logarithm of the sum of the numbers that have these logarithms."""
+    largest = max(logarithms)
+    return math.log(sum(math.exp(one - largest) for one in logarithms)) + largest
 
 
 def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
@@ -113,13 +115,16 @@ def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
         if not a or not b:
             continue
         places += 1
-        if bad := sum(not math.isfinite(value) for value in (*a.values(), *b.values())):
+        values = [*a.values(), *b.values()]
+        bad = sum(not math.isfinite(value) for value in values)
+        if bad:
             odd += bad
             continue
         likeliest = first(a)
         other = first(b)
         agreed += likeliest == other
-        clear += likeliest != other and a[likeliest] - a.get(other, min(a.values())) > CLEAR
+        ahead = a[likeliest] - a.get(other, min(a.values()))
+        clear += likeliest != other and ahead > CLEAR
         apart.append(divergence(a, b))
     mean = math.fsum(apart) / len(apart) if apart else 0.0
     worst = mean if len(apart) >= FEWEST else 0.0
@@ -143,10 +148,11 @@ def together(parts: Sequence[Agreement]) -> Agreement:
 
 def repeats(ids: Sequence[int]) -> bool:
     """Whether a text ends in copies of a few tokens."""
-    return any(
-        len(ids) >= size * LOOPS and list(ids[-size * LOOPS :]) == list(ids[-size:]) * LOOPS
-        for size in range(1, LENGTH + 1)
-    )
+    for size in range(1, LENGTH + 1):
+        end = list(ids[-size * LOOPS :])
+        if len(ids) >= size * LOOPS and end == end[-size:] * LOOPS:
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -180,9 +186,9 @@ class Answer:
 
     def sample(self) -> JsonDict:
         """For the record."""
-        steps = {
-            name: [list(map(list, step.items())) for step in getattr(self, name)] for name in _STEPS
-        }
+        steps = {}
+        for name in _STEPS:
+            steps[name] = [list(map(list, step.items())) for step in getattr(self, name)]
         lists = {name: list(getattr(self, name)) for name in ("prompt", "ids", "batched_ids")}
         return {
             "unit": "answer",
@@ -234,8 +240,10 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
     """The number of places that follow the same words in both texts: to the first one that differs,
     and with it.
     """
-    same = next((index for index, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-    return min(len(a), len(b)) if same is None else same + 1
+    for place, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return place + 1
+    return min(len(a), len(b))
 
 
 def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[tuple[Step, Step]]:
@@ -245,15 +253,19 @@ def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[t
     if list(a.prompt) != list(b.prompt):
         return []
     length = shared(a.ids, getattr(b, ids))
-    return list(zip(a.steps[:length], getattr(b, name)[:length], strict=False))
+    own = a.steps[:length]
+    other = getattr(b, name)[:length]
+    return list(zip(own, other, strict=False))
 
 
 def differs_in_length(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether one of two texts is the beginning of the other. A word that ends a text is one of its
     words, so a server stopped, and no word.
     """
+    if len(a) == len(b):
+        return False
     length = min(len(a), len(b))
-    return len(a) != len(b) and list(a[:length]) == list(b[:length])
+    return list(a[:length]) == list(b[:length])
 
 
 REFUSED = "refused: "  # begins the fault of a server that does not do what was asked
@@ -342,38 +354,30 @@ def against(
         seen = f"{len(other_prompts)} of {len(both)} are read as other tokens ({', '.join(other_prompts[:4])})"
         rows.append(Row("prompts", DIFFERENT, f"{seen}: another chat template or tokenizer"))
     read = {a.name: readings.get(a.name, Answer(a.name)) for a, _ in both}
-    rows.append(
-        _compared(
-            "reading the reference's answers",
-            [agreement(zip(a.scored, read[a.name].scored, strict=False)) for a, _ in both],
-            sum(a.read_places for a, _ in both),
-            {name: one.read_fault for name, one in read.items() if one.read_fault},
-        )
-    )
-    same = [(a, b) for a, b in both if list(a.prompt) == list(b.prompt)]
-    rows.append(
-        _compared(
-            "writing",
-            [agreement(paths(a, b)) for a, b in same],
-            sum(shared(a.ids, b.ids or a.ids) for a, b in same),
-            {},
-            [a.name for a, b in same if differs_in_length(a.ids, b.ids or a.ids)],
-        )
-    )
+    parts = [agreement(zip(a.scored, read[a.name].scored, strict=False)) for a, _ in both]
+    wanted = sum(a.read_places for a, _ in both)
+    faults = {name: one.read_fault for name, one in read.items() if one.read_fault}
+    rows.append(_compared("reading the reference's answers", parts, wanted, faults))
+    parts = []
+    wanted = 0
+    cut = []
+    for a, b in both:
+        if list(a.prompt) != list(b.prompt):
+            continue
+        ids = b.ids or a.ids
+        parts.append(agreement(paths(a, b)))
+        wanted += shared(a.ids, ids)
+        if differs_in_length(a.ids, ids):
+            cut.append(a.name)
+    rows.append(_compared("writing", parts, wanted, {}, cut))
     equal = sum(list(a.ids) == list(b.ids) and a.text == b.text for a, b in both)
-    rows.append(
-        Row("texts", SAME if equal == len(both) else CLOSE, f"{equal} of {len(both)} are equal")
-    )
+    word = SAME if equal == len(both) else CLOSE
+    rows.append(Row("texts", word, f"{equal} of {len(both)} are equal"))
     loops = [name for name, answer in answers.items() if repeats(answer.ids)]
     before = [name for name, answer in reference.items() if repeats(answer.ids)]
     if len(loops) > len(both) / 2 > 2 * len(before):
-        rows.append(
-            Row(
-                "repetition",
-                BROKEN,
-                f"{len(loops)} answers repeat themselves, {len(before)} of the reference",
-            )
-        )
+        seen = f"{len(loops)} answers repeat themselves, {len(before)} of the reference"
+        rows.append(Row("repetition", BROKEN, seen))
     return rows
 
 

@@ -66,7 +66,9 @@ class FigureRange:
     def variation(self) -> float | None:
         """The coefficient of variation, in percent; None for a single value."""
         mean = statistics.fmean(self.values)
-        return 100 * statistics.stdev(self.values) / mean if mean and self.values[1:] else None
+        if not mean or len(self.values) < 2:
+            return None
+        return 100 * statistics.stdev(self.values) / mean
 
     def plain(self) -> JsonDict:
         """For JSON."""
@@ -140,11 +142,16 @@ class FigureRow:
     def percent(self) -> float | None:
         """How far B's median is from A's, in percent; None: nothing to compare."""
         a, b = self.sides
-        return 100 * (b.median - a.median) / abs(a.median) if a and b and a.median else None
+        if not a or not b or not a.median:
+            return None
+        return 100 * (b.median - a.median) / abs(a.median)
 
     def plain(self) -> JsonDict:
         """For JSON."""
-        values = {name: side.plain() for name, side in zip(SIDES, self.sides, strict=True) if side}
+        values = {}
+        for name, side in zip(SIDES, self.sides, strict=True):
+            if side:
+                values[name] = side.plain()
         return {
             "metric": self.metric.name,
             "unit": self.metric.unit,
@@ -160,10 +167,12 @@ def compare(a: RunRecord, b: RunRecord) -> list[FigureRow]:
     second = table(b.samples)
     order = list(METRICS)
     keys = sorted({*first, *second}, key=lambda key: (order.index(key[0]), key[1]))
-    return [
-        FigureRow(METRICS[name], cell, (first.get((name, cell)), second.get((name, cell))))
-        for name, cell in keys
-    ]
+    rows = []
+    for key in keys:
+        name, cell = key
+        sides = first.get(key), second.get(key)
+        rows.append(FigureRow(METRICS[name], cell, sides))
+    return rows
 
 
 def sections(rows: Iterable[FigureRow]) -> Iterator[tuple[str, list[Sequence[str]]]]:

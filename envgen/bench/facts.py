@@ -78,24 +78,20 @@ class RunningService(LiveService):
         )
         gpu = None
         with contextlib.suppress(EngineError):
-            gpu = parse_gpu_memory(
-                self.engine.exec(now.id, _GPU, timeout=20).stdout.decode(errors="replace")
-            )
-        return Vitals(
-            sum(process.memory for process in running), gpu, zombies, now.restarts, now.started_at
-        )
+            done = self.engine.exec(now.id, _GPU, timeout=20)
+            gpu = parse_gpu_memory(done.stdout.decode(errors="replace"))
+        memory = sum(process.memory for process in running)
+        return Vitals(memory, gpu, zombies, now.restarts, now.started_at)
 
     def made_of(self) -> JsonDict:
         """Its command and variables, without secrets."""
         secrets = self.deployment.profile.secrets
-        return {
-            "flags": (self.engine.inspect(self.container.id) or {}).get("Args") or [],
-            "env": {
-                key: without_login(text)
-                for key, text in self.container.env.items()
-                if key not in secrets
-            },
-        }
+        document = self.engine.inspect(self.container.id) or {}
+        env = {}
+        for key, text in self.container.env.items():
+            if key not in secrets:
+                env[key] = without_login(text)
+        return {"flags": document.get("Args") or [], "env": env}
 
     def settings(self) -> str:
         """A digest of its image, command and variables, without the profiler of a trace."""
@@ -136,9 +132,8 @@ class RunningService(LiveService):
         with contextlib.suppress(EnvgenError):
             seen["kernels"] = kernels(self.log())
         with contextlib.suppress(EnvgenError):
-            inside = run.ask(
-                run.in_container(self.engine, container.id), "python3", PROGRAM, {}, timeout=60
-            )
+            execute = run.in_container(self.engine, container.id)
+            inside = run.ask(execute, "python3", PROGRAM, {}, timeout=60)
             if not isinstance(inside, run.NoAnswer):
                 seen |= {key: inside.get(key) for key in ("versions", "gpu", "inputs")}
         return {key: value for key, value in seen.items() if value not in (None, "", {}, [])}
@@ -166,4 +161,6 @@ def commit_of(folder: Path) -> str:
 def parse_gpu_memory(text: str) -> int | None:
     """Bytes in the output of nvidia-smi, which has a number of MiB per line; None for [N/A]."""
     lines = text.split()
-    return sum(map(int, lines)) << 20 if lines and all(map(str.isdigit, lines)) else None
+    if not lines or not all(map(str.isdigit, lines)):
+        return None
+    return sum(map(int, lines)) << 20

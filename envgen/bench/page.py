@@ -80,7 +80,8 @@ def decode_bars(
 ) -> tuple[list[BarRow], list[Mark]]:
     """A bar for each measured row that targets are for, and a line for each, on one scale."""
     measured = [row for row in rows if row.decode_tps and _is_alone(row.test)]
-    values = [row.decode_tps or 0.0 for row in measured] + [target.decode for target in targets]
+    values = [row.decode_tps or 0.0 for row in measured]
+    values += [target.decode for target in targets]
     scale = WIDTH / max(values, default=1.0)
     bars = []
     for row in measured[:MOST]:
@@ -88,7 +89,10 @@ def decode_bars(
         bar = Bar(row.test, f"{value:,.1f}", 0, value * scale, 0)
         note = f"{row.release} {row.day}, {row.rank}".strip()
         bars.append(BarRow(f"{row.variant} {row.test}", (bar,), note))
-    lines = [Mark(f"{one.name} {one.decode:g}", one.decode * scale, 0, 3) for one in targets]
+    lines = []
+    for target in targets:
+        name = f"{target.name} {target.decode:g}"
+        lines.append(Mark(name, target.decode * scale, 0, 3))
     return bars, lines
 
 
@@ -128,9 +132,9 @@ def _marks(points: Sequence[tuple[float, float, str, int]], most: float) -> tupl
     longest = max(x for x, *_ in points) or 1.0
     marks = []
     for x, value, label, color in points:
-        along = x / longest * (WIDTH - 20)
-        mark = Mark(label, 10 + along, _height(value, most), color)
-        marks.append(mark)
+        along = 10 + x / longest * (WIDTH - 20)
+        height = _height(value, most)
+        marks.append(Mark(label, along, height, color))
     return tuple(marks)
 
 
@@ -149,7 +153,9 @@ def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Ch
     titles = list(dict.fromkeys(title for _, _, title in points))
     first = points[0][0]  # records are ordered
     last = points[-1][0]
-    most = max([value for _, value, _ in points] + [one.decode for one in targets]) or 1.0
+    values = [value for _, value, _ in points]
+    values += [target.decode for target in targets]
+    most = max(values) or 1.0
     marked = []
     for when, value, title in points:
         label = f"{title}: {value:,.1f} t/s, {when:%Y-%m-%d}"
@@ -177,10 +183,11 @@ def by_size(run: RunRecord, axis: str, title: str) -> Chart | None:
     """
     other = "context_tokens" if axis == "concurrency" else "concurrency"
     cells = run.summary.get("cells", ())
-    least = min((number(cell.get(other)) or 0.0 for cell in cells), default=0.0)
+    others = [number(cell.get(other)) or 0.0 for cell in cells]
+    least = min(others, default=0.0)
     points = []
-    for cell in cells:
-        if (number(cell.get(other)) or 0.0) > least:
+    for cell, its_other in zip(cells, others, strict=True):
+        if its_other > least:
             continue
         name = "total_tps" if "total_tps" in cell else "decode_tps"
         value = median_of(cell, name)

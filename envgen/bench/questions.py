@@ -79,9 +79,10 @@ class Asker:
             answers[question.name] = self._alone(question)
         given = [answer for answer in answers.values() if answer.prompt and not answer.fault]
         for start in range(0, len(given), BATCH):
-            self.on_step(f"in batches of {BATCH}: {min(start + BATCH, len(given))} of {len(given)}")
-            batch = given[start : start + BATCH]
-            answers |= {answer.name: answer for answer in together(self._batched, batch)}
+            end = min(start + BATCH, len(given))
+            self.on_step(f"in batches of {BATCH}: {end} of {len(given)}")
+            for answer in together(self._batched, given[start:end]):
+                answers[answer.name] = answer
         written = [answers[answer.name] for answer in given if answer.steps]
         for number, answer in enumerate(written, 1):
             self.on_step(f"reading: {number} of {len(written)}")
@@ -173,11 +174,13 @@ class Asker:
         return Answer(question.name, prompt=prompt, text=text, chat=seen if good is False else "")
 
     def _batched(self, answer: Answer) -> Answer:
+        body = {"prompt": list(answer.prompt), "max_tokens": REPLY}
         try:
-            choice, steps = self._continued({"prompt": list(answer.prompt), "max_tokens": REPLY})
+            choice, steps = self._continued(body)
         except (Refused, *MISSHAPEN) as error:
             return replace(answer, batch_fault=_fault(error))
-        return replace(answer, batched_ids=choice.get("token_ids") or (), batched=steps)
+        ids = choice.get("token_ids") or ()
+        return replace(answer, batched_ids=ids, batched=steps)
 
     def _continued(self, body: JsonObject) -> tuple[JsonObject, list[Step]]:
         """A completion's choice, with how likely each word was. Raises Refused, or one of
@@ -202,13 +205,14 @@ class Asker:
         wanted = body["max_tokens"]
         if choice.get("finish_reason") == "length" and 0 < len(ids) < wanted <= room:
             raise Refused(f"ended for its length after {len(ids)} of {wanted} tokens")
-        return choice, [
-            {
-                int(name.removeprefix("token_id:")): log_probability(value)
-                for name, value in top.items()
-            }
-            for top in tops
-        ]
+        steps: list[Step] = []
+        for top in tops:
+            step = {}
+            for name, value in top.items():
+                token = int(name.removeprefix("token_id:"))
+                step[token] = log_probability(value)
+            steps.append(step)
+        return choice, steps
 
     def _read(self, text: Sequence[int], start: int) -> list[Step]:
         """How likely each word of a text was, from ``start`` on."""

@@ -69,7 +69,8 @@ class RunRecord:
     def title(self) -> str:
         """Profile and variant, or else the model."""
         words = filter(None, map(self.environment.get, ("profile", "variant")))
-        return " ".join(map(str, words)) or str(self.environment.get("model") or self.id)
+        title = " ".join(map(str, words))
+        return title or str(self.environment.get("model") or self.id)
 
 
 # --- writing

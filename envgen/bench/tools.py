@@ -226,10 +226,9 @@ def find_tool(tool: BenchTool) -> BenchTool:
     """With the plan's tool, or else llama-benchy or vllm, and its version. UsageError if it is not
     installed.
     """
-    request = {"verb": "probe", "tools": {name: row[:2] for name, row in TOOLS.items()}}
-    versions = tool.ask(
-        request, 150, f"{tool.where} could not be asked for {tool.plan.tool or 'a tool'}"
-    )
+    tools = {name: row[:2] for name, row in TOOLS.items()}
+    what = f"{tool.where} could not be asked for {tool.plan.tool or 'a tool'}"
+    versions = tool.ask({"verb": "probe", "tools": tools}, 150, what)
     other = not tool.plan.tool and versions[VLLM] and not versions[LLAMA_BENCHY]
     name = tool.plan.tool or (VLLM if other else LLAMA_BENCHY)
     if not versions[name]:

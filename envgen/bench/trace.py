@@ -36,7 +36,10 @@ class KernelRow:
 
 def kind_of(kernel: str) -> str:
     """What people call what this kernel does."""
-    return next((kind for kind, names in _DATA["kinds"].items() if _fits(names, kernel)), "other")
+    for kind, names in _DATA["kinds"].items():
+        if _fits(names, kernel):
+            return str(kind)
+    return "other"
 
 
 def _fits(names: str, kernel: str) -> bool:

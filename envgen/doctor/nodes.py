@@ -377,8 +377,11 @@ def _same_image(nodes: Sequence[NodeFacts]) -> Finding:
     def content(node: NodeFacts) -> str | None:
         return node.image.content if node.image else None
 
-    others = [node for node in nodes if content(node) != content(nodes[0])]
-    fix = others[0].copy_of_image() if others else ""
+    fix = ""
+    first = content(nodes[0])
+    others = [node for node in nodes if content(node) != first]
+    if others:
+        fix = others[0].copy_of_image()
     return _same(nodes, "the image", content, fix=fix, shown=False)
 
 

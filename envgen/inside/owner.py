@@ -99,8 +99,15 @@ def _allowed(folder: Path, function: str) -> Iterator[str]:
 
 def _says(statement: ast.AST, text: str) -> bool:
     """Whether its constant parts are all in the text, and are most of it."""
-    values = [str(one.value) for one in ast.walk(statement) if isinstance(one, ast.Constant)]
+    values = []
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Constant):
+            values.append(str(node.value))
     message, _, _ = "\0".join(values).partition("\n")
-    parts = [one.strip() for one in re.split(r"%\w|[{}\0]", message) if len(one) > 7]
-    is_most = 2 * len("".join(parts)) > len(text)
-    return is_most and all(part in text for part in parts)
+    parts = []
+    for part in re.split(r"%\w|[{}\0]", message):
+        if len(part) > 7:
+            parts.append(part.strip())
+    if 2 * len("".join(parts)) <= len(text):
+        return False
+    return all(part in text for part in parts)

@@ -158,7 +158,10 @@ def _digest(value: object) -> str:
 def locked(profile: Profile, lock: Lock) -> ProfileLock:
     """The part of ``lock`` for ``profile``, without what is out of date."""
     base = lock.images.get(str(profile.base.image))
-    git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
+    git = {}
+    for repository in repositories(profile):
+        if repository.key in lock.git:
+            git[repository.name] = lock.git[repository.key]
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
     asks = python_asks(profile, digest)

@@ -205,11 +205,13 @@ def _sum(entry: JsonObject) -> str:
     """A digest of the packages of one platform. They were resolved together: whatever a merge or a
     hand changes in one of them needs a new resolution.
     """
-    parts = {key: entry.get(key) or {} for key in ("python", "sets", "open")}
+    parts = {key: entry.get(key) or {} for key in ("python", "open")}
     if entry.get("assumes"):
         parts["assumes"] = sorted(entry["assumes"])
-    parts["sets"] = {step: sorted(pins) for step, pins in parts["sets"].items()}
-    return digest_of(1, parts)[:16]
+    sets = entry.get("sets") or {}
+    parts["sets"] = {step: sorted(pins) for step, pins in sets.items()}
+    digest = digest_of(1, parts)
+    return digest[:16]
 
 
 def save(path: Path, lock: Lock) -> bool:

@@ -200,8 +200,10 @@ class Series:
         while True:
             built = tuple(patch for patch in self.patches if patch.name not in late)
             rest = tuple(patch for patch in self.patches if patch.name in late)
-            files = {file for patch in built for file in patch.touches}
-            tied = {patch.name for patch in rest if files.intersection(patch.touches)}
+            touched = set[str]()
+            for patch in built:
+                touched.update(patch.touches)
+            tied = {patch.name for patch in rest if touched.intersection(patch.touches)}
             if not tied:
                 return built, rest
             late -= tied

@@ -318,9 +318,11 @@ def _at(position: int | None, source: ValueText) -> Place:
     """The place of an invalid byte."""
     if position is None:
         return Place(source.label)
-    before = source.text.encode("utf-8", "replace")[:position].decode("utf-8", "replace")
+    encoded = source.text.encode("utf-8", "replace")
+    before = encoded[:position].decode("utf-8", "replace")
     _, _, line = before.rpartition("\n")
-    return source.place(before.count("\n") + 1, len(line) + 1)
+    number = before.count("\n") + 1
+    return source.place(number, len(line) + 1)
 
 
 @dataclass(eq=False)

@@ -86,7 +86,13 @@ def _texts(value: Any) -> list[str]:
         return [name if one is None else f"{name}={one}" for name, one in value.items()]
     if not isinstance(value, list):
         return [str(value)]
-    return [",".join(_texts(one)) if isinstance(one, dict) else str(one) for one in value]
+    texts = []
+    for one in value:
+        text = str(one)
+        if isinstance(one, dict):
+            text = ",".join(_texts(one))
+        texts.append(text)
+    return texts
 
 
 def _put(keys: JsonDict, place: JsonObject, found: re.Match[str]) -> None:

@@ -87,7 +87,11 @@ def _grouped(files: Mapping[str, str]) -> dict[str, str]:
         folder = "/".join(above[:2]) or path
         lines = folders.setdefault(folder, [])
         lines.append(f"{path} {digest}")
-    return {folder: _hidden("\n".join(lines)) for folder, lines in folders.items()}
+    digests = {}
+    for folder, lines in folders.items():
+        text = "\n".join(lines)
+        digests[folder] = _hidden(text)
+    return digests
 
 
 def _hidden(text: str) -> str:

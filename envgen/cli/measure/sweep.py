@@ -99,11 +99,17 @@ def command(
 
 def _show_matrix(session: Session, service: str, rows: Sequence[matrix.MatrixRow]) -> int:
     """Print the matrix as it is."""
-    targets = [one.text for one in results.targets(session.profile(), service)]
-    lines = table([matrix.HEAD, *(row.cells() for row in rows)], right=range(4, 7))
-    lines += [f"target {line}" for line in targets]
-    plain = [row.plain() for row in rows]
-    return answer({"rows": plain, "targets": targets}, map(visible, lines))
+    cells = [row.cells() for row in rows]
+    lines = table([matrix.HEAD, *cells], right=range(4, 7))
+    targets = []
+    for target in results.targets(session.profile(), service):
+        targets.append(target.text)
+        lines.append(f"target {target.text}")
+    document = {
+        "rows": [row.plain() for row in rows],
+        "targets": targets,
+    }
+    return answer(document, map(visible, lines))
 
 
 def _require_agreement(session: Session, service: str, count: int, yes: bool) -> None:

@@ -27,7 +27,9 @@ def command(session: Session, names: tuple[str, ...]) -> int:
     """
     machines = machines_of(session.deployment(), names)
     done, left = on_all(machines, partial(lifecycle.halt, names=names))
-    containers = [deployment.named(name) for deployment, stopped in done for name in stopped]
+    containers = list[str]()
+    for deployment, stopped in done:
+        containers += map(deployment.named, stopped)
     lines = [f"container {name} stopped" for name in containers]
     if not containers and not left:
         lines = [f"no running containers for {described(session.profile(), names)}"]
