@@ -186,7 +186,7 @@ def state_dir(root: Path, *parts: str) -> Path:
 
 def state_files(root: Path, part: str, pattern: str) -> list[tuple[Path, os.stat_result]]:
     """The regular files of a folder in ``state_dir`` and their states, the oldest first."""
-    there = list[tuple[Path, os.stat_result]]()
+    there = []
     folder = state_dir(root, part)
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):

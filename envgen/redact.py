@@ -335,7 +335,7 @@ def _encodings_of(values: Iterable[str]) -> dict[str, str]:
     """Each of the ``values`` that is long enough, also as in a URL, in JSON and in base64 -> its
     replacement.
     """
-    spellings = set[str]()
+    spellings = set()
     for value in values:
         if len(value) < SHORTEST or value.lower() in _DULL:
             continue

@@ -22,7 +22,7 @@ from envgen.explain.read import cause_of
 from envgen.files import state_dir
 from envgen.lock.ask import python_sets, stale
 from envgen.lock.model import InputChange
-from envgen.patches.dry_run import DryRun, dry_run, report_lines, summary
+from envgen.patches.dry_run import dry_run, report_lines, summary
 from envgen.profile.model import Mode
 from envgen.render.inputs import LABEL as INPUTS_LABEL
 from envgen.render.inputs import label_of
@@ -120,7 +120,7 @@ def try_patches(deployment: Deployment) -> None:
     for line in deployment.left_out:
         progress(f"note: {line}")
     started = time.monotonic()
-    runs = list[DryRun]()
+    runs = []
     for source in deployment.patched_sources:
         if source.mounted is not None:
             continue

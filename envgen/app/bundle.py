@@ -55,7 +55,7 @@ Collected = tuple[
 
 def write_report(target: Path, diagnoses: Sequence[Diagnosis]) -> None:
     """Write the bundle of `doctor --bundle`."""
-    asks = dict[str, Callable[[], Collected]]()
+    asks = {}
     for diagnosis in diagnoses:
         context = diagnosis.report.context
         doctor = partial(report.as_data, diagnosis.report)
@@ -98,7 +98,7 @@ def save(
             return {"not asked": f"{culprit} failed first"}
         return report.as_data(report.examine(gather(Subject(service.deployment, name))))
 
-    asks = dict[str, Callable[[], Collected]]()
+    asks = {}
     for one in machines:
         asks[one.deployment.node] = partial(collect, one, partial(doctor, one), failure.container)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -129,7 +129,7 @@ def write(
 
     Returns the number of files. UsageError if it can't be written there.
     """
-    known = set[str]()
+    known = set()
     with ThreadPoolExecutor(len(machines)) as pool:
         collected = list(pool.map(lambda ask: ask(), machines.values()))
     for node, (texts, secrets) in zip(machines, collected, strict=True):
@@ -241,7 +241,7 @@ def _printed(done: ExecResult) -> str:
 def _inspected(engine: Engine, container: Container, secrets: Sequence[str]) -> str:
     document = dict(engine.inspect(container.id) or {})
     config = dict(document.get("Config") or {})
-    env = list[str]()
+    env = []
     for pair in config.get("Env") or ():
         name, _, value = pair.partition("=")
         hidden = name in secrets and value

@@ -22,7 +22,7 @@ def also_running(session: Session, deployment: Deployment) -> list[str]:
     or one that the project had before.
     """
     own = deployment.profile.compose_name
-    lines = list[str]()
+    lines = []
     profiles = session.loaded().project.profiles.values()
     commands = {one.compose_name: f"envgen ps --profile {one.name}" for one in profiles}
     for row in deployment.engine.listed():

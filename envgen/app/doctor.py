@@ -31,7 +31,7 @@ class Diagnosis:
 
 def diagnose(subject: Subject) -> list[Diagnosis]:
     """A diagnosis of each machine of the service, the head's first."""
-    diagnoses = list[Diagnosis]()
+    diagnoses = []
     for deployment in all_machines(subject.deployment, subject.service):
         one = replace(subject, deployment=deployment)
         diagnoses.append(Diagnosis(one, _diagnose(one)))

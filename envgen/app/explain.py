@@ -189,7 +189,7 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     """The server's log in a crash bundle, of the machine that failed first, and what the bundle
     knows beside it.
     """
-    members = dict[str, bytes]()
+    members = {}
     left = LARGEST
     with file, tarfile.open(fileobj=file, mode="r:gz") as bundle:
         for member in bundle:

@@ -39,7 +39,7 @@ def check(session: Session, lock: Lock | None) -> dict[str, list[Stale]] | None:
         return None
     profiles = session.profiles(local=False)
     root = session.loaded(local=False).project.root
-    lacking = dict[str, list[Stale]]()
+    lacking = {}
     for profile in profiles:
         own = locked(profile, lock)
         for line in left_out(profile, own, series_of(profile, root)):
@@ -113,7 +113,7 @@ def resolve(
 
 def problems_of(loaded: Loaded, unresolved: Sequence[Unresolved]) -> list[Problem]:
     """Each problem once, with its place in the project file."""
-    unique: dict[tuple[str, str], Problem] = {}
+    unique = {}
     for one in unresolved:
         problem = one.problem
         words = (problem.message, problem.hint)

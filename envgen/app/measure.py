@@ -208,7 +208,7 @@ def bench(plan: Matrix, tokenizer: str | None = None, least: str | None = None) 
 
     def work(trial: Measurement, run: Run) -> Outcome:
         service = trial.service
-        targets: dict[str, Target] = {}
+        targets = {}
         if service:
             targets = targets_of(service.profile, service.name)
         limit = at_least(least, targets) if least else None

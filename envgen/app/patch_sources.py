@@ -93,7 +93,7 @@ class NewPatch:
         """
         file = self.project.file
         profiles = yaml.safe_load(file_text(file, file.name))["profiles"]
-        chain = list[str]()
+        chain = []
         name = self.wanted or self.target.profile.name
         while name:
             chain.append(name)

@@ -108,7 +108,7 @@ def look(deployment: Deployment, names: Sequence[str], *, build: bool = False) -
     """
     profile = deployment.profile
     downloads = list[Download]()
-    replaces = list[str]()
+    replaces = []
     image = next((problem.message for problem in deployment.image_problems), "")
     for name in names or profile.services:
         service = LiveService(deployment, name)

@@ -6,7 +6,6 @@ name has containers of another folder.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +72,7 @@ def find(engine: Engine, project: Project) -> Iterator[Item]:
     sizes = cache(lambda: engine.disk()[0])
     yield from _images(engine, project, containers, foreign, sizes)
     downloads = list[Item]()  # profiles may share a folder of weights
-    kept = list[str]()  # what the images of ways back were built from
+    kept = []  # what the images of ways back were built from
     for name, profile in project.profiles.items():
         before = engine.image(profile.image_name + BEFORE)
         has_way_back = before is not None and _age(seconds(before.tagged)) < UNUSED
@@ -280,7 +279,7 @@ def _is_forgotten(root: Path, profile: str) -> bool:
 def _old(root: Path, kind: str, kept: Sequence[str]) -> Iterator[Item]:
     """Old files of a kind that are none of the newest. ``kept``: the beginnings of names that stay."""
     folder, newest, days = FILES[kind]
-    there = list[tuple[Path, os.stat_result]]()
+    there = []
     with suppress(RefusedError):
         there = files.state_files(root, folder, "[!.]*")
     why = f"older than {days} days, and not one of the newest {newest}"

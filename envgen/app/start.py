@@ -158,7 +158,7 @@ def stale_by_driver(service: LiveService) -> list[str]:
     changed = history.changes(then, history.machine_facts()).get(history.DRIVER)
     if changed is None:
         return []
-    stale = list[str]()
+    stale = []
     with suppress(EnvgenError, OSError):
         for module in JitCache(service.deployment).inventory().modules:
             if any(reason.stale and reason.kind == "driver" for reason in module.reasons):

@@ -195,7 +195,7 @@ def measured_row(
                 progress(f"  {name} failed: {row['cause']}")
                 break
     except EnvgenError as error:
-        reasons = list[str]()
+        reasons = []
         for problem in error.problems:
             reasons += problem.message.strip().splitlines()
         whole = [line for line in reasons if not line.endswith(":")]

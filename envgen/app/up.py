@@ -63,7 +63,7 @@ def _check_memory(deployment: Deployment, passed: Sequence[Checked]) -> None:
     """PreflightError if each of the services that start would fit into the memory, but not all of
     them.
     """
-    needs = dict[str, int]()
+    needs = {}
     for one in passed:
         needed = one.service.described.needs_memory
         if needed and not one.running and one.service.described.cluster is None:
@@ -91,8 +91,8 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
     """Ask for each service. PreflightError with the problems of all; services with equal problems
     share them.
     """
-    passed = list[Checked]()
-    refused = list[PreflightError]()
+    passed = []
+    refused = []
     reasons = dict[tuple[Problem, ...], list[str]]()
     for name, ask in asked.items():
         try:
@@ -104,7 +104,7 @@ def _all_of(asked: Mapping[str, Callable[[], Checked]]) -> tuple[Checked, ...]:
         return tuple(passed)
     raised = refused[0]
     raised.only_lacking = all(error.only_lacking for error in refused)
-    problems = list[Problem]()
+    problems = []
     for why, names in reasons.items():
         were = "was" if len(names) == 1 else "were"
         problems += [Problem(f"{', '.join(names)} {were} not started:"), *why]
@@ -132,7 +132,7 @@ def start_all(
 
     ``agree`` is asked before a running one is replaced. The error at the end names all that failed.
     """
-    failed = dict[str, EnvgenError]()
+    failed = {}
     for one in checked:
         try:
             started = one.start(agree, options)

@@ -110,7 +110,7 @@ def _log_of_sum(logarithms: Sequence[float]) -> float:
 def agreement(pairs: Iterable[tuple[Step, Step]]) -> Agreement:
     """Compare steps, the reference's first. Steps without values are left out."""
     places = agreed = clear = odd = 0
-    apart: list[float] = []
+    apart = []
     for a, b in pairs:
         if not a or not b:
             continue
@@ -206,7 +206,7 @@ _FAULTS = ("batch_fault", "read_fault")
 
 def read(record: RunRecord) -> dict[str, Answer]:
     """The answers of a record. UsageError if it has none."""
-    answers: dict[str, Answer] = {}
+    answers = {}
     for sample in record.samples:
         if sample.get("unit") == "answer":
             kept: JsonDict = {name: value for name, value in sample.items() if name != "unit"}

@@ -221,7 +221,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 def flags(words: Sequence[str]) -> dict[str, str]:
     """Arguments as flag -> value; "yes" for a flag without one. The last of equal flags counts."""
-    values: dict[str, str] = {}
+    values = {}
     others = list[str]()
     for flag in parsed(words):
         if not flag.word:

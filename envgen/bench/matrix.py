@@ -69,7 +69,7 @@ def rows_of(
     variant lacks what `bench` measures if it has no row.
     """
     groups: dict[tuple[str, str], list[MatrixRow]] = {}
-    verdicts: dict[tuple[str, str], str] = {}
+    verdicts = {}
     for run in records:
         environment = run.environment
         if environment.get("profile") != profile or environment.get("service") != service:

@@ -10,7 +10,6 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from envgen.bench.compare import median_of, number
 from envgen.bench.matrix import MatrixRow, strangers
@@ -140,7 +139,7 @@ def _marks(points: Sequence[tuple[float, float, str, int]], most: float) -> tupl
 
 def over_time(records: Iterable[RunRecord], targets: Sequence[TargetLine]) -> Chart:
     """The decode speed of each bench with one request and no context, by its day."""
-    points: list[tuple[datetime, float, str]] = []
+    points = []
     for run in records:
         for cell in run.summary.get("cells", ()) if run.kind == "bench" else ():
             value = median_of(cell, "decode_tps")

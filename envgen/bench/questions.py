@@ -72,7 +72,7 @@ class Asker:
 
     def ask(self, asked: Sequence[FixedQuestion]) -> dict[str, Answer]:
         """Answers by name: each question alone, then all again in batches, then the answers read."""
-        answers: dict[str, Answer] = {}
+        answers = {}
         asked = [question for question in asked if self.flags.tools or not question.tools]
         for number, question in enumerate(asked, 1):
             self.on_step(f"alone: {number} of {len(asked)}")
@@ -248,7 +248,7 @@ def scorer(
     ``asker`` finds them.
     """
     given = [answer for answer in reference.values() if answer.ids and answer.name in names]
-    scored: dict[str, Answer] = {}
+    scored = {}
     for number, answer in enumerate(given, 1):
         asker.on_step(f"reading the reference's: {number} of {len(given)}")
         scored[answer.name] = asker.score(answer)

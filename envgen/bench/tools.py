@@ -170,7 +170,7 @@ class BenchTool:
             f"the tool's lengths are those of another tokenizer: {line}"
             for line in done["fell_back"]
         ]
-        faults = list[str]()
+        faults = []
         # Both tools count a reply that ended early, or claims more than it has, as any other.
         for length, error in zip(report["output_lens"], report["errors"], strict=True):
             text = f"a reply has {length} of {cell.output} tokens"
@@ -240,7 +240,7 @@ def find_tool(tool: BenchTool) -> BenchTool:
 
 def benchy_samples(report: JsonObject, asked: MatrixCell) -> list[JsonDict]:
     """The values of llama-benchy's JSON as samples, without the phase that fills the context."""
-    samples = list[JsonDict]()
+    samples = []
     for result in report["benchmarks"]:
         if result.get("is_context_prefill_phase"):
             continue
@@ -262,7 +262,7 @@ def _figure(value: Any) -> float:
 
 def vllm_samples(report: JsonObject, asked: MatrixCell) -> list[JsonDict]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
-    samples = list[JsonDict]()
+    samples = []
     cell = asked.sample
     lists = (report["ttfts"], report["itls"], map(int, report["output_lens"]), report["errors"])
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
@@ -301,7 +301,7 @@ def measure_all(tool: BenchTool, on_cell: Callable[[CellResult], None]) -> list[
             f"none of the lengths fits the server's context of {limit} tokens",
             hint=f"for example --pp {max(1, (limit or 2) // 2)} --tg {max(1, (limit or 2) // 8)} --depth 0",
         )
-    done: list[CellResult] = []
+    done = []
     for index, cell in enumerate(fitting):
         progress(f"  {cell} ({index + 1} of {len(fitting)})")
         with doing("cell", f"{cell} ({index + 1} of {len(fitting)})"):

@@ -251,7 +251,7 @@ def engine_file(profile: Profile, folder: Path, gpu: GpuMode) -> Path | None:
     """
     if not profile.gpu.asks_engine:
         return None
-    services = list[str]()
+    services = []
     for name, service in profile.services.items():
         wanted = gpu_devices(service, written_mode(profile))
         given = gpu_devices(service, gpu)

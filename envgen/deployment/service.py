@@ -142,7 +142,7 @@ class LiveService:
         profile = self.profile
         engine = self.engine
         root = self.deployment.root
-        mounts = list[ContainerMount]()
+        mounts = []
         for name, folder in profile.checkouts.items():
             target = str(profile.sources[name].mount)
             mounts.append(ContainerMount(str(folder.below(root)), target))

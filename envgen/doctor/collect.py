@@ -293,7 +293,7 @@ def build_needs(profile: Profile, root: Path) -> frozenset[str]:
     """The build requirements of mounted checkouts, which envgen-install installs beside the image's
     packages.
     """
-    needs: set[str] = set()
+    needs = set()
     for checkout in profile.checkouts.values():
         file = checkout.below(root) / "pyproject.toml"
         text = or_none(lambda at=file: files.read(at).decode("utf-8", "replace"))  # type: ignore[misc]

@@ -181,7 +181,7 @@ class Check:
         judged = self.judge(context, part) if self.needs else self.judge(context)
         if isinstance(judged, list):
             return judged
-        findings: list[Finding] = []
+        findings = []
         while isinstance(judged, Generator):
             try:
                 findings.append(next(judged))

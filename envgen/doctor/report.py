@@ -97,7 +97,7 @@ def lines_of(finding: Finding, file: str, colour: bool) -> list[str]:
 
 def as_text(report: Report, *, colour: bool = False) -> str:
     """The whole report, grouped by place."""
-    out: list[str] = []
+    out = []
     file = f"{report.context.project_file}, profile {report.context.profile.name}"
     for (node, where), findings in groupby(
         report.findings, key=lambda finding: (finding.node, finding.where)

@@ -116,7 +116,7 @@ def largest(machine: Box, root: Path = Path("/")) -> list[MemoryHolder]:
     """The largest programs, beside those that use a GPU."""
     pages = os.sysconf("SC_PAGE_SIZE")
     known = {one.pid for one in machine.programs}
-    others = list[MemoryHolder]()
+    others = []
     for folder in (root / "proc").glob("[0-9]*"):
         pid = int(folder.name)
         match _read(folder / "statm").split():

@@ -92,7 +92,7 @@ def build(
 
     ``show``: BuildKit's own display on our terminal, its lines elsewhere.
     """
-    output: list[str] = []
+    output = []
     before = _records() if show and is_terminal() else None
 
     def on_output(line: str) -> None:

@@ -97,7 +97,7 @@ class Engine:
         self, project: str | None = None, service: str | None = None, all: bool = False
     ) -> tuple[values.ContainerRow, ...]:
         """The same as the engine lists them, in one request."""
-        labels = list[str]()
+        labels = []
         if project is not None:
             labels.append(f"{values.COMPOSE_PROJECT}={project}")
         if service is not None:
@@ -109,7 +109,7 @@ class Engine:
 
     def inspected(self, rows: Iterable[values.ContainerRow]) -> tuple[values.Container, ...]:
         """The containers of ``rows`` that are still there, by their names."""
-        found = list[values.Container]()
+        found = []
         for row in rows:
             container = self.container(row.id)
             if container is not None:
@@ -221,7 +221,7 @@ class Engine:
         wanted = {"name": text}
         if project:
             wanted = {"label": f"{values.COMPOSE_PROJECT}={project}"}
-        made = dict[str, str]()
+        made = {}
         with self._wrap_errors("volumes"):
             for row in self._api.volumes(filters=wanted)["Volumes"] or ():
                 made[str(row["Name"])] = str(row.get("CreatedAt") or "")
@@ -243,7 +243,7 @@ class Engine:
         """
         with self._wrap_errors("disk usage"):
             used = self._api.df()
-        alone = dict[str, int]()
+        alone = {}
         for image in used["Images"] or ():
             alone[str(image["Id"])] = image["Size"] - image["SharedSize"]
         for volume in used.get("Volumes") or ():
@@ -332,7 +332,7 @@ class Engine:
         place = [f"--workdir={workdir}"]
         if stdin:
             place.append("--interactive")
-        passed = dict[str, str]()  # by the CLI's own environment
+        passed = {}  # by the CLI's own environment
         for name, value in {_MARK: mark, **(env or {})}.items():
             if _OF_DOCKER.match(name):
                 place += ["--env", f"{name}={value}"]

@@ -259,7 +259,7 @@ def _handling(
 @contextlib.contextmanager
 def _deferred() -> Iterator[None]:
     """Delays Ctrl-C to the end of the block: while a program starts, it would be lost, and run on."""
-    received: list[int] = []
+    received = []
     with _handling(
         lambda signum, _frame: received.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     ):

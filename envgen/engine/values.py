@@ -311,7 +311,7 @@ def row_of(document: JsonObject) -> ContainerRow:
     """From a row of ``GET /containers/json``."""
     answer = _Fields(document)
     names = [name.lstrip("/") for name in answer.texts("Names")]
-    ports = set[int]()
+    ports = set()
     for port in answer.at("Ports") or ():
         ports.add(int(port.get("PublicPort") or 0))
     return ContainerRow(

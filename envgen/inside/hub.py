@@ -129,7 +129,7 @@ def check(
 
 def sizes_of(snapshot: str, folder: str, problems: list[str]) -> dict[str, int]:
     """The sizes of the files of a snapshot, by name. Problems with files are added to ``problems``."""
-    sizes: dict[str, int] = {}
+    sizes = {}
     inside = os.path.realpath(folder) + os.sep
     for name in sorted(walk(snapshot)):
         path = f"{snapshot}/{name}"

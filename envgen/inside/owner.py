@@ -49,7 +49,7 @@ def answer(request: Doc) -> Doc:
     if name and file.endswith(".py"):
         with open(file, "rb") as source:
             has = name.encode() in source.read(LARGEST)
-    places: list[str] = []
+    places = []
     if file and request["text"]:
         places = [*_places(folder, request["text"])]
     elif file and request["function"]:
@@ -84,7 +84,7 @@ def _allowed(folder: Path, function: str) -> Iterator[str]:
         source = read_text(str(path), LARGEST)
         if f"def {function}(" not in source:
             continue
-        decorators: dict[str, list[ast.expr]] = {}
+        decorators = {}
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef):
                 decorators[node.name] = node.decorator_list

@@ -132,8 +132,8 @@ class PackageSets:
 
     def resolve(self) -> Doc:
         kept: dict[str, dict[str, str]] = self.request["keep"]
-        done: dict[str, list[Doc]] = {}
-        opened: dict[str, str] = {}
+        done = {}
+        opened = {}
         protected = [name for name in map(normal, self.request["protect"]) if name in self.present]
         off = sorted(set(protected) | set(map(normal, self.request["off"])))
         later: dict[str, str] = {}  # packages of earlier steps
@@ -234,7 +234,7 @@ class PackageSets:
         name = item["name"]
         own = normal(item["own"])
         never = {*off, *map(normal, item["never"])} - {own}
-        present: dict[str, str] = {}
+        present = {}
         if name != "uv":
             present = {package: version for package, (version, _) in self.present.items()}
         if present:

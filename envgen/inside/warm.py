@@ -57,7 +57,7 @@ def tokens(name: str) -> set[str]:
 
 def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
     """All functions of flashinfer.jit that create a module without arguments."""
-    makers: dict[str, Callable[[], Any]] = {}
+    makers = {}
     for info in pkgutil.walk_packages(jit.__path__, f"{jit.__name__}."):
         try:
             module = importlib.import_module(info.name)

@@ -94,7 +94,7 @@ class JitCache:
         kept and cleared.
         """
         _, inventory = self._judged(Inventory, NOTHING, "list", place, thorough=True, blind=False)
-        kept: list[str] = []
+        kept = []
         others: dict[tuple[str, str], list[str]] = {}
         for module in inventory.modules:
             if (module.state, module.baseline, module.guess) == ("fresh", "recorded", False):
@@ -102,7 +102,7 @@ class JitCache:
             else:
                 build = (module.version, module.arch)
                 others.setdefault(build, []).append(module.name)
-        cleared: list[str] = []
+        cleared = []
         for (version, arch), names in others.items():
             query = Query(tuple(names), version, (arch,))
             self._judged(Cleared, query, "clear", place)

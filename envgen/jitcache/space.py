@@ -51,14 +51,14 @@ def sibling_cache(cache: JitCache) -> ContainerMount | None:
     if not key or exists(deployment, own):
         return None
     head = own.source.removesuffix(key)
-    made = dict[str, str]()  # a cache -> its time, as a text that sorts
+    made = {}  # a cache -> its time, as a text that sorts
     if own.kind == "volume":
         made = deployment.engine.volumes(head)
     else:
         for path in Path(head).parent.glob("envgen-*"):
             if not path.is_symlink():
                 made[str(path)] = f"{path.stat().st_mtime:020.6f}"
-    siblings = list[str]()
+    siblings = []
     for source in made:
         other = key_in(source)
         if other and source == head + other and other[:ALIKE] == key[:ALIKE]:

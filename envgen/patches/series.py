@@ -220,7 +220,7 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
     diffs = read_patch(content, path)
     if not diffs:
         raise _refusal(f"{path} changes no file", place, "remove it from the series")
-    names = set[str]()
+    names = set()
     for file in diffs:
         names |= {file.source, file.target}
     names.discard("/dev/null")
@@ -247,7 +247,7 @@ def load_series(root: Path, name: str, *, begun: bool = True) -> Series:
         raise _refusal("does not exist, so no patch would be applied", Place(series_path), hint)
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
-    patches: list[Patch] = []
+    patches = []
     for number, line in enumerate(text.split("\n"), 1):
         entry = line.split("#", 1)[0].strip()
         if not entry:

@@ -48,7 +48,7 @@ class GitTree:
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files of the commit; the work tree does not count."""
-        files: dict[str, File] = {}
+        files = {}
         for name in sorted(self.listed.keys() & {*names}):
             mode, _kind, blob = self.listed[name]
             if mode not in PLAIN:

@@ -90,9 +90,9 @@ def judge(answer: JsonObject | NoAnswer, service: Service) -> Judgement:
     lines = by_subject(answer)
     every = [line for subject_lines in lines.values() for line in subject_lines]
     ready = service.ready or Ready()
-    shown: dict[str, str] = {}
-    wrong: list[Contradiction] = []
-    unjudged: list[str] = []
+    shown = {}
+    wrong = []
+    unjudged = []
     for name, pattern in ready.expect.items():
         subject = _subject(name, pattern)
         if line := _first_match(pattern, every):

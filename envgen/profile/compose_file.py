@@ -43,7 +43,7 @@ def own_file(profile: Profile, root: Path) -> Path | None:
         )
         raise ProjectError([Problem(message, hint="copy it here")])
     source = ValueText(label_of(path), PROJECT, file_text(path, label_of(path)))
-    problems = list[Problem]()
+    problems = []
     for number, line in enumerate(source.text.split("\n"), 1):
         if kind := secret_in(line):
             hint = "write `secrets: [NAME]` in the profile, and ${NAME} there"

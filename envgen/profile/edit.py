@@ -43,7 +43,7 @@ def _yaml_scalar(value: str, style: str | None) -> str:
 def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
     """Each scalar of a document; one that several aliases name only once."""
     left = [node]
-    known = set[int]()
+    known = set()
     while left:
         one = left.pop()
         if one is None or id(one) in known:

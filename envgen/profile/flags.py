@@ -92,7 +92,7 @@ def long_name(word: str) -> str:
 
 def parsed(words: Sequence[str]) -> list[GivenFlag]:
     """The flags of a command in their order, each with the words up to the next one."""
-    flags = list[GivenFlag]()
+    flags = []
     for word in words:
         level = re.fullmatch(r"-O([0-3])", word)  # -O2
         if level:

@@ -16,7 +16,7 @@ def completed(profile: Profile, tree: YamlNode, extended: Sequence[Profile]) -> 
     """``profile`` with the folders of its sources, with the wheels that mounted checkouts have from
     ``extended``, the nearest first, and with what follows from `services.X.model`.
     """
-    sources = dict[str, Source]()
+    sources = {}
     for name, source in profile.sources.items():
         if source.mount == Source.mount:
             mount = ContainerPath(f"/workspace/{name}")

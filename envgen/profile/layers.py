@@ -60,7 +60,7 @@ def _override(
     scalar.
     """
     node = None
-    new = list[Problem]()
+    new = []
     try:
         source.text = plain_text(text).strip(" ")
     except ValueError as error:
@@ -74,7 +74,7 @@ def _override(
 
 def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
     """The overrides of ``--set`` options, in order."""
-    overrides: list[Override] = []
+    overrides = []
     for text in sets:
         assigned = re.fullmatch(
             r'((?:"[^"]*"|[^"=])+)=(.*)', text, re.DOTALL
@@ -106,7 +106,7 @@ def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
 
 def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Override]:
     """The overrides of the variables that Compose files name, sorted by name."""
-    overrides: list[Override] = []
+    overrides = []
     for name, text in sorted(environ.items()):
         # An empty variable counts as unset, as in Compose's ${NAME:-default}.
         if OF_COMPOSE.fullmatch(name) and text.strip():

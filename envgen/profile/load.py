@@ -123,7 +123,7 @@ def load_project(
     chains = layers.chains(profiles, problems)
     trees = layers.layered([(one.defaults, one.profiles) for one in files], chains)
     chosen = profile or default
-    variants = dict[str, str]()  # profile -> its variant
+    variants = {}  # profile -> its variant
     if chosen in trees:
         varied = with_variant(trees[chosen], variant) if variant else None
         if varied:
@@ -163,7 +163,7 @@ class _File:
 
 def _file(kind: type[ProjectFile | LocalFile], top: YamlNode, problems: list[Problem]) -> _File:
     """A file without its x- keys, which are for anchors, as in Compose."""
-    own = dict[str, YamlNode]()
+    own = {}
     for key, node in top.items.items():
         if key not in ("defaults", "profiles") and not key.startswith("x-"):
             own[key] = node
@@ -264,7 +264,7 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
 
 def _profiles(top: YamlNode, problems: list[Problem]) -> dict[str, YamlNode]:
     """The profiles of a file. Others may extend one, so what is no mapping counts as an empty one."""
-    profiles: dict[str, YamlNode] = {}
+    profiles = {}
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
         if not matches(NAME, name):

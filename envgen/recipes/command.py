@@ -62,7 +62,7 @@ def _of_compose(text: str, file: str) -> Recipe | None:
     for other in sorted(services.keys() - servers):
         container.option("service", other)
     image = str(service.pop("image", None) or "")
-    words = list[str]()
+    words = []
     for key in ("entrypoint", "command"):
         given = service.pop(key, None) or []
         if isinstance(given, str):

@@ -170,7 +170,7 @@ class _Reader:
             return []
         if node.kind != LIST or any(one.kind in (MAP, LIST) for one in node.elements):
             raise refusal(f"expected a list of words, found {node.seen()}", node.place())
-        words = list[str]()
+        words = []
         for one in node.elements:
             parted = re.match(r"--[\w-]+ \S", one.text)  # a flag and its value in one item
             words += one.text.split(" ", 1) if parted else [one.text]
@@ -269,7 +269,7 @@ class _Reader:
     def _features(self, modes: Mapping[str, YamlNode]) -> list[str]:
         """The flags of the features that are on."""
         optional = self._words(self.top.items.get("opt_in_features"))
-        words = list[str]()
+        words = []
         for name, feature in self._map("features").items():
             is_off = name in optional and name not in modes
             if is_off or name in ("text_only", "encoder_parallel"):

@@ -104,7 +104,7 @@ def _document(profile: Profile, key: str) -> Block:
     floors = {names.memory_floor(profile, name) for name in services}
     floor = _floor(*floors) if len(floors) == 1 else ""
     users = (names.user_env(profile, name) for name in services)
-    volumes = dict[str, str]()
+    volumes = {}
     for name, cache in profile.caches.items():
         if cache.host is None:
             volumes[f"cache-{name}"] = volume_of(profile, name, key)

@@ -35,7 +35,7 @@ def inputs_of(plan: ImagePlan, files: Mapping[str, str]) -> dict[str, str]:
     """
     profile = plan.profile
     lock = plan.lock
-    inputs: dict[str, object] = {}
+    inputs = {}
     for path, value in flat(plain(profile)):
         key = join_path(path)
         if not _KEYS.match(key):

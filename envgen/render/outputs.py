@@ -203,7 +203,7 @@ def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
     if paths and root is None:
         message = f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
         raise EnvgenError(message)
-    files = list[str]()
+    files = []
     size = 0
     for path in paths:
         assert root is not None
@@ -259,7 +259,7 @@ def render_project(
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
     """A unified diff from the files below ``root`` to ``files``; "" without drift."""
-    parts: list[str] = []
+    parts = []
     for path in sorted(files):
         current = _content(root, path)
         if current == files[path]:

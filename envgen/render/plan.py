@@ -135,7 +135,7 @@ class ImagePlan:
     def _plan_sources(self) -> None:
         """What is built and installed, and which files of the project that reads."""
         profile = self.profile
-        built = list[BuiltSource]()
+        built = []
         for name, source in profile.sources.items():
             if source.origin.is_built:
                 built.append(self._built(name, source))
@@ -201,7 +201,7 @@ class ImagePlan:
         """One list of packages for several steps of the lock: its file, "" without packages, None
         if not locked.
         """
-        lines = set[str]()
+        lines = set()
         for name in parts:
             if name not in self._lists:
                 return None
@@ -213,7 +213,7 @@ class ImagePlan:
         """The steps that install the sources: wheels of the package index, then those that were
         built.
         """
-        kept = dict[str, Pin]()
+        kept = {}
         for name, source in self.profile.mounted_sources.items():
             if source.binaries is not None:
                 kept[name] = source.binaries
@@ -324,7 +324,7 @@ class ImagePlan:
         origin = source.origin
         install = source.install
         folder = f"/src/{name}"
-        inputs: list[Fetched] = []
+        inputs = []
         without = list[str]()
         forks = []
         for path, fork in source.submodule_origins.items():

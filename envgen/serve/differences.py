@@ -68,8 +68,8 @@ def settings_differ(deployment: Deployment, containers: Iterable[Container]) -> 
     Compose labels a container with a digest of its service's settings, which does not cover the
     image.
     """
-    asked = dict[tuple[tuple[str, str], ...], Mapping[str, str]]()
-    answers = dict[str, bool]()
+    asked = {}
+    answers = {}
     for container in containers:
         compose = keep_moment(deployment, container).compose
         question = tuple(sorted(compose.env.items()))
@@ -162,7 +162,7 @@ def _settings(
 
 def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[tuple[str, str, str]]:
     mounted = {mount.target: mount.source for mount in running.mounts}
-    sources = dict[str, str]()
+    sources = {}
     for volume in wanted:
         source = volume.get("source") or volume.get("type")
         sources[volume["target"]] = str(source)

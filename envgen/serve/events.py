@@ -195,7 +195,7 @@ def error_text(document: Any) -> str:
 def _events(chunks: Iterable[bytes]) -> Iterator[str]:
     """The data of each complete event. Raises NoCompletion."""
     rest = b""
-    data: list[str] = []
+    data = []
     for chunk in chunks:
         rest += chunk
         if len(rest) > LONGEST:

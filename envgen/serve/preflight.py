@@ -66,7 +66,7 @@ def check(
         makeable += weights()
     if makeable or problems:
         raise PreflightError(name, (*makeable, *problems), only_lacking=not problems)
-    notes = list[str]()
+    notes = []
     if deployment.is_local and not containers:
         needed = service.described.needs_memory
         if needed:
@@ -128,7 +128,7 @@ def refusals(service: LiveService, *, running: bool) -> tuple[Problem, ...]:
     """
     deployment = service.deployment
     own = service.profile.compose
-    problems = list[Problem]()
+    problems = []
     if own is not None:
         document = (deployment.document.get("services") or {}).get(service.name) or {}
         copies = document.get("scale") or (document.get("deploy") or {}).get("replicas")

@@ -261,7 +261,7 @@ def _chat(
     server: _Server, model: str, context: int | None, flags: ChatFlags, answer: Readiness
 ) -> Readiness:
     """``answer`` with the verdicts on a chat and, if the service supports them, a tool call."""
-    verdicts = dict[str, Verdict]()
+    verdicts = {}
     for name in ("chat", "tool call") if flags.tools else ("chat",):
         tool = name == "tool call"
         server.on_step(f"the answer to its first {name}")

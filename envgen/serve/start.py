@@ -80,7 +80,7 @@ class Start:
 
     def run(self, steps: Sequence[Step]) -> StartResult:
         """Take the steps. On Ctrl-C, a container that exists keeps starting."""
-        taken = list[Step]()
+        taken = []
         try:
             for step in steps:
                 taken.append(step)
@@ -265,7 +265,7 @@ def _install(start: Start) -> None:
 def install(start: Start, *how: str) -> None:
     """Install mounted sources that are not installed yet, with the command in the image."""
     service = start.service
-    lines = list[str]()
+    lines = []
 
     def note(line: str) -> None:
         if line.strip():

@@ -48,7 +48,7 @@ class Group:
         head, *workers = self.ranks
         watch = Watch(progress, SICKNESS)
         began = time.monotonic()
-        made = dict[str, str]()  # node -> the rank's container; "" until it has one
+        made = {}  # node -> the rank's container; "" until it has one
         for rank in (*workers, head):
             node = rank.deployment.node
             made[node] = ""
@@ -156,7 +156,7 @@ class Group:
         watch.over.set()
         # Reconnected where necessary.
         engines = {one.deployment.node: one.engine for one in watch.ranks}
-        ranks = dict[str, LiveService]()
+        ranks = {}
         for rank in self.ranks:
             node = rank.deployment.node
             engine = engines.get(node, rank.engine)

@@ -64,7 +64,7 @@ def on_all(
     reached = machines.reached
     if not any(machine.node for machine in reached) and not machines.lost:
         return [(machine, work(machine)) for machine in reached], []
-    done = list[tuple[Deployment, T]]()
+    done = []
     failed = dict(machines.lost)
     with ThreadPoolExecutor(max(1, len(reached))) as pool:
         futures = [(machine, pool.submit(work, machine)) for machine in reached]
@@ -168,8 +168,8 @@ def connect_all(
         node: in_background(partial(getattr, one, "engine")) for node, one in machines.items()
     }
     done = wait(futures.values(), seconds).done
-    reached = dict[str, Deployment]()
-    lost = dict[str, EngineError]()
+    reached = {}
+    lost = {}
     for node, future in futures.items():
         late = machines[node].named(f"no answer within {seconds} s")
         error = future.exception() if future in done else EngineError(late)

@@ -167,7 +167,7 @@ def check(service: LiveService, *, reached: Sequence[Deployment] = ()) -> list[F
     for machine in cluster.nodes:
         machines.append(connected.get(machine) or service.deployment.on(machine))
     nodes = look(machines, name)
-    findings = list[Finding]()
+    findings = []
     for node in nodes:
         findings += about(node, profile, described, cluster)
     findings += between([node for node in nodes if node.facts], described)

@@ -68,8 +68,8 @@ def check(service: LiveService, *, again: bool = False) -> Checked:
     cluster = require_described(service.profile, service.name)
     machines = connected(service.deployment, cluster.nodes)
     ranks = [service.on(adopt(machine)).to_start() for machine in machines.reached]
-    running = list[tuple[LiveService, Container]]()
-    problems = list[Problem]()
+    running = []
+    problems = []
     for rank in ranks:
         deployment = rank.deployment
         deployment.require_name()
@@ -92,7 +92,7 @@ def check(service: LiveService, *, again: bool = False) -> Checked:
         problems.append(Problem(f"it runs on {where} alone", hint=service.hint("down")))
     if problems:
         raise PreflightError(service.name, tuple(problems))
-    differing = list[str]()
+    differing = []
     for rank, one in running:
         deployment = keep_moment(rank.deployment, one)
         for line in differences(rank.on(deployment), one):

@@ -75,7 +75,7 @@ def side_of(session: Session, name: str) -> Side:
 
 def _versions(lock: Lock, profile: str) -> dict[str, str]:
     """Unit -> what a lock says of it."""
-    units = dict[str, str]()
+    units = {}
     for name, image in lock.images.items():
         units[f"image {name}"] = image.digest
     for name, commit in lock.git.items():

@@ -55,7 +55,7 @@ def up(
     checked, options = _checked(
         session, names, options, yes=yes, build=build_first, predict=predict
     )
-    documents: list[JsonDict] = []
+    documents = []
     try:
         with moving("starting"):
             for passed, started in start_all(checked, ask, options):

@@ -52,8 +52,8 @@ def check(session: Session, sources: tuple[str, ...], ref: str | None) -> int:
       envgen patch check vllm --ref v0.16.0
     """
     code = ExitCode.OK
-    documents = list[object]()
-    lines = list[str]()
+    documents = []
+    lines = []
     for target in find_targets(session, sources):
         name = target.name
         folder = target.mounted

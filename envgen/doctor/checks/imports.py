@@ -280,7 +280,7 @@ def restored(name: str, source: Source, file: str, context: Context) -> Remedy:
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
     """The findings about a source; one OK finding if every cell is right."""
     everything = probe.cells(source.package)
-    findings = list[Finding]()
+    findings = []
     mounted = source.origin.kind == "checkout"
     file = wanted(source, probe)
     right = f"{file}, {'the mounted checkout' if mounted else 'as the RECORD of its wheel has it'}"

@@ -134,7 +134,7 @@ def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[
     """The generated paths of all targets: those to remove, and those that a module that stays
     compiles, too.
     """
-    parts: dict[tuple[int, str], Part] = {}
+    parts = {}
     for target in targets:
         for path in target.names:
             parts[target.shelf.fd, path] = Part(target.shelf, f"generated/{path}")

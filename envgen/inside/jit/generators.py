@@ -25,7 +25,7 @@ def generators(root: str) -> list[str]:
     """All generators of the package in ``root``, by path."""
     if not root:
         return []
-    paths: list[str] = []
+    paths = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in ("data", "__pycache__"))
         for name in sorted(name for name in names if name.endswith(".py")):

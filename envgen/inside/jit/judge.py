@@ -536,8 +536,8 @@ def run_list(request: Doc) -> Doc:
     patterns = request.get("patterns") or []
     if not patterns and not os.path.exists(root):
         return asdict(Inventory(root, False))
-    modules: list[Module] = []
-    building: list[str] = []
+    modules = []
+    building = []
     with asked(request) as cache:
         package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)

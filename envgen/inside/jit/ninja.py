@@ -39,7 +39,7 @@ def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge
     ``variables`` with the file's variables.
     """
     variables = {} if variables is None else variables
-    edges: list[Edge] = []
+    edges = []
     whole = True
     for line in _JOINED.sub(r"\1", text).split("\n"):
         line = line[:-1] if line.endswith("\r") else line

@@ -29,7 +29,7 @@ def ask_others(config: Any, report: Doc, lines: Lines) -> list[Doc]:
     """Each backend of the release's own lists that is not chosen: its flag, whether it is accepted,
     and the reason.
     """
-    answers: list[Doc] = []
+    answers = []
     kept = lines.kept
     try:
         for ask in (attention, experts):

@@ -49,7 +49,7 @@ def ask_attention(config: Any, report: Doc) -> Doc:
         "is_attention_free": bool(getattr(model, "is_attention_free", False)),
         "use_v1": True,
     }
-    chosen: list[str] = []
+    chosen = []
     # From 0.30 on layers with a window may get another kernel: ask for each kind.
     kinds = [True, False] if getattr(text, "sliding_window", None) else [False]
     for window in (

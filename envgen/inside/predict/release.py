@@ -52,7 +52,7 @@ class Lines(logging.Handler):
 
 def causes_of(problem: BaseException) -> list[BaseException]:
     """The exception and all its causes."""
-    causes: list[BaseException] = []
+    causes = []
     waiting: list[Any] = [problem]
     while waiting:
         cause = waiting.pop()

@@ -296,8 +296,8 @@ def examine(request: Doc, until: float) -> Doc:
     facts = {pid: stat_of(pid) for pid in all_pids}
     skipped = ours(all_pids)
     boot, ticks = clock()
-    answers: dict[str, tuple[Doc, str]] = {}
-    processes: list[Doc] = []
+    answers = {}
+    processes = []
     for pid in all_pids[:MOST]:
         state, _, started = facts[pid]
         top = pid
@@ -336,7 +336,7 @@ def examine(request: Doc, until: float) -> Doc:
 
 def ages(request: Doc, document: Doc) -> list[Doc]:
     """The newest file of each package's folder in question."""
-    folders: dict[str, str] = {}
+    folders = {}
     for package in request["packages"]:
         home = home_of(package)
         if home.endswith("/__init__.py"):
