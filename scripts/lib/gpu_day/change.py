@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import subprocess
@@ -222,40 +221,62 @@ def older(day: Day, release: str, name: str = "older") -> Day:
     return Day(argparse.Namespace(**{**vars(day.options), "project": str(folder)}))
 
 
-def _changed(rows: Rows, what: str, day: Day, *words: str, code: int = 0) -> None:
+def _changed(rows: Rows, what: str, day: Day, *words: str, codes: tuple[int, ...] = (0,)) -> None:
     """An `envgen upgrade`, with the seconds without a server."""
     with away(day) as gone:
         done = day.envgen("upgrade", *words, timeout=3600)
     lines = [line.strip() for line in done.out.splitlines() if line.strip()]
-    rows.add(what, done.code == code, "; ".join(lines)[:500] or done.last, f"exit {code}",
-             done.seconds)  # fmt: skip
+    wanted = "exit " + " or ".join(map(str, codes))
+    rows.add(what, done.code in codes, "; ".join(lines)[:500] or done.last, wanted, done.seconds)
     rows.add(f"{what}: without a server", None, f"{gone[0]:.0f} s")
     rows.data[what] = {"out": done.out, "err": done.err[-6000:], "away": gone[0]}
 
 
-def _broken_off(day: Day, rows: Rows, words: list[str], mark: str, sent: signal.Signals) -> None:
-    """An upgrade that is ended where its progress says ``mark``: `up` brings back what ran."""
-    before = (day.project / "envgen.yaml").read_bytes()
+# What an upgrade has printed when it is ended, and how often: from its first step to its last.
+KILLS = (
+    ("resolving in", 1),
+    ("load build definition", 1),
+    ("32 questions", 1),
+    ("compiling for the candidate", 1),
+    ("in place of what runs", 1),
+    ("32 questions", 2),
+)
+
+
+def _broken_off(
+    day: Day, rows: Rows, words: list[str], mark: tuple[str, int], sent: signal.Signals
+) -> None:
+    """An upgrade that is ended where its progress says ``mark`` for that time: no file has changed,
+    and `up` serves what ran.
+    """
+    text, count = mark
+    files = ("envgen.yaml", "envgen.lock")
+    before = [(day.project / name).read_bytes() for name in files]
     command = [*ENVGEN, "upgrade", "-p", day.profile, *words]
+    printed = 0
     with subprocess.Popen(
         command, cwd=day.project, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stderr is not None
-        seen = next((line.strip() for line in process.stderr if mark in line), "")
+        for line in process.stderr:
+            printed += text in line
+            if printed == count:
+                break
         time.sleep(3)
         process.send_signal(sent)
         process.stderr.read()
-    is_same = (day.project / "envgen.yaml").read_bytes() == before
+    is_same = [(day.project / name).read_bytes() for name in files] == before
     status = day.envgen("status").out
     told = [line.strip() for line in status.splitlines() if "upgrade" in line]
     again = day.envgen("up", day.service, timeout=3600)
-    held = bool(seen) and is_same and again.code == 0 and answers(day)
-    what = f"{sent.name} at {mark!r}: no file changed, `up` serves what ran"
+    held = printed == count and is_same and again.code == 0 and answers(day)
+    times = f", {count} times" * (count > 1)
+    what = f"{sent.name} at {text!r}{times}: no file changed, `up` serves what ran"
     rows.add(what, held, f"{told[:1]}; {again.last}", "an answer", again.seconds)
 
 
-@step("upgrade", "an older release upgraded beside its server, and back; broken off (--older)")
-def upgrade(day: Day, rows: Rows) -> None:
+def _to_upgrade(day: Day, rows: Rows) -> tuple[Day, str] | None:
+    """A server of the older release, and what it is upgraded to; None where it does not start."""
     if day.foreign or not day.options.older:
         raise NotRun("name a release that --wheels or the index has: --older 0.32.0")
     day.write_project()
@@ -263,13 +284,20 @@ def upgrade(day: Day, rows: Rows) -> None:
     newer = day.options.newer or str(origin["sources"]["vllm"]["origin"]["wheel"])
     day.envgen("down")
     mine = older(day, day.options.older)
-    for words in (("lock",), ("build",)):
-        done = mine.envgen(*words, timeout=3600)
-        title = f"envgen {words[0]}, {day.options.older}"
+    for word in ("lock", "build"):
+        done = mine.envgen(word, timeout=3600)
+        title = f"envgen {word}, {day.options.older}"
         if not rows.add(title, done.code == 0, done.last, "exit 0", done.seconds):
-            return
-    if not start(mine, rows, day.options.older):
+            return None
+    return (mine, newer) if start(mine, rows, day.options.older) else None
+
+
+@step("upgrade", "an older release upgraded beside its server, and back; left (--older)")
+def upgrade(day: Day, rows: Rows) -> None:
+    begun = _to_upgrade(day, rows)
+    if begun is None:
         return
+    mine, newer = begun
     with away(mine) as gone:
         again = mine.envgen("up", mine.service, "--recreate", timeout=3600)
     rows.add("a plain restart (`up --recreate`)", again.code == 0, f"{gone[0]:.0f} s without a server",
@@ -280,16 +308,24 @@ def upgrade(day: Day, rows: Rows) -> None:
     rows.add("what serves", newer.partition("==")[2] in versions.out, versions.out.strip())
     _changed(rows, "upgrade --back", mine, "--back", "--yes")
     rows.add("it answers", answers(mine), MODEL, "an answer")
-    if day.options.faulty:
-        fault = ("upgrade to a release with a fault", mine, f"vllm=={day.options.faulty}")
-        _changed(rows, *fault, "--yes", "--keep", code=1)
-        rows.add("it answers", answers(mine), MODEL, "an answer")
-    _changed(rows, "upgrade, left", mine, newer, "--yes", code=1)
+    _changed(rows, "upgrade, left", mine, newer, "--yes", codes=(1,))
     rows.add("it answers", answers(mine), MODEL, "an answer")
-    _broken_off(mine, rows, [newer, "--yes", "--keep"], "in place of what runs", signal.SIGKILL)
-    rows.data["starts"] = [
-        json.loads(path.read_text()) for path in sorted(mine.project.glob(".envgen/starts/*.json"))
-    ]
+
+
+@step("upgrade-fails", "one killed in each of its steps; one to a release of yours with a fault")
+def upgrade_fails(day: Day, rows: Rows) -> None:
+    begun = _to_upgrade(day, rows)
+    if begun is None:
+        return
+    mine, newer = begun
+    for mark in KILLS:
+        _broken_off(mine, rows, [newer, "--yes", "--keep"], mark, signal.SIGKILL)
+    if day.options.faulty:
+        package, _, version = day.options.faulty.rpartition("==")
+        tried = f"{package or 'vllm'}=={version}"
+        # 1: it serves, and is worse; 5: it does not start
+        _changed(rows, f"upgrade to {tried}", mine, tried, "--yes", "--keep", codes=(1, 5))
+        rows.add("it answers", answers(mine), MODEL, "an answer")
 
 
 @step("bisect", "between two locks: a bad FlashInfer among the packages that changed (--bad)")

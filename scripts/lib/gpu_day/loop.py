@@ -176,7 +176,7 @@ def _moe(mine: Day) -> list[str]:
     return [str(one["name"]) for one in listed if str(one["name"]).startswith("fused_moe")]
 
 
-@step("dev", "your checkouts: the four commands, an edit of Python and one of a kernel, debug")
+@step("dev", "your checkouts: the four commands, an edit of Python and one of a kernel")
 def dev(day: Day, rows: Rows) -> None:
     if day.foreign or day.profile != "prod":
         raise NotRun("it is the shipped `dev`, which extends `prod`")
@@ -197,7 +197,6 @@ def dev(day: Day, rows: Rows) -> None:
         )
         modules = _moe(mine)
         rows.add("its MoE module", bool(modules), modules, "fused_moe_*")
-        traced(mine, rows, "envgen trace: FlashInfer's kernels")
         for name in modules[:1]:
             cleared = mine.envgen("cache", "clear", name)
             rows.add(f"envgen cache clear {name}", cleared.code == 0, cleared.out.strip())
@@ -222,15 +221,8 @@ def dev(day: Day, rows: Rows) -> None:
         if again.code == 0:
             rows.add("it answers", answers(mine), "", "an answer")
         _kernel(mine, rows, folder / "flashinfer" / HEADER)
-        if not day.options.small_moe:
-            start(
-                mine,
-                rows,
-                "envgen up serve --variant debug --recreate",
-                "--variant",
-                "debug",
-                "--recreate",
-            )
+        # It starts the server again, and so comes when nothing else is to be seen of this start.
+        traced(mine, rows, "envgen trace: FlashInfer's kernels")
     finally:
         mine.envgen("down", "--volumes")
 

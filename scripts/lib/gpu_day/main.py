@@ -53,6 +53,7 @@ ORDER = (
     "pair",
     "ship",
     "upgrade",
+    "upgrade-fails",
     "bisect",
     "dev",
     "down",
@@ -283,7 +284,9 @@ def main(words: Sequence[str]) -> int:
         "--newer", metavar="NAME==VERSION", help="what upgrade tries (default: the shipped vLLM)"
     )
     parser.add_argument(
-        "--faulty", metavar="RELEASE", help="a vLLM of yours with a fault, which has to be left"
+        "--faulty",
+        metavar="RELEASE",
+        help="a vLLM of yours (or NAME==VERSION) with a fault, which has to be left",
     )
     parser.add_argument(
         "--bad",

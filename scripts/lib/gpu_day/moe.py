@@ -5,9 +5,7 @@ server.
 from __future__ import annotations
 
 import json
-import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from gpu_day.answers import GOOD, asked
@@ -37,35 +35,6 @@ print(paths[0])
 """
     container = day.container(day.service)
     return day.docker("exec", "-u", "0", container, "python3", "-c", program)
-
-
-class LeastMemory(threading.Thread):
-    """The least memory that was available on this machine while it ran, in GiB."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.least = self.now()
-        self.before = self.least
-        self.ended = threading.Event()
-
-    @staticmethod
-    def now() -> float:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / (
-            1 << 20
-        )
-
-    def run(self) -> None:
-        while not self.ended.wait(1):
-            self.least = min(self.least, self.now())
-
-    def __enter__(self) -> LeastMemory:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.join()
 
 
 def probabilities(day: Day) -> list[float]:
@@ -107,14 +76,8 @@ def moe(day: Day, rows: Rows) -> None:
         if day.container(day.service)
         else ""
     )
-    with LeastMemory() as memory:
-        if not start(day, rows, "envgen up, MoE in CUTLASS", "--recreate", *sets):
-            return
-    rows.add(
-        "memory of the machine that the start took",
-        None,
-        f"{memory.before - memory.least:.1f} GiB at most",
-    )
+    if not start(day, rows, "envgen up, MoE in CUTLASS", "--recreate", *sets):
+        return
     against = ("--against", shipped) if shipped else ()
     _, reference = asked(day, rows, "answers" + " against it" * bool(shipped), GOOD, *against)
     found = modules(day)
