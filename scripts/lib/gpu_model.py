@@ -89,6 +89,9 @@ class Weights:
             self._random(vocabulary, hidden, scale=1),
             self._random(vocabulary, hidden, scale=0.09),
         )
+        # Replies of characters' parts and of markup come in one piece, and have no decode rate.
+        texts = self.words.batch_decode([[n] for n in range(vocabulary)], skip_special_tokens=True)
+        head[[n for n, text in enumerate(texts) if not text or "\ufffd" in text]] = 0
         seen = set[int]()
 
         def chain(*names: str) -> None:
