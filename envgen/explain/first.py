@@ -33,7 +33,7 @@ _WRAPPER = re.compile(
     r"subcommand failed|ld returned \d|configuring incomplete|non-zero exit status|subprocess exited when|"
     r"error compiling objects|could not compile .{1,80} due to|ninja build failed|webserver ?(?:crashed|failed)|"
     r"runtimeerror: cancelled$|executor worker (?:returned error|died)|"
-    r"other ranks that didn't finish loading|error raised in subprocess:|"
+    r"other ranks that didn't finish loading|server process terminated unexpectedly|error raised in subprocess:|"
     r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed",
     re.IGNORECASE,
 )
