@@ -240,7 +240,7 @@ class Provision:
     def run(self) -> None:
         """Take the steps that are needed; each has a line when it ends."""
         lacking = self.lacking
-        steps: tuple[tuple[str, Callable[[], None], object], ...] = (
+        steps = (
             ("lock", self.lock, lacking.lock),
             ("", self.ask, lacking.image),
             ("", self.begin_downloads, lacking.downloads),  # beside the build

@@ -102,7 +102,7 @@ def sweep(
     deployment = session.deployment()
     folder = results_folder(session.file)
     image = deployment.image.id if deployment.image else ""
-    parameters: JsonDict = plain(
+    parameters = plain(
         {
             "service": service,
             "profile": deployment.profile.name,
@@ -230,7 +230,7 @@ def lines_of(rows: Sequence[JsonObject]) -> list[tuple[str, ...]]:
     labels = dict[str, str]()
     for row in rows:
         labels |= _cells(row)
-    lines: list[tuple[str, ...]] = [("variant", "started", "answers", *labels, "cause")]
+    lines = [("variant", "started", "answers", *labels, "cause")]
     for row in rows:
         verdict = row["verdict"] or "-"
         if verdict not in (*GOOD, "-"):

@@ -12,7 +12,7 @@ from envgen.app.stage import VariantSwitch
 from envgen.bench.checks import FAILED, PASSED, Outcome, fault_of
 from envgen.bench.client import ServerGone
 from envgen.bench.record import Run
-from envgen.binding import JsonDict, JsonObject
+from envgen.binding import JsonObject
 from envgen.errors import RefusedError, ServiceError, UsageError
 from envgen.inside import run as inside
 from envgen.live import doing
@@ -70,7 +70,7 @@ def trace(
 def _work(trial: Measurement, run: Run, prompt: int, output: int) -> Outcome:
     """Profile each phase alone. What is compiled at its first use is used before."""
     _complete(trial, prompt, output)
-    summary: JsonDict = {}
+    summary = {}
     for phase, length in (("prefill", 1), ("decode", output)):
         with doing("trace", phase):
             _post(trial, "/start_profile")

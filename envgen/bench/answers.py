@@ -231,7 +231,7 @@ class Row:
     figures: Agreement = field(default_factory=Agreement)
 
     def plain(self) -> JsonDict:
-        plain: JsonDict = asdict(self)
+        plain = asdict(self)
         plain |= plain.pop("figures")
         return plain
 

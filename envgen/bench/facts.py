@@ -112,7 +112,7 @@ class RunningService(LiveService):
         info = self.engine.info()
         image = self.engine.image(container.image_id)
         labels = image.labels if image else {}
-        seen: JsonDict = {
+        seen = {
             "service": self.name,
             "project": profile.project,
             "profile": profile.name,

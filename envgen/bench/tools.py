@@ -268,7 +268,7 @@ def vllm_samples(report: JsonObject, asked: MatrixCell) -> list[JsonDict]:
     for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
             continue
-        sample: JsonDict = {**cell, "ttft_ms": _figure(ttft) * 1000}
+        sample = {**cell, "ttft_ms": _figure(ttft) * 1000}
         seconds = sum(map(float, gaps))
         # A reply of one or two pieces, or of pieces that came at once, has no rate.
         if len(gaps) > 1 and seconds * FASTEST > tokens > 1:

@@ -42,7 +42,7 @@ def answer(request: Doc) -> Doc:
 
 def probe(request: Doc) -> Doc:
     """The version of each of the ``tools``; "" when it is not installed."""
-    versions: Doc = {}
+    versions = {}
     for tool, (module, distributions) in request["tools"].items():
         versions[tool] = "unknown" if importlib.util.find_spec(module) else ""
         for name in distributions if versions[tool] else ():

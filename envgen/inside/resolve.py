@@ -289,7 +289,7 @@ class PackageSets:
 
     def pins(self, path: str, wanted: dict[str, str]) -> list[Doc]:
         try:
-            toml: Any = importlib.import_module("tomllib")
+            toml = importlib.import_module("tomllib")
         except ImportError:  # before Python 3.11
             toml = importlib.import_module("pip._vendor.tomli")
         with open(path, encoding="utf-8") as file:

@@ -102,7 +102,7 @@ def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an attention module, from its name."""
     # Names of attention with sinks leave out the encoding, which is always none there.
-    values: dict[str, Any] = {
+    values = {
         "backend": "fa3" if name.endswith("_sm90") else "fa2",
         "pos_encoding_mode": 0,
     }

@@ -116,7 +116,7 @@ def resolve(
             asks = entry not in known or upgrade.wants(*question.names)
             if asks and entry not in begun:
                 begun[entry] = question, in_background(question.answer)
-    images: dict[str, ImageLock] = {**old.images, **_answers(jobs["images"], old, out)}
+    images = {**old.images, **_answers(jobs["images"], old, out)}
     python = _packages(profiles, replace(old, images=images), upgrade, engine, files, out)
     parts = {
         "images": images,

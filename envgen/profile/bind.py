@@ -218,7 +218,7 @@ class Binding:
             if node.kind == nodes.LIST:
                 hint = hints.list_for_mapping(inner, node)
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
-        values: JsonDict = {}
+        values = {}
         for name, child in node.items.items():
             if not self._is_entry(inner, node, name, path, key):
                 continue

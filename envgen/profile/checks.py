@@ -195,7 +195,7 @@ def _packages(report: BoundProfile) -> None:
     section = report.at("pip")
     pip = report.profile.pip
     protected = {canonicalize_name(name) for name in pip.protect}
-    sources: dict[str, str] = {
+    sources = {
         canonicalize_name(source.distribution): name
         for name, source in report.sources("distribution")
     }

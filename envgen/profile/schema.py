@@ -129,7 +129,7 @@ def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
             values = {
                 "anyOf": [values, {**both, "properties": dict.fromkeys(both["required"], values)}]
             }
-    schema: Schema = {"type": "object", "additionalProperties": _nullable(values)}
+    schema = {"type": "object", "additionalProperties": _nullable(values)}
     if names:
         schema["propertyNames"] = {"pattern": _whole(names)}
     return schema
@@ -140,7 +140,7 @@ _SOURCE_TEXT: Schema = {"type": ["string", "number", "boolean"], "pattern": NO_C
 
 
 def _value_type(type_: Any) -> Schema:
-    schema: Schema = {"type": "string", "pattern": type_.PATTERN, "examples": [type_.EXAMPLE]}
+    schema = {"type": "string", "pattern": type_.PATTERN, "examples": [type_.EXAMPLE]}
     number = getattr(type_, "NUMBER", "")
     if number:
         schema["type"] = ["string", {"int": "integer", "float": "number"}[number]]

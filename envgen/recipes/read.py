@@ -473,7 +473,7 @@ def flags_of(
     """Flags and their values, without ``ours``. ``again``: a flag may come again, and the last one
     counts, as in overrides.
     """
-    flags: JsonDict = {}
+    flags = {}
     for flag in parsed(words):
         if not flag.word:
             message = f"two models, or a word that belongs to no flag: {flag.values[0]!r}"

@@ -178,7 +178,7 @@ def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Interp
 
 def _secrets(profile: Profile) -> Block:
     """What a build reads and no layer keeps: the number of compilers, this machine's CA and logins."""
-    secrets: JsonDict = {}
+    secrets = {}
     if any(source.origin.is_built for source in profile.sources.values()):
         secrets["jobs"] = {"environment": names.JOBS_VARIABLE}
     ca = profile.network.ca_certificates

@@ -84,7 +84,7 @@ def body(model: str, context: int | None, flags: ChatFlags, *, tool: bool = Fals
     """The request: a chat, or with ``tool`` one that asks for a tool call. ``context``: the model's
     context length.
     """
-    request: JsonDict = {
+    request = {
         "model": model,
         "messages": [{"role": "user", "content": TOOL_CALL if tool else CHAT}],
         "max_tokens": TOKENS if context is None else max(1, min(TOKENS, context // 2)),

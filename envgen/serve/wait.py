@@ -156,7 +156,7 @@ class Waiter:
         self._pause = SLOW if already else POLL
         window = self._ready.timeout.seconds
         follower = Follower(self._engine, container_id, window=window, connect=self._connect)
-        last: Container | None = None
+        last = None
         with doing(self._name, f"{self._name}: starting"):
             for event in follower.events():
                 last = event.container or last

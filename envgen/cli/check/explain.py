@@ -52,7 +52,7 @@ def command(session: Session, what: str | None) -> int:
     """
     failure, log = _chosen(session, what)
     if log is None:
-        nothing: JsonDict = dict.fromkeys(("log", "failure", "first_exception", "clues"))
+        nothing = dict.fromkeys(("log", "failure", "first_exception", "clues"))
         nothing["explanations"] = []
         sentence = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
         return answer(nothing, [sentence])

@@ -19,7 +19,6 @@ from envgen.app.upgrade.trial import (
     require_way_out,
     resumed,
 )
-from envgen.binding import JsonDict
 from envgen.cli.build.build import show
 from envgen.cli.common import answer, ask, flag, option, reporting, wants_json
 from envgen.cli.measure.sweep import shown
@@ -165,7 +164,7 @@ def _pages(trial: UpgradeTrial) -> Iterator[str]:
 
 def _end(trial: UpgradeTrial, kept: bool) -> int:
     pages = list(_pages(trial))
-    document: JsonDict = {
+    document = {
         "kept": kept,
         "changes": [],
         "rows": trial.rows,
@@ -187,7 +186,7 @@ def _end(trial: UpgradeTrial, kept: bool) -> int:
 def _back(session: Session) -> int:
     made = backwards(session)
     changes = paper.differing(made)
-    words: JsonDict = {"changes": list(map(asdict, changes))}
+    words = {"changes": list(map(asdict, changes))}
     lines = list(_changed(changes))
     trial = UpgradeTrial(session, made, "envgen upgrade --back", measures=False)
     kept = trial.run(lambda: True)

@@ -232,7 +232,7 @@ def choose(cache: Shelves, patterns: list[str], everything: bool) -> list[Choice
     shelves = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
     folders = {name for _, entries in shelves for name, kind in entries.items() if kind != "file"}
     files = {name for _, entries in shelves for name in entries} - folders
-    wanted: set[str] = set(folders) if everything else set()
+    wanted = set(folders) if everything else set()
     missing = []
     for pattern in patterns:
         if pattern in files:

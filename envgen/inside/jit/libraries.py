@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 from envgen.inside.common import read_text, value_of
 
@@ -136,7 +135,7 @@ def package_of() -> InstalledPackage:
 
 def find_providers(package: InstalledPackage) -> None:
     """The providers of the jit-cache for this FlashInfer, and who ignores the others."""
-    shim: Any = importlib.import_module("flashinfer_jit_cache")
+    shim = importlib.import_module("flashinfer_jit_cache")
     version = package.version
     whole = shim.__version__
     loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == UNKNOWN

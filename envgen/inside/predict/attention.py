@@ -35,7 +35,7 @@ def ask_attention(config: Any, report: Doc) -> Doc:
             "without the selector"
         )
     parallel = config.parallel_config
-    shared: Doc = {
+    shared = {
         "head_size": model.get_head_size(),
         "dtype": model.dtype,
         "kv_cache_dtype": cache.cache_dtype,

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from typing import Any, Callable
+from typing import Any
 
 from envgen.inside.common import Doc
 from envgen.inside.predict.machine import uncompiled
@@ -96,7 +96,7 @@ def find_config(args: Any, request: Doc, report: Doc, folder: str) -> None:
     if getattr(args, "model_tag", None):
         args.model = args.model_tag
     name = str(args.model)
-    model: Doc = {"name": name}
+    model = {"name": name}
     report["model"] = model
     model.update(located(name, getattr(args, "revision", None), request, folder))
     if model["from"] == "envgen":
@@ -216,7 +216,7 @@ def describe(config: Any, report: Doc) -> None:
     model = config.model_config
     cache = config.cache_config
     hf = getattr(model, "hf_config", None)
-    facts: dict[str, Callable[[], Any]] = {
+    facts = {
         "architectures": lambda: list(getattr(hf, "architectures", None) or []),
         "type": lambda: str(getattr(hf, "model_type", "")),
         "dtype": lambda: str(model.dtype).replace("torch.", ""),
@@ -325,10 +325,10 @@ def checkpoints(model: Any) -> bool:
     """Whether the model has layers that may keep a state from the middle of a prefill, too: its own
     code has a class of layers with states whose cache differs from the usual one.
     """
-    spec: Any = importlib.import_module("vllm.v1.kv_cache_interface").MambaSpec
+    spec = importlib.import_module("vllm.v1.kv_cache_interface").MambaSpec
     if "num_prefill_checkpoint_blocks" not in spec.__dataclass_fields__:
         return False
-    usual: Any = importlib.import_module("vllm.model_executor.layers.mamba.abstract").MambaBase
+    usual = importlib.import_module("vllm.model_executor.layers.mamba.abstract").MambaBase
     for kind in vars(model_code(model)).values():
         has_states = isinstance(kind, type) and issubclass(kind, usual)
         if has_states and kind.get_kv_cache_spec is not usual.get_kv_cache_spec:

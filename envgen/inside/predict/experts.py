@@ -75,7 +75,7 @@ def experts_method(config: Any, experts: int, text: Any) -> tuple[str, Any]:
     except NotAskable:
         kind = named("older experts")[1]
     described = layer(config, experts, text)
-    empty_layer: Any = type(
+    empty_layer = type(
         kind.__name__, (kind,), {"__init__": importlib.import_module("torch").nn.Module.__init__}
     )()
     values = {
@@ -120,7 +120,7 @@ def single_gpu(kind: Any) -> Any:
     """The parallel configuration of one GPU."""
     if hasattr(kind, "make_no_parallel"):
         return kind.make_no_parallel()
-    known: Doc = {
+    known = {
         "use_ep": False,
         "all2all_backend": "naive",
         "enable_eplb": False,

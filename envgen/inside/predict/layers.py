@@ -84,7 +84,7 @@ def fake_process_groups(config: Any) -> Iterator[None]:
 
 def build(config: Any) -> Any:
     """The model of the configuration, without weights."""
-    torch: Any = importlib.import_module("torch")
+    torch = importlib.import_module("torch")
     initialize = named("model")[1]
     config.compilation_config.static_forward_context.clear()
     before = torch.get_default_dtype()

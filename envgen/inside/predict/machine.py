@@ -156,7 +156,7 @@ def uncompiled() -> Iterator[None]:
     """Layers, and modules at their import, find placeholders for vLLM's compiled operations, if
     those are not here.
     """
-    operations: Any = importlib.import_module("torch").ops
+    operations = importlib.import_module("torch").ops
     before = {
         name: getattr(operations, name) for name in ("_C", "_moe_C") if not has_compiled_code()
     }

@@ -270,7 +270,7 @@ def lacking() -> list[str]:
     """The distributions that the release requires and that are not installed here."""
     missing = []
     with contextlib.suppress(Exception):  # no metadata: a tree before its build
-        requirement: Any = importlib.import_module("packaging.requirements").Requirement
+        requirement = importlib.import_module("packaging.requirements").Requirement
         for line in importlib.metadata.requires("vllm") or ():
             wanted = requirement(line)
             asked = wanted.marker is None or wanted.marker.evaluate({"extra": ""})

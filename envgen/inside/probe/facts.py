@@ -71,7 +71,7 @@ def distributions(request: Doc, document: Doc) -> list[Doc]:
     for entry, folder, name, version in metadata_folders(document):
         if name in wanted:
             path = f"{entry}/{folder}"
-            fact: Doc = {"name": name, "version": version, "location": entry, "metadata": path}
+            fact = {"name": name, "version": version, "location": entry, "metadata": path}
             facts.append({**fact, **origin_of(path)})
     return facts
 

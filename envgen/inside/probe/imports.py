@@ -93,7 +93,7 @@ def launches(scripts: list[Doc]) -> list[Way]:
     """Each way to start Python: its name, and its entries in front of sys.path (called in the
     folder in question).
     """
-    ways: list[Way] = [("-c", lambda: [""]), ("-m", lambda: [os.getcwd()])]
+    ways = [("-c", lambda: [""]), ("-m", lambda: [os.getcwd()])]
     if sys.version_info >= (3, 11):
         ways.append(("-P", list))
     for script in scripts:
@@ -215,7 +215,7 @@ def scripts_of(request: Doc) -> list[Doc]:
     for package in request.get("packages", []):
         for name in package.get("scripts", []):
             path = shutil.which(name)
-            fact: Doc = {"name": name, "package": package["package"], "path": path}
+            fact = {"name": name, "package": package["package"], "path": path}
             if path is not None:
                 program, flags = interpreter_of(path)
                 same = (

@@ -313,7 +313,7 @@ def examine(request: Doc, until: float) -> Doc:
         folder = link(pid, "cwd") or "/"
         if launch and absolute(launch["target"], folder).startswith(OWN_FOLDER):
             continue
-        fact: Doc = {
+        fact = {
             "pid": pid,
             "started": boot + started / ticks,
             "title": shown(launch) if launch else words[0][:60] if words else exe,
