@@ -62,6 +62,11 @@ class Problem:
     place: Place | None = None
     hint: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The message alone, after its place."""
+        return f"{self.place}: {self.message}" if self.place else self.message
+
     def __str__(self) -> str:
         message = visible(self.message, lines=True)
         lines = [f"{self.place}: {message}" if self.place else message]
@@ -208,9 +213,7 @@ def document(error: BaseException | str, code: int) -> JsonObject:
 
     return {
         **error.details,
-        "error": "\n".join(
-            f"{one.place}: {one.message}" if one.place else one.message for one in error.problems
-        ),
+        "error": "\n".join(one.sentence for one in error.problems),
         "code": int(code),
         "hint": next((problem.hint for problem in error.problems if problem.hint), None),
         "problems": [as_data(problem) for problem in error.problems],

@@ -160,22 +160,26 @@ def measure(
         except ResultsError:  # the record can't be written
             raise
         except EnvgenError as error:
-            gone = isinstance(error, ServerGone)
-            # A tool in its container ends before the engine knows of the container.
-            if not gone and service is not None:
-                gone = not service.lives(SETTLED)
-            ended = "server gone" if gone else "error"
-            run.end(ended, {"error": str(error), "samples": run.samples})
-            kept = f"the results so far are in {run.path}" if run.samples else ""
-            problem = error.problems[0]
-            if gone:
-                reason = f"the server stopped answering: {problem.message}"
-                raise _stop_error(reason, service, kept) from None
-            if kept and isinstance(error, ServiceError):
-                raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
-            raise
+            raise _broken_off(error, service, run) from None
         run.end(outcome, summary)
     return (outcome, summary), run.path
+
+
+def _broken_off(error: EnvgenError, service: RunningService | None, run: Run) -> EnvgenError:
+    """End the record of a run that failed. Returns the error to raise."""
+    gone = isinstance(error, ServerGone)
+    # A tool in its container ends before the engine knows of the container.
+    if not gone and service is not None:
+        gone = not service.lives(SETTLED)
+    ended = "server gone" if gone else "error"
+    run.end(ended, {"error": str(error), "samples": run.samples})
+    kept = f"the results so far are in {run.path}" if run.samples else ""
+    problem = error.problems[0]
+    if gone:
+        return _stop_error(f"the server stopped answering: {problem.message}", service, kept)
+    if kept and isinstance(error, ServiceError):
+        return ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint)
+    return error
 
 
 def run_tool(

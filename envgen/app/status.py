@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -12,6 +13,7 @@ from envgen.app.session import Session
 from envgen.app.upgrade.trial import upgrade_state
 from envgen.binding import JsonDict, JsonObject
 from envgen.deployment import Deployment
+from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError
 from envgen.render.outputs import diff, render_project
 from envgen.serve.notices import of_all
@@ -41,7 +43,9 @@ def look(session: Session) -> JsonDict:
     first = deployment = session.deployment()
     try:
         reached, lost = connect_all(deployment, nodes_of(profile), PATIENCE)
-        state["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
+        for node, error in lost.items():
+            if node:
+                state["lost"][node] = error.problems[0].message
         if not reached:
             raise next(iter(lost.values()))
         first = next(iter(reached.values()))  # the head, if there are several
@@ -56,22 +60,24 @@ def look(session: Session) -> JsonDict:
             there = deployment.engine.containers(profile.compose_name, all=True)
             if deployment is first:
                 state["other_folder"] = str(first.other_folder(there) or "") or None
-            containers = deployment.ours(there)
-            state["containers"] += rows_of(deployment, containers)
-            explained = of_all(deployment.engine, containers)
-            state["notices"] |= {
-                name: [one.data() for one in some] for name, some in explained.items()
-            }
-    except EnvgenError as error:
-        trouble = "; ".join(
-            f"{one.place}: {one.message}" if one.place else one.message for one in error.problems
-        )
-        reachable = not isinstance(error, EngineError)
+            _add_containers(state, deployment, deployment.ours(there))
+    except EnvgenError as problem:
+        trouble = "; ".join(one.sentence for one in problem.problems)
+        reachable = not isinstance(problem, EngineError)
     return state | {
         "engine": {"ok": reachable, "error": trouble},
         "drift": drift(session, first),
         "lock": _lock(session, first),
     }
+
+
+def _add_containers(
+    state: JsonDict, deployment: Deployment, containers: Sequence[Container]
+) -> None:
+    """Add the containers of one machine to the state, and the notices in their logs."""
+    state["containers"] += rows_of(deployment, containers)
+    for name, explained in of_all(deployment.engine, containers).items():
+        state["notices"][name] = [one.data() for one in explained]
 
 
 def drift(session: Session, deployment: Deployment) -> list[str]:

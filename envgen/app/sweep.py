@@ -113,13 +113,9 @@ def sweep(
             "sets": session.sets,
         }
     )
-    earlier = None if fresh else unfinished(folder, parameters)
-    rows = JsonDict()
     stage = VariantSwitch(session, service)
-    if earlier:  # what runs now, if anything, is what the interrupted one left
-        rows |= {row["variant"]: row for row in earlier.samples}
-        progress(f"continuing {earlier.id}: {', '.join(rows) or 'nothing'} done")
-        stage.before = sessions_of(session, str(earlier.environment["before"]))
+    earlier = None if fresh else unfinished(folder, parameters)
+    rows = _continued(earlier, session, stage) if earlier else {}
     before = (stage.before.variant or PLAIN) if stage.before else ""
     environment = {"profile": deployment.profile.name, "service": service, "before": before}
     with terminable(), record.start(folder, "sweep", environment, parameters) as run:
@@ -144,6 +140,14 @@ def sweep(
         outcome = PASSED if good else FAILED, {"rows": list(rows.values())}
         run.end(*outcome)
     return outcome, run.path
+
+
+def _continued(earlier: RunRecord, session: Session, stage: VariantSwitch) -> JsonDict:
+    """The rows of an interrupted sweep. What runs now, if anything, is what it left."""
+    rows = {row["variant"]: row for row in earlier.samples}
+    progress(f"continuing {earlier.id}: {', '.join(rows) or 'nothing'} done")
+    stage.before = sessions_of(session, str(earlier.environment["before"]))
+    return rows
 
 
 def reference_among(rows: Iterable[JsonObject]) -> str:

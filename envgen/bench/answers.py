@@ -252,10 +252,10 @@ def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[t
     """
     if list(a.prompt) != list(b.prompt):
         return []
+    others: Sequence[Step] = getattr(b, name)
     length = shared(a.ids, getattr(b, ids))
-    own = a.steps[:length]
-    other = getattr(b, name)[:length]
-    return list(zip(own, other, strict=False))
+    pairs = zip(a.steps, others, strict=False)
+    return list(pairs)[:length]
 
 
 def differs_in_length(a: Sequence[int], b: Sequence[int]) -> bool:

@@ -476,9 +476,8 @@ class Engine:
             ],
         }
         if user.partition(":")[0] not in ("", "0"):
-            host["GroupAdd"] = [
-                "0"
-            ]  # as a service has it: folders of the image belong to root's group
+            # As a service has it: folders of the image belong to root's group.
+            host["GroupAdd"] = ["0"]
         return {
             "Image": image,
             "Entrypoint": [argv[0]],

@@ -133,14 +133,11 @@ def load_project(
     partial = bool(problems)  # what a profile lacks may be in what is wrong
     bound = dict[str, Profile]()
     for key in sorted(trees, key=lambda name: len(chains[name])):
-        tree = trees[key]
         binding = Binding(partial=partial)
         given = {"name": key, "project": name, "variant": variants.get(key, "")}
-        written = binding.record(Profile, tree, "", **given)
         *parents, _ = chains[key]
         above = [bound[parent] for parent in reversed(parents)]
-        bound[key] = completed(written, tree, above)
-        check_profile(bound[key], tree, binding, path.parent)
+        bound[key] = _bound(trees[key], binding, given, above, path.parent)
         problems += binding.problems
     if not problems:
         problems += check_project(bound, trees)
@@ -149,6 +146,20 @@ def load_project(
     in_order = {key: bound[key] for key in trees}
     project = Project(name, default, in_order, file=path, root=path.parent)
     return Loaded(project, trees, chosen, is_personal or bool(of_machine))
+
+
+def _bound(
+    tree: YamlNode,
+    binding: Binding,
+    given: dict[str, str],
+    above: Sequence[Profile],
+    root: Path,
+) -> Profile:
+    """A profile from its merged tree. ``above``: those that it extends, the nearest first."""
+    written = binding.record(Profile, tree, "", **given)
+    profile = completed(written, tree, above)
+    check_profile(profile, tree, binding, root)
+    return profile
 
 
 @dataclass(frozen=True)

@@ -298,12 +298,7 @@ class _Reader:
         self._unknown(_MODEL_KEYS, model.items, "model.")
         if self._text("nightly_required", model) == "true":
             self.left.append("a nightly build of vLLM")
-        steps = self.top.items.get("dependencies")
-        for step in steps.elements if steps is not None else ():
-            what = "dependencies"
-            if self._text("optional", step) == "true":
-                what += " (optional)"
-            self.left.append(f"{what}: {self._text('command', step)}")
+        self._dependencies()
         chosen = self._chosen(variant, variants)
         described = variants.get(chosen, model)
         over = self._map("hardware_overrides", described).get(HARDWARE) if chosen else None
@@ -341,6 +336,15 @@ class _Reader:
             weights,
             left=(*self.left, *brought(args)),
         )
+
+    def _dependencies(self) -> None:
+        """Name what the recipe installs besides vLLM."""
+        steps = self.top.items.get("dependencies")
+        for step in steps.elements if steps is not None else ():
+            what = "dependencies"
+            if self._text("optional", step) == "true":
+                what += " (optional)"
+            self.left.append(f"{what}: {self._text('command', step)}")
 
     def _for_us(self, node: YamlNode, *names: str) -> YamlNode | None:
         """The `hardware_overrides` of a node for the first of ``names`` that it has."""
@@ -381,21 +385,11 @@ class _Reader:
                 options += f": write `origin: {{git: {REPOSITORIES['vllm']}, ref: {ref}}}`"
             self.left.append(f"build_args: {options}")
         defaults = self._values("defaults")
-        words = self._command(defaults) if self._text("command") else []
         place = self.top.items.get("command", self.top).place()
         model = self._text("model")
+        words = self._command(defaults) if self._text("command") else []
         if words:
-            is_server = words[:2] == ["vllm", "serve"] and len(words) > 2
-            if not is_server or words[2].startswith("-"):
-                raise refusal(
-                    "the command is not `vllm serve MODEL ...`", place, "write the profile by hand"
-                )
-            if model and words[2] != model:
-                raise refusal(
-                    f"two models: {model}, and {words[2]} in the command", place, "keep one of them"
-                )
-            model = words[2]
-            args = flags_of(words[3:], place)
+            model, args = self._server(words, model, place)
         else:
             args = {}
             for key, value in defaults.items():
@@ -424,6 +418,17 @@ class _Reader:
             nodes,
             left=(*self.left, *brought(args)),
         )
+
+    def _server(self, words: list[str], model: str, place: Place) -> tuple[str, JsonDict]:
+        """The model and the flags in the words of a command. ``model``: as the recipe names it."""
+        if words[:2] != ["vllm", "serve"] or len(words) < 3 or words[2].startswith("-"):
+            message = "the command is not `vllm serve MODEL ...`"
+            raise refusal(message, place, "write the profile by hand")
+        served = words[2]
+        if model not in ("", served):
+            message = f"two models: {model}, and {served} in the command"
+            raise refusal(message, place, "keep one of them")
+        return served, flags_of(words[3:], place)
 
     def _command(self, defaults: JsonObject) -> list[str]:
         """The words of a command whose templates (``{port}``) are filled in from ``defaults``."""
