@@ -23,16 +23,16 @@ _PREFIX = re.compile(
     |[A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ [\w.-]{1,80}\ (?:kernel|[\w./@-]{1,60}\[\d{1,9}\]):[ ]
     |\[\ {0,8}\d{1,9}\.\d{1,6}\]\ (?=\S)
     |\[\d{10}\.\d{6}\]\ \[[^\]]{1,100}\]\ {1,12}(?=\S)                       # UCX
-    |[IWEF]\d{4}\ \d\d:\d\d:\d\d\.\d{6}\ {1,4}\d{1,9}\ [\w./-]{1,80}:\d{1,5}\]\ # glog
     """,
     re.VERBOSE,
 )
-_BEGIN = frozenset("#([0123456789JFMASONDIWE")  # of a prefix, but Compose's
+_BEGIN = frozenset("#([0123456789JFMASOND")  # of a prefix, but Compose's
 # vLLM's logger; a logger of Python with dashes, as FlashInfer's; NCCL's.
 _LOGGED = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? \[?[^\]\s]{1,120}\] ?"
     r"|(?:\S{10} [\d:,.]{8,15} )?- (?P<python>DEBUG|INFO|WARNING|ERROR|CRITICAL) - (?:\S{1,80} - (?:[\w.]{1,60}: )?)?"
     r"|\S{1,120} \[\d{1,3}\] (?=NCCL (?P<nccl>INFO) )"
+    r"|(?P<sglang>DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w/.-]{1,80}\.py:\d{1,6}: "
     r"|\d{1,3}(?:\.\d{2,3}){3} (?P<llama>[IWED]) "
     r"|(?:\[[\d/:-]{19}\] )?\[TRT-LLM\] \[(?P<trtllm>[A-Z])\] "
 )
