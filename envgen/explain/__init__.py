@@ -396,8 +396,8 @@ def classify(
             facts["without"] = during.without
             shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
     raised, text = first or (0, "")
-    # What may be a consequence, and stands below the exception, does not explain it.
-    why = [one for one in shown if one.failure and (not one.general or one.line <= raised)]
+    # What may be a consequence, and stands below the exception and its message, does not explain it.
+    why = [one for one in shown if one.failure and (not one.general or one.line < raised + 3)]
     if text and raised not in taken and not why:
         during = log.phase(raised - before - 1)
         if during.cause and (during.phase or ": " in text):

@@ -137,3 +137,14 @@ def test_a_likely_cause_is_called_so_and_a_certain_one_is_not() -> None:
         classify([line])[0] for line in ("IndexError: list index out of range", "no space left on device")
     )
     assert likely.said == f"likely: {likely.cause}" and certain.said == certain.cause
+
+
+def test_the_lines_of_a_message_below_its_exception_explain_it() -> None:
+    start = "(APIServer pid=1) "
+    lines = (
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig",
+        "  Value error, num_redundant_experts should be used with EPLB.16. [type=value_error, input_type=ArgsKwargs]",
+        "    For further information visit https://errors.pydantic.dev/2.12/v/value_error",
+    )
+    found = read_lines([start + line for line in lines]).explanations
+    assert [one.rule for one in found] == ["config_refused"]
