@@ -111,9 +111,9 @@ def test_an_entry_follows_the_words_of_its_scheduler() -> None:
 
 
 def test_time_left() -> None:
-    assert gate.left([], NOW) == 0
-    assert gate.left([runs("r", 1, 1, since=20)], NOW) == pytest.approx(40)
+    assert (gate.left([], NOW), gate.left([runs("r", 1, 1, since=20)], NOW)) == (0, pytest.approx(40))
     assert gate.left([runs("a", 1, 1, since=60), runs("b", 1, 1, since=60), waits("w", 1, 60)], NOW) == 60
+    assert gate.left([runs("takes longer", 1, 1, since=91), runs("b", 1, 1, since=10)], NOW) == 0
 
 
 @pytest.mark.parametrize("gib", [16, 24, 32, 48])
