@@ -80,6 +80,6 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.version="flashinfer 0.7.2.post1, vllm 0.33.0" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/cuda:13.0.2-devel-ubuntu24.04" \
     org.opencontainers.image.base.digest="sha256:5dc1bca23d05bd37b011be68ec470c03b403a5da07ec3a86e41af9470e9d0cc6" \
-    dev.envgen.render="788fc830634415b458da2154797cfea8bfe7da8798ec0e707819a396bcd8f4cc"
+    dev.envgen.render="5571e2230e88ada2c81a7c81b65a5a4fac784fd8509c098f85390f198efc58b7"
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]
