@@ -16,6 +16,7 @@ from envgen.app.predict import predict, release_in_engine
 from envgen.app.session import Session
 from envgen.app.stage import PLAIN, VariantSwitch, sessions_of
 from envgen.bench import record
+from envgen.bench.answers import BROKEN
 from envgen.bench.checks import FAILED, PASSED, Outcome
 from envgen.bench.record import RunRecord, plain
 from envgen.bench.tools import Matrix
@@ -186,7 +187,7 @@ def measured_row(
         if word not in GOOD:
             worst = [line for line in summary["rows"] if line["verdict"] == word]
             progress(f"    {worst[0]['name']}: {worst[0]['seen']}" if worst else "")
-        if matrix:
+        if matrix and word != BROKEN:  # how fast it is wrong does not matter, and costs time
             (_, speed), path = measure(asked, "bench", asdict(matrix), bench(matrix))
             figures = medians(speed)
             lengths, fitting_lengths = len(matrix.cells()), len(speed["cells"])

@@ -200,5 +200,6 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
         )
         facts = f"head size {model['head_size']}, " if "head_size" in model else ""
         facts += "attention sinks, " if model.get("sinks") else ""
-        choices.append(("model", f"{model['name']}: {facts}config.json from {origin}"))
+        facts += f"config.json from {origin}" if origin else "no config.json is known"
+        choices.append(("model", f"{model['name']}: {facts}"))
     return choices

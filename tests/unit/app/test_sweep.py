@@ -94,9 +94,7 @@ def test_the_cause_of_a_row_is_what_was_refused_and_not_its_heading() -> None:
 
 
 @pytest.mark.parametrize(("failed", "cause"), [(0, ""), (3, "tg32: 3 failed: no"), (-1, "tg32: no")])
-def test_requests_that_failed_in_the_benchmark_are_a_cause(
-    monkeypatch: pytest.MonkeyPatch, failed: int, cause: str
-) -> None:
+def test_failed_requests_of_a_benchmark_are_a_cause(monkeypatch: pytest.MonkeyPatch, failed: int, cause: str) -> None:
     """The figures of those that were answered are no reason to call the form good."""
     cells = [{"test": "tg32", "failed": max(failed, 0), "fault": "no" * bool(failed), "decode_tps": {"median": 50.0}}]
     speed = {"cells": cells, "targets": []}
@@ -108,6 +106,8 @@ def test_requests_that_failed_in_the_benchmark_are_a_cause(
     assert (kept["verdict"], kept["cause"]) == ("same", cause) and kept["figures"]
     short = measured_row(asked, "long", lambda: 1.0, None, Matrix(depth=(0, 4096)), True)
     assert short["cause"] == (cause or "its context has room for 1 of 2 tests")
+    monkeypatch.setattr(sweep, "answered", lambda *_, **__: ("broken", {"rows": []}, Path("a")))
+    assert measured_row(asked, "long", lambda: 1.0, None, Matrix(), True)["bench"] == ""  # not measured
 
 
 def test_a_form_with_wrong_answers_is_no_reference() -> None:
