@@ -104,7 +104,12 @@ class EnvgenError(Exception):
     ) -> None:
         """``problems``: instead of ``message``, ``hint`` and ``place``."""
         self.problems: tuple[Problem, ...] = tuple(problems) or (Problem(message, place, hint),)
-        super().__init__(self.problems[0].message)
+        super().__init__(self.message)
+
+    @property
+    def message(self) -> str:
+        """The message of its first problem."""
+        return self.problems[0].message
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)

@@ -7,7 +7,6 @@ write may be interrupted.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -17,6 +16,7 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -76,7 +76,7 @@ def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
     return content
 
 
-@contextlib.contextmanager
+@contextmanager
 def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     """A regular file for reading; OSError for anything else."""
     flags = (
@@ -142,7 +142,7 @@ def create(path: Path, *, within: Path) -> TextIO:
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """One process at a time, by a lock of a file. ``on_wait`` is called before waiting, and may
     raise.
@@ -189,7 +189,7 @@ def state_files(root: Path, part: str, pattern: str) -> list[tuple[Path, os.stat
     there = []
     folder = state_dir(root, part)
     for path in folder.glob(pattern):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             status = path.lstat()
             if stat.S_ISREG(status.st_mode):
                 there.append((path, status))
@@ -226,7 +226,7 @@ def is_ours(path: Path, *, root: bool = False) -> bool:
 
 
 def _mode_of(path: Path) -> int | None:
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
     return None

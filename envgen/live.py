@@ -6,12 +6,12 @@ line.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from envgen.text import SafeStream, is_terminal, visible
 
@@ -52,7 +52,7 @@ class _Line:
     @staticmethod
     def _write(text: str) -> None:
         raw = getattr(sys.stderr, "raw", sys.stderr)
-        with contextlib.suppress(OSError, ValueError):  # the reader has left
+        with suppress(OSError, ValueError):  # the reader has left
             raw.write(text)
             raw.flush()
 
@@ -60,7 +60,7 @@ class _Line:
 _line = _Line()
 
 
-@contextlib.contextmanager
+@contextmanager
 def moving(text: str) -> Iterator[None]:
     """Inside, the terminal shows ``text`` while nothing else is printed; ``doing`` adds to it."""
     if not is_terminal():
@@ -87,7 +87,7 @@ def moving(text: str) -> Iterator[None]:
         SafeStream.before_write = before
 
 
-@contextlib.contextmanager
+@contextmanager
 def doing(name: str, text: str) -> Iterator[None]:
     """Inside, the live line also has ``text``; ``now_doing`` changes it."""
     with _line.lock:
@@ -111,7 +111,7 @@ def now_doing(name: str, text: str, share: float | None = None) -> None:
             _line.rows[name] = (text, _line.rows[name][1])
 
 
-@contextlib.contextmanager
+@contextmanager
 def paused() -> Iterator[None]:
     """Inside, the live line is hidden, as for a question."""
     with _line.lock:

@@ -219,13 +219,11 @@ def _run(
         say = partial(print, file=log, flush=True)
         say(f"$ {shlex.join(buildx.argv_of('build', *request.words()))}")
         result = buildx.build(request, say, show=show)
-        cause = None if result.ok else _cause(result)
+        cause = None
+        if not result.ok:
+            lines = [*result.lines, *result.notes.splitlines()]
+            cause = cause_of(lines, Circumstances(True, result.exit_code))
         if cause:
             say(f"{cause.said}: {cause.evidence}")
         say(f"ended with {result.code} after {result.seconds:.1f} s")
     return result, cause, str(path.relative_to(root))
-
-
-def _cause(result: BuildResult) -> Explanation | None:
-    lines = [*result.lines, *result.notes.splitlines()]
-    return cause_of(lines, Circumstances(True, result.exit_code))

@@ -4,12 +4,12 @@ a service.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,7 +88,7 @@ def newest(
 def builds(root: Path) -> Iterator[PastFailure]:
     """Builds that failed or were cut off."""
     for path, seen in state_files(root, "logs", "*.log"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), path.open("rb") as file:
             file.seek(max(0, seen.st_size - _TAIL))
             end = file.read(_TAIL)
             codes = _ENDED.findall(end)
@@ -122,7 +122,7 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
             opens = partial(of_container, deployment, container, instant(end.since))
             yield PastFailure("service", when, str(end), opens, container.service)
     except EngineError as error:
-        progress(f"note: no container was looked at: {error.problems[0].message}")
+        progress(f"note: no container was looked at: {error.message}")
 
 
 def asked(service: LiveService, evidence: str, package: str) -> str:
@@ -208,7 +208,7 @@ def _of_bundle(path: Path, file: BinaryIO) -> Log:
     log = own if own in logs else logs[0]
     container = None
     seen = _document(members, f"{log.removesuffix('server.log')}container.json")
-    with contextlib.suppress(*MISSHAPEN):
+    with suppress(*MISSHAPEN):
         container = container_of(seen) if seen else None
     return Log(str(path), io.BytesIO(members[log]), circumstances(container), "serve", findings)
 

@@ -7,10 +7,10 @@ known at both times are not compared.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -98,7 +98,7 @@ def said_by(texts: Mapping[str, str]) -> dict[str, str]:
 def machine_facts() -> dict[str, str]:
     """What this machine says of itself, and the version of its container toolkit."""
     facts = said_by({path: read_text(path) for path in READ})
-    with contextlib.suppress(EnvgenError, OSError):
+    with suppress(EnvgenError, OSError):
         done = process.run(["nvidia-ctk", "--version"], timeout=5, check=False)
         version = re.search(rb"version ([\w.-]+)", done.stdout)
         if version:
@@ -121,7 +121,7 @@ def facts_of(service: LiveService) -> dict[str, str]:
     deployment = service.deployment
     profile = service.profile
     facts = machine_facts() if deployment.is_local else {}
-    with contextlib.suppress(EnvgenError):
+    with suppress(EnvgenError):
         info = deployment.engine.info()
         facts |= {KERNEL: info.kernel, "Docker": info.version}
         image = deployment.image
@@ -144,7 +144,7 @@ def inside(place: run.Execute) -> dict[str, str]:
     """The versions of the Python packages there, and what the machine says in each of its
     containers; empty where nobody answers.
     """
-    with contextlib.suppress(EnvgenError, *MISSHAPEN):
+    with suppress(EnvgenError, *MISSHAPEN):
         answer = run.ask(place, "python3", PROGRAM, {"all": True, "files": READ}, timeout=INSIDE)
         if isinstance(answer, run.NoAnswer):
             return {}
@@ -163,7 +163,7 @@ def remember(
     """
     seen = inside(run.in_container(service.engine, started.container.id))
     facts = {**seen, **facts_of(service), **before}
-    with contextlib.suppress(EnvgenError):
+    with suppress(EnvgenError):
         log = service.engine.logs(started.container.id, tail=KERNEL_LINES)
         for number, line in enumerate(kernels(log)):
             facts[f"kernels {number}"] = line
@@ -205,7 +205,7 @@ def path_of(root: Path, profile: str, service: str) -> Path:
 
 def starts(root: Path, profile: str, service: str) -> list[NotedStart]:
     """The noted starts, oldest first. None where the file is missing, damaged or a link."""
-    with contextlib.suppress(OSError, EnvgenError, *MISSHAPEN):
+    with suppress(OSError, EnvgenError, *MISSHAPEN):
         text = files.read(path_of(root, profile, service), limit=LARGEST, follow=False)
         document = read_json(text)
         if document["format"] != FORMAT:
@@ -231,7 +231,7 @@ def note(
         kept = row["facts"].items()
         row["facts"] = {name: value for name, value in kept if PACKAGE not in name}
     text = json.dumps({"format": FORMAT, "starts": rows}, indent=1, ensure_ascii=False)
-    with contextlib.suppress(OSError, EnvgenError):  # a full disk fails no start
+    with suppress(OSError, EnvgenError):  # a full disk fails no start
         files.write(path_of(root, profile, service), text.encode() + b"\n", within=root)
     if len(earlier) < 2:
         return []
@@ -257,7 +257,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 def _differ(name: str, then: str, now: str) -> bool:
     if name == MEMORY:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             least, most = sorted(map(float, (then, now)))
             return least < ABOUT * most
     return then != now

@@ -135,7 +135,7 @@ def _downloads(service: LiveService) -> Iterator[Download]:
         try:
             yield Download(model, size_of(model), held.bytes)
         except EnvgenError as error:
-            why = error.problems[0].message.rpartition(": ")[2]
+            why = error.message.rpartition(": ")[2]
             yield Download(model, 0, held.bytes, why)
 
 

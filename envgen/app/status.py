@@ -45,7 +45,7 @@ def look(session: Session) -> JsonDict:
         reached, lost = connect_all(deployment, nodes_of(profile), PATIENCE)
         for node, error in lost.items():
             if node:
-                state["lost"][node] = error.problems[0].message
+                state["lost"][node] = error.message
         if not reached:
             raise next(iter(lost.values()))
         first = next(iter(reached.values()))  # the head, if there are several
@@ -124,7 +124,7 @@ def _lock(session: Session, deployment: Deployment) -> JsonObject:
     try:
         differences = lock.check(session, deployment.lock_file)
     except EnvgenError as error:
-        return {"state": "unreadable", "stale": [error.problems[0].message]}
+        return {"state": "unreadable", "stale": [error.message]}
     if differences is None:
         return {"state": "missing", "stale": []}
     own = differences.get(deployment.profile.name, ())

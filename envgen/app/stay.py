@@ -4,11 +4,11 @@ terminal.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from envgen.app.failed import failed
 from envgen.deployment import Deployment, LiveService
@@ -84,7 +84,7 @@ class Stay:
     def _note_loss(self, event: Event) -> None:
         now = time.monotonic()
         if event.error and (not self._lost or now - self._said > QUIET):
-            why = event.error.problems[0].message
+            why = event.error.message
             progress(f"the engine does not answer, still trying: {why}")
             self._said = now
         self._lost = True
@@ -114,5 +114,5 @@ def notify_ready(text: str, environ: Mapping[str, str] = os.environ) -> None:
     if address.startswith("@"):
         address = "\0" + address[1:]
     message = f"READY=1\nSTATUS={text}\n".encode()
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.sendto(message, address)

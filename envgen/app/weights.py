@@ -68,17 +68,11 @@ class Weights:
         return self.state == "whole"
 
 
-def services_with_model(profile: Profile) -> tuple[str, ...]:
-    """The services with a `model`."""
-    return tuple(name for name, service in profile.services.items() if service.model is not None)
-
-
 def choose(profile: Profile, wanted: str | None) -> str:
     """The wanted service, or the only one with a `model`."""
+    with_model = [name for name, service in profile.services.items() if service.model is not None]
     line = f"services: {{{wanted or 'serve'}: {{model: {{repo: openai/gpt-oss-120b}}}}}}"
-    return the_service(
-        profile, wanted, services_with_model(profile), "names no model", f"write `{line}`"
-    )
+    return the_service(profile, wanted, with_model, "names no model", f"write `{line}`")
 
 
 def _request(verb: str, deployment: Deployment, model: ModelRef) -> JsonDict:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +77,7 @@ class RunningService(LiveService):
             f"{process.command} ({process.pid})" for process in running if process.zombie
         )
         gpu = None
-        with contextlib.suppress(EngineError):
+        with suppress(EngineError):
             done = self.engine.exec(now.id, _GPU, timeout=20)
             gpu = parse_gpu_memory(done.stdout.decode(errors="replace"))
         memory = sum(process.memory for process in running)
@@ -129,9 +129,9 @@ class RunningService(LiveService):
             **{key: labels.get(f"dev.envgen.{key}", "") for key in ("lock", "render")},
             **self.made_of(),
         }
-        with contextlib.suppress(EnvgenError):
+        with suppress(EnvgenError):
             seen["kernels"] = kernels(self.log())
-        with contextlib.suppress(EnvgenError):
+        with suppress(EnvgenError):
             execute = run.in_container(self.engine, container.id)
             inside = run.ask(execute, "python3", PROGRAM, {}, timeout=60)
             if not isinstance(inside, run.NoAnswer):
@@ -151,7 +151,7 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
 
 def commit_of(folder: Path) -> str:
     """The commit of a checkout, with ``-dirty`` if files differ from it; "" where it can't be read."""
-    with contextlib.suppress(EnvgenError, OSError):
+    with suppress(EnvgenError, OSError):
         tree = WorkTree(folder.resolve())
         if head := tree.head:
             return head + "-dirty" * bool(tree.edited(head))

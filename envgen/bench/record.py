@@ -225,7 +225,7 @@ def runs(folder: Path) -> tuple[list[RunRecord], list[str]]:
         try:
             records.append(load(path))
         except ResultsError as error:
-            bad.append(f"{path.name}: {error.problems[0].message}")
+            bad.append(f"{path.name}: {error.message}")
     return sorted(records, key=lambda one: (one.started, one.path.name)), sorted(bad)
 
 

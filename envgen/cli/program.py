@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -10,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TextIO, cast
 
 import click
@@ -24,7 +24,7 @@ from envgen.text import SafeStream, hide
 def _report_defect(error: BaseException) -> int:
     """Report a bug of envgen, with the traceback in a file. Returns the exit code."""
     details = "the disk has no space left for them"
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         with tempfile.NamedTemporaryFile(
             "w", prefix="envgen-defect-", suffix=".txt", delete=False
         ) as file:
@@ -43,16 +43,16 @@ class _Messages(SafeStream):
     """
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.raw.flush()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _streams() -> Iterator[None]:
     """Replaces the standard streams; opens closed ones (`>&-`), whose numbers a file would get."""
     for number in (0, 1, 2):
@@ -122,7 +122,7 @@ def _main(argv: Sequence[str] | None) -> int:
 def _failed(output: OutputMode, error: BaseException | str, code: int) -> int:
     """Print a failure as the JSON document with --json. Returns ``code``."""
     if output.json and not output.printed:
-        with contextlib.suppress(OSError):  # standard output may have failed
+        with suppress(OSError):  # standard output may have failed
             print(json.dumps(document(error, code), indent=2, sort_keys=True), flush=True)
     return code
 

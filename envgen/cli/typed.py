@@ -5,11 +5,11 @@ Letter distance answers only where nothing stands here.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, suppress
 from functools import partial
 from typing import Any
 
@@ -187,7 +187,7 @@ def _names(kind: str, context: click.Context) -> Iterable[str]:
 
 def _offered(kind: str, context: click.Context, incomplete: str) -> list[CompletionItem]:
     """The names that begin so; none where the project can't be read: a shell shows no error."""
-    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+    with suppress(Exception), redirect_stderr(io.StringIO()):
         names = dict.fromkeys(_names(kind, context))
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return []

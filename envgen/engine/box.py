@@ -6,13 +6,13 @@ Read-only: /proc, and nvidia-smi where it is installed.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -141,7 +141,7 @@ def _ask(*argv: str) -> str:
     """What a program prints; "" where it is missing, fails or takes too long."""
     if not shutil.which(argv[0]):
         return ""
-    with contextlib.suppress(EnvgenError, OSError):
+    with suppress(EnvgenError, OSError):
         done = process.run(list(argv), timeout=PATIENCE, check=False)
         return "" if done.code else done.stdout[-MOST:].decode("utf-8", "replace")
     return ""
@@ -157,7 +157,7 @@ def parse_gpus(text: str) -> tuple[BoxGpu, ...]:
         if len(words) != len(_DATA["fields"]):
             continue
         name, *figures, mask = words
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             bits = int(mask, 16)
             limits = [limit for bit, limit in LIMITS.items() if bits & bit]
             power, clock, fastest, temperature, load = map(_number, figures)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -10,6 +9,7 @@ import signal
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ class Engine:
         self._wrap_errors = partial(
             sdk.wrap_errors, endpoint
         )  # what goes wrong in a question becomes an EngineError
-        self._absent = contextlib.suppress(*sdk.ABSENT)
+        self._absent = suppress(*sdk.ABSENT)
         # The engine's own API version: newer engines refuse the SDK's default.
         api_version = str(version.get("ApiVersion") or "")
         # The SDK has no types for some of its methods.
@@ -150,7 +150,7 @@ class Engine:
         with self._wrap_errors(f"log of {container_id[:12]}"):
             url = self._api._url("/containers/{0}/logs", container_id)
             response = self._api.get(url, params=query, stream=True)
-            with contextlib.closing(response):
+            with closing(response):
                 if response.status_code >= 400:
                     return ""
                 tail_of_log = log.Tail(values.LOG_LIMIT)
@@ -175,7 +175,7 @@ class Engine:
                 if len(content) > FILE:
                     break
         with (
-            contextlib.suppress(tarfile.TarError, KeyError),
+            suppress(tarfile.TarError, KeyError),
             tarfile.open(fileobj=io.BytesIO(content)) as archive,
         ):
             first = archive.next()
@@ -261,7 +261,7 @@ class Engine:
             with self._wrap_errors(), self._absent:
                 remove()
         except EngineError as error:
-            return "" if "already in progress" in str(error) else error.problems[0].message
+            return "" if "already in progress" in str(error) else error.message
         return ""
 
     def tag(self, image_id: str, name: str) -> None:
@@ -380,7 +380,7 @@ class Engine:
                 **more,
             )
         except BaseException as error:
-            with contextlib.suppress(EngineError, OSError):
+            with suppress(EngineError, OSError):
                 kill()
             if isinstance(error, process.ProcessTimeout):
                 raise EngineError(f"{what} did not end within {timeout:g} s") from None
@@ -422,7 +422,7 @@ class Engine:
                 [*words, container_id], stdin, timeout, what, remove, hold=hold, on_line=on_line
             )
 
-    @contextlib.contextmanager
+    @contextmanager
     def _created(self, body: JsonObject, what: str) -> Iterator[str]:
         """A temporary container, not started yet, which is always removed."""
         with process.terminable():
@@ -432,7 +432,7 @@ class Engine:
                 yield container_id
             finally:
                 # A failure here must not hide an earlier error.
-                with contextlib.suppress(EngineError, OSError):
+                with suppress(EngineError, OSError):
                     self._remove_and_wait(container_id)
 
     def _temporary(

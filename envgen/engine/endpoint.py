@@ -7,7 +7,6 @@ Calling ``docker-buildx`` rather than ``docker buildx`` saves 100 to 150 ms per 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -263,7 +263,7 @@ class Forward:
         try:
             self._child = process.start(argv)
         except EngineError as error:
-            message = f"the engine at {address} needs ssh: {error.problems[0].message}"
+            message = f"the engine at {address} needs ssh: {error.message}"
             raise EngineError(message, hint="install OpenSSH's client") from None
         threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
         try:
@@ -278,7 +278,7 @@ class Forward:
 
     def _read(self, child: process.Child) -> None:
         assert child.stderr
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             while line := child.stderr.readline(4096):
                 if text := line.decode(errors="replace").strip():
                     self._written.append("".join(c if c.isprintable() else "?" for c in text))

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -22,6 +21,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -299,7 +299,7 @@ class WorkTree(GitRepository):
         entries = self.git(["ls-files", "--stage", "-z"]).names
         return [entry.partition("\t")[2] for entry in entries if entry.startswith("160000 ")]
 
-    @contextlib.contextmanager
+    @contextmanager
     def index(self, tree: str = "") -> Iterator[dict[str, str]]:
         """The variable for a temporary index: a copy of the checkout's, or one with ``tree``."""
         self.git(["rev-parse", "--git-dir"])
@@ -379,7 +379,7 @@ class WorkTree(GitRepository):
                 self._copy(Path(entry.path), own / entry.name)
 
     def _copy(self, source: Path, target: Path) -> None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             before = source.stat()
             target.write_bytes(files.read(source, limit=_LARGEST_INDEX))
             # git compares file times with the index's: a newer copy would hide an edit of the same

@@ -6,7 +6,6 @@ Secrets go into ``env`` or stdin, never into ``argv``, which every user of the m
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
@@ -17,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TypeVar
@@ -128,7 +128,7 @@ def run(
 
 def _send(pipe: IO[bytes], data: bytes, hold: bool) -> None:
     """In a thread: a program may fill its output before it has read its input."""
-    with contextlib.suppress(OSError, ValueError):  # it ended without reading all of it
+    with suppress(OSError, ValueError):  # it ended without reading all of it
         pipe.write(data)
         pipe.flush()
         if not hold:
@@ -189,11 +189,9 @@ def stop(child: Child, first: signal.Signals = signal.SIGINT) -> None:
     zombie.
     """
     for signum in (first, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)
-        with contextlib.suppress(
-            subprocess.TimeoutExpired, KeyboardInterrupt
-        ):  # a second Ctrl-C: end it now
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: end it now
             deadline = time.monotonic() + GRACE
             for _ in _blocks(child):  # with a full pipe that is not read it would never end
                 if child.poll() is not None or time.monotonic() > deadline:
@@ -201,11 +199,11 @@ def stop(child: Child, first: signal.Signals = signal.SIGINT) -> None:
             child.wait(max(0.0, deadline - time.monotonic()))
             break
     # A child may have ignored the first signal.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _started(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -238,11 +236,11 @@ def _started(
         finally:
             for pipe in (child.stdin, child.stdout, child.stderr) if child else ():
                 if pipe:
-                    with contextlib.suppress(OSError):
+                    with suppress(OSError):
                         pipe.close()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _handling(
     handler: Callable[[int, FrameType | None], None], *signals: signal.Signals
 ) -> Iterator[None]:
@@ -256,7 +254,7 @@ def _handling(
             signal.signal(signum, old or signal.SIG_DFL)  # None: not set by Python
 
 
-@contextlib.contextmanager
+@contextmanager
 def _deferred() -> Iterator[None]:
     """Delays Ctrl-C to the end of the block: while a program starts, it would be lost, and run on."""
     received = []
@@ -268,7 +266,7 @@ def _deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-@contextlib.contextmanager
+@contextmanager
 def terminable() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP act as Ctrl-C: clean up, then end. (A child in its own session
     gets none.)

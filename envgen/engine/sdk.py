@@ -7,11 +7,11 @@ second: only this file does, and it is imported by the first question to an engi
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -86,7 +86,7 @@ def read_all(response: requests.Response) -> requests.Response:
     return response
 
 
-@contextlib.contextmanager
+@contextmanager
 def wrap_errors(endpoint: Endpoint, what: str = "") -> Iterator[None]:
     """Turns what the SDK and ``values.py`` raise inside into EngineError. ``what``: in front of the
     engine's message.

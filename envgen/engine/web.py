@@ -6,12 +6,12 @@ Only a package index and the Hugging Face Hub are asked this way; a running serv
 
 from __future__ import annotations
 
-import contextlib
 import os
 import ssl
 import time
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as LateError
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,7 @@ def get(
 def body_of(response: requests.Response, largest: int) -> bytes:
     """The body of a response; its beginning, if larger than ``largest``."""
     body = bytearray()
-    with contextlib.closing(response):
+    with closing(response):
         for chunk in response.iter_content(64 << 10):
             body += chunk
             if len(body) > largest:
@@ -83,7 +83,7 @@ def _get(
     body = bytearray()
     ask = session.get if session else requests.get
     reply = ask(address, headers=headers, timeout=SILENCE, stream=True, verify=certificates())
-    with contextlib.closing(reply):
+    with closing(reply):
         for chunk in reply.iter_content(64 << 10):
             body += chunk
             if len(body) > largest:
@@ -112,7 +112,7 @@ def certificates() -> str | bool:
     if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
         return True
     for name in (ssl.get_default_verify_paths().cafile, *BUNDLES):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if name and Path(name).is_file() and Path(name).stat().st_size:
                 return name
     return True

@@ -7,7 +7,6 @@ folder.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.server
 import importlib.util
@@ -20,6 +19,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Iterator
 
@@ -46,7 +46,7 @@ def probe(request: Doc) -> Doc:
     for tool, (module, distributions) in request["tools"].items():
         versions[tool] = "unknown" if importlib.util.find_spec(module) else ""
         for name in distributions if versions[tool] else ():
-            with contextlib.suppress(metadata.PackageNotFoundError):
+            with suppress(metadata.PackageNotFoundError):
                 versions[tool] = metadata.version(name)
     return versions
 
@@ -97,7 +97,7 @@ def run(request: Doc) -> Doc:
 
 def ended(path: str) -> list[str]:
     """The lines of llama-benchy's progress that tell how a request ended."""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:
+    with suppress(OSError), open(path, encoding="utf-8") as lines:
         return [line for line in lines if '"type":"request_end"' in line]
     return []
 
@@ -113,7 +113,7 @@ def counters(url: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("vllm:spec_decode_num_")]
 
 
-@contextlib.contextmanager
+@contextmanager
 def metered(path: str) -> Iterator[None]:
     """Write what each GPU draws and holds into ``path``, once a second, where a program tells it."""
     with open(path, "wb") as output:
@@ -146,7 +146,7 @@ def watch(words: list[str], env: dict[str, str], names: dict[str, str], silence:
     last_size = -1
     try:
         while time.monotonic() - last <= silence:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 return child.wait(0.2)
             there = filter(os.path.exists, names.values())
             size = sum(map(os.path.getsize, there))
@@ -155,6 +155,6 @@ def watch(words: list[str], env: dict[str, str], names: dict[str, str], silence:
                 last_size = size
         return -9
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()

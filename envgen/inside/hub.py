@@ -10,7 +10,6 @@ reading all.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import hashlib
 import importlib
@@ -25,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from typing import Any, BinaryIO, Iterator
 
 from envgen.inside.common import Doc, read_bytes, without_waiting
@@ -305,7 +305,7 @@ def size_of_blobs(folder: str) -> int:
     """Bytes on disk, partial files included. Sparse files count by what is written."""
     sizes = []
     for path in glob.glob(f"{glob.escape(folder)}/blobs/*"):
-        with contextlib.suppress(OSError):  # renamed meanwhile
+        with suppress(OSError):  # renamed meanwhile
             status = os.stat(path)
             sizes.append(
                 min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size

@@ -7,7 +7,6 @@ packages of the base image.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 from envgen.inside.common import Doc, normal
@@ -219,7 +219,7 @@ class PackageSets:
         ]
         if held:
             self.write(f"{stem}.held", held)
-            with contextlib.suppress(Failed):  # somebody asks for the local one
+            with suppress(Failed):  # somebody asks for the local one
                 chosen = self.compiled(stem, ["--constraint", f"{stem}.held", *options])
         return chosen
 

@@ -6,7 +6,6 @@ ninja's output goes to stdout; lines that start with MARK are envgen's.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import json
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 MARK = "\x01envgen "
@@ -167,7 +167,7 @@ def build(names: list[str]) -> int:
         say(event="start", module=name)
         spec = spec_of(name, known)
         if spec is None:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 spec = attention(name)
         if spec is None:
             say(event="unknown", module=name)

@@ -7,10 +7,10 @@ another image or ref finds no entry: its input is stale. The Python packages of 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,7 @@ def save(path: Path, lock: Lock) -> bool:
     except ShapeError as error:
         raise LockError(f"an answer is not what a lock holds: {error}") from None
     content = lock_text(lock).encode()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if files.read(path) == content:
             return False
     files.write(files.inside(path, path.parent), content)

@@ -142,7 +142,7 @@ def _engine(out: ResolveResult) -> Engine | None:
     try:
         return connect()
     except EngineError as error:
-        out.notes.append(f"no engine: {error.problems[0].message}")
+        out.notes.append(f"no engine: {error.message}")
         return None
 
 
@@ -237,7 +237,7 @@ def _answers(
             else:
                 out.notes.append(
                     f"{question.what} stays as it was read in {old.read[entry]}, and was not "
-                    f"compared: {error.problems[0].message}"
+                    f"compared: {error.message}"
                 )
             continue
         out.answered.add(entry)

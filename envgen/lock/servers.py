@@ -6,10 +6,10 @@ helpers, mirrors, proxies and certificates apply.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,13 @@ from envgen.text import instant, network_reason, visible
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-@contextlib.contextmanager
+@contextmanager
 def _about(what: str) -> Iterator[None]:
     """Puts ``what`` in front of a LockError's message."""
     try:
         yield
     except LockError as error:
-        raise LockError(
-            f"{what}: {error.problems[0].message}", hint=error.problems[0].hint
-        ) from None
+        raise LockError(f"{what}: {error.message}", hint=error.problems[0].hint) from None
 
 
 # --- git: from a branch, tag, commit or pull request to a commit
@@ -82,7 +80,7 @@ def _git(ask: Callable[[], GitOutput], timeout: float) -> bytes:
     except process.ProcessTimeout:
         raise LockError(f"the server did not answer within {timeout:g} s") from None
     except EngineError as error:
-        raise LockError(error.problems[0].message, hint=error.problems[0].hint) from None
+        raise LockError(error.message, hint=error.problems[0].hint) from None
     if done.code:
         trouble = _sentence(done.stderr)
         hint = "the repository is private, or its address is wrong; git's own credential helpers are used"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from envgen import files
@@ -31,7 +31,7 @@ def lacking(profile: Profile, root: Path) -> dict[str, tuple[str, ...]]:
         patches = profile.sources[name].patches
         if patches and folder.is_dir():
             # `envgen patch check` reports an unreadable series
-            with contextlib.suppress(EnvgenError, OSError):
+            with suppress(EnvgenError, OSError):
                 series = load_series(root, patches).for_version(nearest_release(folder))
                 if missing := _missing(folder, series):
                     lacked[name] = missing
@@ -50,7 +50,7 @@ def _missing(folder: Path, series: Series) -> tuple[str, ...]:
     """
     there = {}
     for name in {name for patch in series.patches for name in patch.touches}:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             data = files.read(folder / name, limit=8 << 20, follow=False)
             there[name] = File(data, bool((folder / name).stat().st_mode & 0o100))
     missing: list[str] = []

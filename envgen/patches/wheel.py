@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import configparser
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -17,6 +16,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,7 @@ class _Release:
         with self._opened() as archive:
             return {member: _member(archive, member) for member in members}
 
-    @contextlib.contextmanager
+    @contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:
         """The archive. EnvgenError for whatever can't be read of it."""
         file: Any = self.at_hand
@@ -199,7 +199,7 @@ class _Release:
     def _keep(self, part: str, content: bytes) -> None:
         if self.at_hand:
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.cache.mkdir(parents=True, exist_ok=True)
             files.write(self.cache / part, hashlib.sha256(content).digest() + content)
 
@@ -247,7 +247,7 @@ def _address(name: str, version: str, indexes: tuple[str, ...]) -> str:
             path = link.split("?")[0]
             file = unquote(path.rpartition("/")[2])
             if _is(file, name, version):
-                with contextlib.suppress(ValueError):
+                with suppress(ValueError):
                     return urljoin(answer.address, str(link))
         trouble.append(f"{without_login(index)} has none")
     raise EnvgenError(f"no wheel of {name} {version}: {'; '.join(trouble)}")
@@ -277,7 +277,7 @@ def _configured() -> Iterator[str]:
     if not listed:
         listed = [settings.get("global", "index-url", fallback="")]
     if not listed[0]:  # the one that pip takes
-        with contextlib.suppress(ImportError, AttributeError):
+        with suppress(ImportError, AttributeError):
             listed[0] = importlib.import_module("pip._internal.models.index").PyPI.simple_url
     yield from filter(None, listed)
     yield from settings.get("global", "extra-index-url", fallback="").split()

@@ -8,10 +8,10 @@ lists the paths that they must not judge.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
+from contextlib import suppress
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -296,7 +296,7 @@ class Binding:
             return self.text(node, path)
         number = math.nan
         if len(node.text) <= 30:
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 number = json.loads(node.text)
         if math.isfinite(number):
             return number

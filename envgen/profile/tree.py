@@ -6,10 +6,10 @@ A scalar keeps its source text; its kind follows YAML 1.2's core schema, as in e
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -405,7 +405,7 @@ class _Walker:
 
 def label_of(path: Path) -> str:
     """A file's name in messages: relative to the current folder where that is shorter."""
-    with contextlib.suppress(ValueError, OSError):
+    with suppress(ValueError, OSError):
         return min(os.path.relpath(path), str(path), key=len)
     return str(path)
 

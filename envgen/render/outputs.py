@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import errno
 import hashlib
@@ -12,6 +11,7 @@ import shutil
 import stat
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -153,7 +153,7 @@ def _files(
     for path in (*files, *own) if root else ():
         assert root is not None
         file = root / path
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             files[path] = hashlib.sha256(file_io.read(file)).hexdigest()
             if path in own and file.stat().st_mode & 0o100:
                 files[path] += "+x"
@@ -384,6 +384,6 @@ def _context(rendered: Rendered, root: Path) -> dict[str, bytes]:
     """All files of the folder, which is the whole context of the build, with files of the project."""
     made = dict(rendered.files)
     for path in rendered.context_files:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             made[path] = file_io.read(root / path)
     return made

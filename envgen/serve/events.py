@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def answered(
         raise OSError(reason_of_request(error, timeout)) from None
 
 
-@contextlib.contextmanager
+@contextmanager
 def responding(
     method: str,
     url: str,

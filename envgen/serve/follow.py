@@ -7,9 +7,9 @@ caller to say, who gets an event for each failed look.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from threading import Lock
@@ -194,7 +194,7 @@ class Follower:
     def _reconnect(self) -> None:
         if self.connect is None:
             return
-        with contextlib.suppress(EngineError):
+        with suppress(EngineError):
             self.engine = self.connect()
             if self._reader is not None:
                 self._reader.engine = self.engine

@@ -8,9 +8,9 @@ that were taken clean up, and it is raised.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -76,7 +76,7 @@ class Start:
     already: bool = False  # the container ran before
     awaited: ReadyResult = field(default_factory=lambda: ReadyResult(Readiness(True)))
     began: float = field(default_factory=time.monotonic)
-    _alone: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _alone: ExitStack = field(default_factory=ExitStack)
 
     def run(self, steps: Sequence[Step]) -> StartResult:
         """Take the steps. On Ctrl-C, a container that exists keeps starting."""
@@ -104,7 +104,7 @@ class Start:
             self.let_others()
 
     def _clean_up(self, taken: Sequence[Step]) -> None:
-        with contextlib.suppress(EngineError):
+        with suppress(EngineError):
             for step in reversed(taken):
                 step.clean_up(self)
 
@@ -135,7 +135,7 @@ class Start:
             awaited = replace(awaited, phases={})
         seconds = time.monotonic() - self.began
         admitted: tuple[Explanation, ...] = ()
-        with contextlib.suppress(EngineError):
+        with suppress(EngineError):
             admitted = notices(self.service.engine, container)
         return StartResult(container, seconds, self.service.url, self.already, awaited, admitted)
 

@@ -7,11 +7,11 @@ that loads.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -248,7 +248,7 @@ class Waiter:
 
     def _commands(self, container: Container) -> list[str]:
         """The commands that run in it; none where the engine's machine has no `ps`."""
-        with contextlib.suppress(EngineError):
+        with suppress(EngineError):
             return [process.command for process in self._engine.processes(container.id)]
         return []
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -75,7 +75,7 @@ def on_all(
             failed[machine.node] = problem
     left = []
     for node, error in failed.items():
-        left.append(cleanup_hint(node, profile, error.problems[0].message))
+        left.append(cleanup_hint(node, profile, error.message))
     return done, left
 
 
@@ -130,7 +130,7 @@ def connected(deployment: Deployment, nodes: Sequence[str]) -> Machines:
         return Machines(profile, lost=lost)
     first = next(iter(reached.values())).with_cached(profile=profile)
     known = {}
-    with contextlib.suppress(EnvgenError):  # a start raises it; what runs can be stopped
+    with suppress(EnvgenError):  # a start raises it; what runs can be stopped
         known = {"rendered": first.rendered}
     return Machines(profile, [one.with_cached(**known) for one in reached.values()], lost)
 

@@ -96,7 +96,7 @@ def _ask_inside(node: NodeFacts, asked: LiveService) -> None:
     try:
         answer = ask(ulimits=limits)
     except EngineError as error:
-        _, refused, node.refused = error.problems[0].message.rpartition("error setting rlimit")
+        _, refused, node.refused = error.message.rpartition("error setting rlimit")
         if not refused:
             raise
         answer = ask()  # to report everything else that is wrong there

@@ -4,10 +4,10 @@ within a second.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock
 
@@ -117,7 +117,7 @@ class Watch:
         """After ``patience`` the rank of a silent engine is lost, unless none answers."""
         if seconds <= self.patience:
             return
-        why = error.problems[0].message
+        why = error.message
         reason = f"its engine has not answered for {self.patience:g} s: {why}"
         others = [one.follower.answered for one in self.ranks if one is not rank]
         if not others or time.monotonic() - max(others) < LOST:
@@ -130,7 +130,7 @@ class Watch:
         """Read what the logs have shown since they were read last."""
         for rank in self.ranks:
             if rank.evidence is not None:
-                with contextlib.suppress(EngineError):  # its events have it
+                with suppress(EngineError):  # its events have it
                     for line in rank.follower.new_lines(rank.container):
                         self._read(rank, line)
 

@@ -7,11 +7,11 @@ next one that reads the project writes the rest.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def abandoned(root: Path, profile: str) -> bool:
         return False
 
 
-def alone(root: Path, profile: str) -> contextlib.AbstractContextManager[None]:
+def alone(root: Path, profile: str) -> AbstractContextManager[None]:
     """One trial of a profile at a time. RefusedError beside another one."""
 
     def busy() -> None:

@@ -199,7 +199,7 @@ def _ask_inputs(plan: Draft, name: str, source: Source, ref: str) -> None:
             "\n".join(one.data.decode("utf-8", "replace") for one in files.values())
         )
     except EnvgenError as error:
-        progress(f"note: its CMake files could not be read: {error.problems[0].message}")
+        progress(f"note: its CMake files could not be read: {error.message}")
         fetched = {}
     for called, repository in source.install.inputs.items():
         now = fetched.get(_plain(repository.git))

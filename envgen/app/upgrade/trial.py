@@ -201,7 +201,7 @@ def asked_before(session: Session, made: Session) -> Iterator[str]:
     try:
         code = list(paper.code_of(made))
     except EnvgenError as error:
-        yield f"  flags and kernels are known after the build: {error.problems[0].message}"
+        yield f"  flags and kernels are known after the build: {error.message}"
         return
     head = head_of(session.deployment())
     asked = services_of(head) or {main_service(head.profile): ""}

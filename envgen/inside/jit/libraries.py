@@ -4,12 +4,12 @@ ones.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from envgen.inside.common import read_text, value_of
@@ -128,7 +128,7 @@ def package_of() -> InstalledPackage:
     if cache and "get_aot_artifacts" not in read_text(f"{package.root}/jit/env.py", 1 << 20):
         package.aot = f"{cache}/jit_cache"
     elif cache:
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             find_providers(package)
     return package
 

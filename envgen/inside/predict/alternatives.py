@@ -5,9 +5,9 @@ Each is asked as a service would ask for it, by its flag; nothing that is chosen
 
 from __future__ import annotations
 
-import contextlib
 import re
 import typing
+from contextlib import contextmanager, suppress
 from typing import Any, Callable, Iterator
 
 from envgen.inside.common import Doc
@@ -33,7 +33,7 @@ def ask_others(config: Any, report: Doc, lines: Lines) -> list[Doc]:
     kept = lines.kept
     try:
         for ask in (attention, experts):
-            with contextlib.suppress(Exception):  # another release: what it has is listed
+            with suppress(Exception):  # another release: what it has is listed
                 for answer in ask(config, report, lines):
                     answers.append(answer)
     finally:
@@ -124,7 +124,7 @@ def reason_of(message: str) -> str:
     )
 
 
-@contextlib.contextmanager
+@contextmanager
 def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
     """Another value for an attribute, without the checks of the class."""
     before = getattr(holder, name)

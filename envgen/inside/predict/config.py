@@ -4,7 +4,6 @@ config.json.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -12,6 +11,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 from envgen.inside.common import Doc
@@ -83,7 +83,7 @@ def known_parsers(args: Any, report: Doc) -> None:
 
 def cached(repository: str, file: str, revision: str | None) -> str:
     """The path of a file in the Hugging Face cache; "" where it is not there."""
-    with contextlib.suppress(ValueError):  # not the name of a repository
+    with suppress(ValueError):  # not the name of a repository
         path = importlib.import_module("huggingface_hub").try_to_load_from_cache(
             repository, file, revision=revision
         )
@@ -239,7 +239,7 @@ def describe(config: Any, report: Doc) -> None:
                 {"step": "model", "why": f"{name}: {type(odd).__name__}: {odd}"}
             )
     report["config_line"] = config_line(config)
-    with contextlib.suppress(Exception):  # another release: memory is not estimated then
+    with suppress(Exception):  # another release: memory is not estimated then
         report["size"] = size_of(config, report)
 
 

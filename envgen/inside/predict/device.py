@@ -7,10 +7,10 @@ it as their ``sitecustomize``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any, Callable, Dict
 
 Doc = Dict[str, Any]
@@ -19,7 +19,7 @@ STARTED = """
 play(json.loads(os.environ["ENVGEN_DEVICE"]))
 sys.path.remove(os.path.dirname(__file__))
 own = sys.modules.pop("sitecustomize")
-with contextlib.suppress(ImportError):
+with suppress(ImportError):
     import sitecustomize  # the environment's own
 sys.modules.setdefault("sitecustomize", own)
 """
@@ -92,8 +92,8 @@ def in_torch(torch: Any, gpu: Doc) -> None:
             "mem_get_info": lambda *_: (memory, memory),
             "get_arch_list": lambda: ["sm_%d%d" % capability],
             "is_current_stream_capturing": lambda: False,
-            "device": contextlib.nullcontext,
-            "stream": contextlib.nullcontext,
+            "device": nullcontext,
+            "stream": nullcontext,
             "Stream": Placeholder,
             "Event": Placeholder,
             "current_stream": Placeholder,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from envgen.inside.common import Doc
@@ -92,7 +92,7 @@ def experts_method(config: Any, experts: int, text: Any) -> tuple[str, Any]:
         "ckpt_down_proj_name": "down_proj",
     }
     for name, value in values.items():
-        with contextlib.suppress(AttributeError):  # a property of this release
+        with suppress(AttributeError):  # a property of this release
             setattr(empty_layer, name, value)
     quantization = config.quant_config
     method = (

@@ -6,9 +6,9 @@ No weight is loaded and nothing is computed. Then the layers hold the kernels of
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
+from contextlib import contextmanager
 from typing import Any, Iterator
 
 from envgen.inside.common import Doc
@@ -57,7 +57,7 @@ class OneWorker:
         return self.world_size
 
 
-@contextlib.contextmanager
+@contextmanager
 def fake_process_groups(config: Any) -> Iterator[None]:
     """Sets the release's process groups, with this process as the first; it builds all pipeline
     stages.

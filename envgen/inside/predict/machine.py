@@ -4,7 +4,6 @@ device itself.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import glob
@@ -12,6 +11,7 @@ import importlib
 import os
 import re
 import sys
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator
 
 from envgen.inside.common import Doc, read_text
@@ -30,11 +30,11 @@ STUBS = (
 
 def driver(report: Doc) -> None:
     """Without a driver, load CUDA's stub of libcuda: compiled modules are linked to its name."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         ctypes.CDLL("libcuda.so.1")
         return
     for stub in (path for pattern in STUBS for path in sorted(glob.glob(pattern))):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             ctypes.CDLL(stub, mode=ctypes.RTLD_GLOBAL)
             report["stubs"].append({"name": "libcuda.so.1", "how": stub})
             return
@@ -151,7 +151,7 @@ def has_compiled_code() -> bool:
     return whole and bool(importlib.import_module("torch").version.cuda)
 
 
-@contextlib.contextmanager
+@contextmanager
 def uncompiled() -> Iterator[None]:
     """Layers, and modules at their import, find placeholders for vLLM's compiled operations, if
     those are not here.
@@ -162,7 +162,7 @@ def uncompiled() -> Iterator[None]:
     }
 
     if before:
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             # Under placeholders it would take each for an operation, and describe what is not here.
             importlib.import_module("vllm._custom_ops")
 
@@ -182,7 +182,7 @@ def uncompiled() -> Iterator[None]:
             setattr(operations, name, here)
 
 
-@contextlib.contextmanager
+@contextmanager
 def on_meta() -> Iterator[None]:
     """Layers are built on the meta device, whatever device they name."""
     torch: Any = importlib.import_module("torch")

@@ -6,7 +6,6 @@ The answers are those of the release's own parser, configuration and selectors.
 from __future__ import annotations
 
 import base64
-import contextlib
 import glob
 import io
 import itertools
@@ -14,6 +13,7 @@ import os
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from typing import Any
 
 from envgen.inside.common import Doc
@@ -79,7 +79,7 @@ def lay_over(code: str, folder: str) -> None:
             below = os.path.relpath(path, here)
             link = f"{folder}/{below}"
             os.makedirs(os.path.dirname(link), exist_ok=True)
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 os.symlink(path, link)
     sys.path.insert(0, folder)
     rest = os.environ.get("PYTHONPATH")
@@ -114,7 +114,7 @@ def ask_release(request: Doc, report: Doc, lines: Lines, folder: str) -> None:
     if CUBINS not in os.environ and any("artifactory" in text for text in warnings):
         selected, logged = with_cubins(config, report, lines, selected, logged)
     compiled(config, report, lines, selected, logged)
-    with contextlib.suppress(AttributeError):  # an older release
+    with suppress(AttributeError):  # an older release
         report["notes"] += all_reduce(config)
     report["compiles"] = large_module(dict(report, asked=selected["asked"]))
     lines.kept += logged

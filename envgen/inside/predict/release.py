@@ -4,7 +4,6 @@ used.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -15,6 +14,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator
 
 from envgen.inside.common import Doc, read_text
@@ -63,7 +63,7 @@ def causes_of(problem: BaseException) -> list[BaseException]:
             cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
         )
         if type(cause).__name__ == "ValidationError":  # pydantic's, with the validator's error
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 waiting += [each.get("ctx", {}).get("error") for each in cause.errors()]  # type: ignore[attr-defined]
     return causes
 
@@ -131,7 +131,7 @@ def error_for(problem: BaseException, lines: Lines | None = None) -> Exception:
     return NotAskable(f"{why}; it would be known {known}")
 
 
-@contextlib.contextmanager
+@contextmanager
 def recording(answers: Doc, lines: Lines) -> Iterator[None]:
     """Records an exception inside in ``answers``: as a refusal, or as a question without an answer."""
     try:
@@ -241,7 +241,7 @@ def asked_for(config: Any, part: str, name: str) -> str | None:
 def release(report: Doc, lines: Lines) -> None:
     """Import vLLM, and keep its log."""
     for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(importlib.metadata.PackageNotFoundError):
             report.setdefault("versions", {})[name] = importlib.metadata.version(name)
     for name in lacking():
         report["notes"].append(
@@ -269,7 +269,7 @@ def release(report: Doc, lines: Lines) -> None:
 def lacking() -> list[str]:
     """The distributions that the release requires and that are not installed here."""
     missing = []
-    with contextlib.suppress(Exception):  # no metadata: a tree before its build
+    with suppress(Exception):  # no metadata: a tree before its build
         requirement = importlib.import_module("packaging.requirements").Requirement
         for line in importlib.metadata.requires("vllm") or ():
             wanted = requirement(line)
@@ -292,7 +292,7 @@ def forget() -> None:
                 cached.cache_clear()
 
 
-@contextlib.contextmanager
+@contextmanager
 def everything_logged() -> Iterator[None]:
     """Log at debug level: the reasons against a choice are debug messages."""
     root = logging.getLogger("vllm")
