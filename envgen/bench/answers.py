@@ -254,8 +254,7 @@ def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[t
         return []
     others: Sequence[Step] = getattr(b, name)
     length = shared(a.ids, getattr(b, ids))
-    pairs = zip(a.steps, others, strict=False)
-    return list(pairs)[:length]
+    return list(zip(a.steps[:length], others[:length], strict=False))
 
 
 def differs_in_length(a: Sequence[int], b: Sequence[int]) -> bool:

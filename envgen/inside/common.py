@@ -18,7 +18,8 @@ def read_bytes(path: str, limit: int = 1 << 20) -> bytes:
     """
     try:
         with open(path, "rb", opener=without_waiting) as file:
-            return file.read(limit) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+            status = os.fstat(file.fileno())
+            return file.read(limit) if stat.S_ISREG(status.st_mode) else b""
     except (OSError, ValueError):  # ValueError: a null character in the name
         return b""
 

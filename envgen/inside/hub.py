@@ -89,9 +89,8 @@ def check(
         return document
     problems: list[str] = document["problems"]
     if commit and current != commit:
-        problems.append(
-            "%s is %s here, and %s in the lock" % (revision, current[:12] or "unknown", commit[:12])
-        )
+        here = current[:12] or "unknown"
+        problems.append(f"{revision} is {here} here, and {commit[:12]} in the lock")
     sizes = sizes_of(snapshot, folder, problems)
     document["files"] = len(sizes)
     document["bytes"] = sum(sizes.values())
@@ -99,9 +98,8 @@ def check(
         problems.append("config.json is missing")
     elif not json_of(f"{snapshot}/config.json"):
         problems.append("config.json is empty, or can't be read")
-    if reads and not any(
-        VOCABULARY.match(os.path.basename(n)) and n not in NO_VOCABULARY for n in sizes
-    ):
+    named = (name for name in sizes if name not in NO_VOCABULARY)
+    if reads and not any(VOCABULARY.match(os.path.basename(name)) for name in named):
         problems.append("the tokenizer's vocabulary is missing")
     shards, why = wanted_shards(snapshot, sizes)
     problems.extend(why)
@@ -123,7 +121,9 @@ def check(
             problems.append(f"{name} has other bytes than the hub's")
     problems[:] = list(dict.fromkeys(problems))
     lacks = partial or any(text.endswith("is missing") for text in problems)
-    document["state"] = "whole" if not problems else "partial" if lacks else "damaged"
+    document["state"] = "whole"
+    if problems:
+        document["state"] = "partial" if lacks else "damaged"
     return document
 
 

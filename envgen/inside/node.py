@@ -138,8 +138,12 @@ def sample(path: str) -> list[Any]:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        places = [0] if size <= 8 * MIB else [0, size // 2, size - MIB]
+        places = [0]
+        length = 8 * MIB
+        if size > length:
+            places = [0, size // 2, size - MIB]
+            length = MIB
         for place in places:
             file.seek(place)
-            digest.update(file.read(8 * MIB if len(places) == 1 else MIB))
+            digest.update(file.read(length))
     return [size, digest.hexdigest()]

@@ -59,7 +59,9 @@ def answer(request: Doc) -> Doc:
 
 def _places(folder: Path, text: str) -> Iterator[str]:
     words = re.findall("[A-Za-z]{5,}", text)
-    sources = {str(path): read_text(str(path), LARGEST) for path in folder.rglob("*.py")}
+    sources = {}
+    for file in map(str, folder.rglob("*.py")):
+        sources[file] = read_text(file, LARGEST)
 
     def shared(path: str) -> int:
         return sum(word in sources[path] for word in words)

@@ -101,7 +101,8 @@ def hashes_of(files: list[Doc]) -> Iterator[File]:
     for file in files:
         digest = file.get("hashes", {}).get("sha256")
         if digest:
-            yield (file.get("name") or file.get("url") or file["path"]).rpartition("/")[2], digest
+            place = file.get("name") or file.get("url") or file["path"]
+            yield place.rpartition("/")[2], digest
 
 
 def stays(name: str) -> bool:
@@ -145,10 +146,8 @@ class PackageSets:
             try:
                 prefer = kept.get(item["name"], {})
                 if stays(item["name"]) or item["name"].startswith("binaries."):
-                    prefer = {
-                        **prefer,
-                        **together,
-                    }  # a name without a version gets what the other steps ask for
+                    # A name without a version gets what the other steps ask for.
+                    prefer = {**prefer, **together}
                 pins = self.one(item, off, prefer, later)
             except Failed as failure:
                 if not item["needs_metadata"]:
@@ -171,25 +170,26 @@ class PackageSets:
         items = [item for item in self.request["sets"] if stays(item["name"]) and item["words"]]
         if len(items) < 2:
             return {}, ""
-        own = {normal(item["own"]) for item in items if item["own"]}
-        never = (set(off) | {normal(name) for item in items for name in item["never"]}) - own
-        present = {n: v for n, (v, _) in self.present.items()}
+        insisted = f"{self.folder}/together.forced"
+        options = ["--find-links", self.links, "--override", insisted]
+        present = {name: version for name, (version, _) in self.present.items()}
+        never = set(off)
+        words = set()
+        forced = []
         for item in items:
             present.update(kept.get(item["name"], {}))
-        words = sorted({word for item in items for word in item["words"] if item["dependencies"]})
-        binary = [
-            word
-            for item in items
-            if item["needs_metadata"]
-            for word in ("--only-binary", normal(item["own"]))
-        ]
-        # A source that is overridden has its own line: what others ask of it does not count.
-        forced = [item["words"][0] for item in items if normal(item["own"]) in off]
-        insisted = f"{self.folder}/together.forced"
+            never.update(map(normal, item["never"]))
+            own = normal(item["own"])
+            if item["dependencies"]:
+                words.update(item["words"])
+            if item["needs_metadata"]:
+                options += ["--only-binary", own]
+            if own in off:  # overridden, with its own line: what others ask of it does not count
+                forced.append(item["words"][0])
+        never.difference_update(normal(item["own"]) for item in items)
         self.write(insisted, forced)
-        options = ["--find-links", self.links, "--override", insisted, *binary]
         try:
-            return self.choose("together", words, never, present, options), ""
+            return self.choose("together", sorted(words), never, present, options), ""
         except Failed as failure:
             return {}, " ".join(str(failure).split())[:400]
 
@@ -226,7 +226,8 @@ class PackageSets:
     def compiled(self, stem: str, options: list[str]) -> dict[str, str]:
         self.compile(f"{stem}.in", f"{stem}.txt", options)
         with open(f"{stem}.txt", encoding="utf-8") as file:
-            return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
+            pins = [line.split(" ")[0].strip() for line in file if "==" in line]
+        return dict(pin.split("==") for pin in pins)
 
     def one(
         self, item: Doc, off: list[str], kept: dict[str, str], later: dict[str, str]
@@ -304,9 +305,14 @@ class PackageSets:
             hashes = fitting or [digest for _, digest in hashes_of(sources)]
             if not hashes:
                 raise Failed(f"the index has no sha256 of a fitting file of {name}=={wanted[name]}")
-            size = max((wheel.get("size", 0) for wheel in package.get("wheels", [])), default=0)
-            hashes = sorted(set(hashes))
-            pins.append({"name": name, "version": wanted[name], "hashes": hashes, "size": size})
+            sizes = [wheel.get("size", 0) for wheel in package.get("wheels", [])]
+            pin = {
+                "name": name,
+                "version": wanted[name],
+                "hashes": sorted(set(hashes)),
+                "size": max(sizes, default=0),
+            }
+            pins.append(pin)
         missing = sorted(set(wanted) - {pin["name"] for pin in pins})
         if missing:
             raise Failed(f"uv gave no hashes for {', '.join(missing)}")

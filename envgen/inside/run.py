@@ -95,8 +95,10 @@ class NoAnswer:
     @property
     def seen(self) -> str:
         """With the last line that was printed, where the program gave no reason."""
-        gave = "" if self.error.startswith(NO_ANSWER) else self.message
-        return "; ".join([str(self), *(self.stack[-1:] if not gave else ())])[:400]
+        words = [str(self)]
+        if self.error.startswith(NO_ANSWER) or not self.message:
+            words += self.stack[-1:]
+        return "; ".join(words)[:400]
 
 
 def in_container(
@@ -181,7 +183,9 @@ def ask(
         "watch": program.watch,
     }
     argv = [python, *program.flags, "-c", STARTER]
-    return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
+    stdin = json.dumps(envelope).encode() + b"\n"
+    result = execute(argv, stdin, timeout + GRACE)
+    return read(result, mark, python)
 
 
 def _marked(printed: str, mark: str) -> JsonDict | NoAnswer | None:

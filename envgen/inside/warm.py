@@ -82,10 +82,12 @@ def spec_of(name: str, known: list[tuple[str, Callable[[], Any]]]) -> Any:
     without one.
     """
     wanted = tokens(name)
-    scored = sorted(
-        known, key=lambda item: (-len(tokens(item[0]) & wanted), len(tokens(item[0]) - wanted))
-    )
-    for generator, make in scored[:12]:
+
+    def distance(item: tuple[str, Any]) -> tuple[int, int]:
+        own = tokens(item[0])
+        return -len(own & wanted), len(own - wanted)
+
+    for generator, make in sorted(known, key=distance)[:12]:
         if not tokens(generator) & wanted:
             break
         try:

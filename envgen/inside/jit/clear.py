@@ -223,17 +223,25 @@ def run_clear(request: Doc) -> Doc:
         choices = choose(cache, patterns, everything)
         if stale:
             choices = only_stale(cache, request, choices, guesses)
-        chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
-        links = [f"{shelf.shown}/{name}" for shelf, name, kind in chosen if kind == "link"]
+        links = []
+        for choice in choices:
+            for name, kind in choice.entries.items():
+                if kind == "link":
+                    links.append(f"{choice.shelf.shown}/{name}")
         if links:
             raise tree.Fault(
                 "refused", f"{', '.join(links)}: a link, not a module; nothing was touched"
             )
-        hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
+        chosen = [(choice.shelf, list(choice.entries)) for choice in choices]
+        hold = Hold(chosen, dry=dry)
         try:
-            # build.ninja is only final under the locks.
-            inspected = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
-            targets = [target for target in inspected if target is not None]
+            targets = []
+            for shelf, names in chosen:
+                for name in names:
+                    # build.ninja is only final under the locks.
+                    target = target_of(shelf, name, root_of(request))
+                    if target is not None:
+                        targets.append(target)
             generated = generated_of(targets, choices, root_of(request))
             go = [item for item in generated if not item.kept_for]
             if targets and not dry:

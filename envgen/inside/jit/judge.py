@@ -103,7 +103,8 @@ _SHAPE = {"library": list, "files": dict, "flags": dict, "env": dict, "ninja": s
 
 def _folder(cache: Shelves, shelf: Shelf, step: Callable[[int, str], int]) -> Any:
     """The open folder of this shelf's records, through no link."""
-    return tree.below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
+    parts = (*RECORDS, shelf.version, shelf.arch or "none")
+    return tree.below(cache.fd, parts, step)
 
 
 def read_record(cache: Shelves, shelf: Shelf, name: str) -> Doc | None:
@@ -116,8 +117,9 @@ def read_record(cache: Shelves, shelf: Shelf, name: str) -> Doc | None:
     # It may have been edited: check all types here.
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         return None
-    if not all(isinstance(record.get(key), kind) for key, kind in _SHAPE.items()):
-        return None
+    for key, kind in _SHAPE.items():
+        if not isinstance(record.get(key), kind):
+            return None
     for entry in record["files"].values():
         if not isinstance(entry, list) or len(entry) != 5:
             return None
@@ -184,8 +186,9 @@ def _note_driver(cache: Shelves, shelf: Shelf, name: str) -> str:
         return "its driver is not known"
     if made[0] < booted * 10**9:
         return "it is older than this start of the machine"
-    shape = {"format": FORMAT, "library": made, "files": {}, "flags": {}, "ninja": ""}
-    write_record(cache, shelf, name, json.dumps({**shape, "env": {DRIVER: driver}}))
+    record = {"format": FORMAT, "library": made, "files": {}, "flags": {}, "ninja": ""}
+    record["env"] = {DRIVER: driver}
+    write_record(cache, shelf, name, json.dumps(record))
     return ""
 
 

@@ -18,7 +18,9 @@ from envgen.inside.common import read_text, value_of
 def parse_arch(text: str) -> tuple[int, int, str] | None:
     """``121a``, 12.1 with its own instructions, as (12, 1, "a"); None for anything else."""
     parts = re.match(r"([0-9]{1,2})([0-9])([af]?)\Z", text)
-    return (int(parts[1]), int(parts[2]), parts[3]) if parts else None
+    if not parts:
+        return None
+    return int(parts[1]), int(parts[2]), parts[3]
 
 
 def runs(code: str, device: str) -> bool:

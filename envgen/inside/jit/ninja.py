@@ -127,9 +127,8 @@ def parse_deps(data: bytes) -> Deps:
             # The checksum is the complement of the path's number.
             if size < 8 or numbers[-1] != (~len(paths) & 0xFFFFFFFF):
                 break
-            paths.append(
-                (record[:-7] + record[-7:-4].rstrip(b"\0")).decode("utf-8", "surrogateescape")
-            )
+            path = record[:-7] + record[-7:-4].rstrip(b"\0")
+            paths.append(path.decode("utf-8", "surrogateescape"))
         position += 4 + size
     deps.whole = position == end
     return deps
@@ -248,18 +247,20 @@ class RecipeReader:
         elif not deps.whole:
             recipe.problem = ".ninja_deps is cut off or damaged"
         objects = [edge for edge in edges if any(output.endswith(".o") for output in edge.outputs)]
-        named = [
-            [path for output in edge.outputs for path in deps.inputs.get(output, ())]
-            for edge in objects
-        ]
-        recipe.recorded = bool(objects) and all(named)
-        recipe.sources = [os.path.join(folder, path) for edge in objects for path in edge.inputs]
-        paths = [
-            os.path.join(folder, path)
-            for edge, more in zip(objects, named)
-            for path in edge.inputs + more
-        ]
-        recipe.inputs = list(dict.fromkeys(paths))
+        recipe.recorded = bool(objects)
+        recipe.sources = []
+        paths: dict[str, None] = {}
+        for edge in objects:
+            named: list[str] = []
+            for output in edge.outputs:
+                named += deps.inputs.get(output, ())
+            if not named:
+                recipe.recorded = False
+            sources = [os.path.join(folder, path) for path in edge.inputs]
+            recipe.sources += sources
+            for path in sources + [os.path.join(folder, path) for path in named]:
+                paths[path] = None
+        recipe.inputs = list(paths)
 
 
 def library_of(name: str, fd: int) -> tuple[tuple[int, int] | None, int]:

@@ -43,7 +43,8 @@ def ask_others(config: Any, report: Doc, lines: Lines) -> list[Doc]:
 
 def attention(config: Any, report: Doc, lines: Lines) -> Iterator[Doc]:
     kinds = named("attention backends")[1]
-    chosen = str((report["asked"].get("attention") or {}).get("backend", "")).split(" + ")
+    asked_now = report["asked"].get("attention") or {}
+    chosen = str(asked_now.get("backend", "")).split(" + ")
     for name, kind in kinds.__members__.items():
         if name not in chosen and not ELSEWHERE.search(name):
             flag: Doc = {"attention-config": {"backend": name}}
@@ -112,9 +113,9 @@ def reason_of(message: str) -> str:
     """The part of a release's message that says why."""
     listed = re.search(r"Reasons?: \[(.*)\]", message, re.DOTALL)
     if listed:
-        return "; ".join(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed.group(1)))[
-            :REASON
-        ]
+        quoted = re.findall(r"'[^']*'|\"[^\"]*\"", listed.group(1))
+        reasons = "; ".join(one[1:-1] for one in quoted)
+        return reasons[:REASON]
     since = re.search(r"deployment configuration since (.*)", message, re.DOTALL)
     return (
         (since.group(1) if since else message)

@@ -30,7 +30,8 @@ def large_module(report: Doc) -> Doc | None:
     FlashInfer's own generator names the sources. Nothing is compiled; what it writes goes into the
     folder FLASHINFER_WORKSPACE_BASE.
     """
-    backend = str((report["asked"].get("moe") or {}).get("backend", ""))
+    moe = report["asked"].get("moe") or {}
+    backend = str(moe.get("backend", ""))
     if not re.search(r"FLASHINFER_CUTLASS|FI_.*CUTLASS|_FI_MXFP4_BF16", backend):
         return None
     major, minor = report["platform"]["capability"]

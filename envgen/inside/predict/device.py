@@ -189,7 +189,8 @@ class WhenImported:
             for one in sys.meta_path
             if not isinstance(one, WhenImported) and hasattr(one, "find_spec")
         ]
-        spec = next(filter(None, (one.find_spec(name, path, target) for one in others)), None)
+        specs = (one.find_spec(name, path, target) for one in others)
+        spec = next(filter(None, specs), None)
         if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
@@ -223,4 +224,5 @@ def for_processes(gpu: Doc, source: str, folder: str) -> None:
     with open(f"{folder}/sitecustomize.py", "w", encoding="utf-8") as file:
         file.write(source + STARTED)
     os.environ["ENVGEN_DEVICE"] = json.dumps(gpu)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    folders = (folder, os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))

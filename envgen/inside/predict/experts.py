@@ -57,9 +57,8 @@ def ask_moe(config: Any, report: Doc) -> Doc | None:
 
 def lacks_compiled(problem: BaseException, report: Doc) -> bool:
     """Whether a backend may be rejected only because vLLM's compiled code is missing here."""
-    missing = any(
-        str(one["name"]).startswith(("vllm.", "torch.ops.")) for one in report.get("stubs", ())
-    )
+    names = [str(one["name"]) for one in report.get("stubs", ())]
+    missing = any(name.startswith(("vllm.", "torch.ops.")) for name in names)
     return (
         missing
         and re.search(r"current device|not available|No \w+ MoE backend", str(problem)) is not None
@@ -112,8 +111,11 @@ def experts_method(config: Any, experts: int, text: Any) -> tuple[str, Any]:
 def name_of(quantization: Any) -> str:
     """The name of a layer of experts: where the quantization lists its layers, the first of these."""
     listed = getattr(quantization, "quantized_layers", None)
-    names = (_MIXED.fullmatch(str(one)) for one in listed or () if not str(one).startswith("mtp"))
-    return next((found.group(1) for found in names if found), EXPERTS)
+    for name in map(str, listed or ()):
+        found = _MIXED.fullmatch(name)
+        if found and not name.startswith("mtp"):
+            return found.group(1)
+    return EXPERTS
 
 
 def single_gpu(kind: Any) -> Any:
@@ -145,10 +147,12 @@ def layer(config: Any, experts: int, text: Any) -> Any:
     size = int(parallel.tensor_parallel_size)
     expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
     if size > 1:
-        changes = {"ep_size": size, "use_ep": True} if expert_parallel else {"tp_size": size}
-        split = type(split)(
-            **dict({name: getattr(split, name) for name in split.__dataclass_fields__}, **changes)
-        )
+        sizes = {name: getattr(split, name) for name in split.__dataclass_fields__}
+        if expert_parallel:
+            sizes.update(ep_size=size, use_ep=True)
+        else:
+            sizes["tp_size"] = size
+        split = type(split)(**sizes)
     intermediate = int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
     gpt_oss = str(getattr(text, "model_type", "")) == "gpt_oss"
     act = str(
@@ -182,7 +186,10 @@ def layer(config: Any, experts: int, text: Any) -> Any:
         kinds = named("activation")[1]
         tanh = getattr(kinds, "GELU_TANH", kinds.GELU)
         known = {"relu2": "RELU2_NO_MUL", "gelu": "GELU", "silu": "SILU", "swish": "SILU"}
-        values["activation"] = (
-            kinds.SWIGLUOAI if gpt_oss else tanh if "tanh" in act else getattr(kinds, known[act])
-        )
+        if gpt_oss:
+            values["activation"] = kinds.SWIGLUOAI
+        elif "tanh" in act:
+            values["activation"] = tanh
+        else:
+            values["activation"] = getattr(kinds, known[act])
     return kind(**{name: value for name, value in values.items() if name in fields})

@@ -44,8 +44,8 @@ def unloadable(report: Doc) -> None:
     """Replace compiled modules that can't be loaded (no CUDA libraries here) by empty ones."""
     package = os.path.dirname(report["vllm"]["file"])
     for path in sorted(glob.glob(f"{package}/**/*.so", recursive=True)):
-        inner = os.path.relpath(path, package).split(".")[0].split(os.sep)
-        name = ".".join(["vllm"] + inner)
+        inner, _, _ = os.path.relpath(path, package).partition(".")
+        name = ".".join(["vllm", *inner.split(os.sep)])
         if name in sys.modules:
             continue
         try:

@@ -141,9 +141,9 @@ def recording(answers: Doc, lines: Lines) -> Iterator[None]:
     except Exception as odd:
         frame = traceback.extract_tb(odd.__traceback__)[-1]
         why = f"{type(odd).__name__}: {str(odd)[:1000]} ({frame.filename}:{frame.lineno})"
-        answers["unasked"].append(
-            {"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why}
-        )
+        if isinstance(odd, NotAskable):
+            why = str(odd)[:2000]
+        answers["unasked"].append({"step": lines.step, "why": why})
 
 
 # A function or class: its name, and the modules that have it in 0.14 to 0.33, the newest first.
@@ -179,9 +179,8 @@ def named(what: str) -> tuple[str, Any]:
     """(place, function) of one of THINGS. NotAskable, with what was not found, without it."""
     name = THINGS[what][0]
     reasons = []
-    for place in itertools.chain(
-        THINGS[what][1:], moved(name, os.path.dirname(str(sys.modules["vllm"].__file__)))
-    ):
+    package = os.path.dirname(str(sys.modules["vllm"].__file__))
+    for place in itertools.chain(THINGS[what][1:], moved(name, package)):
         try:
             module = importlib.import_module(place)
         except Exception as problem:
@@ -214,7 +213,8 @@ def definitions(package: str) -> dict[str, list[str]]:
             if not file.endswith(".py"):
                 continue
             path = f"{folder}/{file}"
-            module = os.path.relpath(path, above)[: -len(".py")].replace(os.sep, ".")
+            below = os.path.relpath(path, above)
+            module = below[: -len(".py")].replace(os.sep, ".")
             for name in set(pattern.findall(read_text(path, 4 << 20))):
                 defined.setdefault(name, []).append(module)
     return defined

@@ -52,15 +52,17 @@ def is_site(folder: str) -> bool:
 
 def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     """The .pth files of every site folder, which add entries to sys.path or run Python."""
-    sites = (entry for entry in entries(document) if is_site(entry))
     files = []
-    for path in (
-        f"{site}/{name}" for site in sites for name in listing(site) if name.endswith(".pth")
-    ):
-        lines = [
-            line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"
-        ]
-        files.append({"path": path, "lines": lines[:20]})
+    for site in filter(is_site, entries(document)):
+        for name in listing(site):
+            if not name.endswith(".pth"):
+                continue
+            path = f"{site}/{name}"
+            lines = []
+            for line in read_text(path).splitlines():
+                if line.strip() and line[:1] != "#":
+                    lines.append(line[:200])
+            files.append({"path": path, "lines": lines[:20]})
     return files
 
 
@@ -178,10 +180,11 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
             fact["read_only"], fact["root"] = mounted[path]
         if fact["exists"]:
             stat = os.stat(path)
-            fact.update(
-                uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777)
-            )
-            fact.update(writable=os.access(path, os.W_OK))
+            fact["uid"] = stat.st_uid
+            fact["gid"] = stat.st_gid
+            fact["inode"] = stat.st_ino
+            fact["mode"] = oct(stat.st_mode & 0o7777)
+            fact["writable"] = os.access(path, os.W_OK)
         facts.append(fact)
     return facts
 
@@ -229,10 +232,11 @@ def locked_versions(_request: Doc, document: Doc) -> Doc:
 
 def protected_versions(_request: Doc, document: Doc) -> Doc:
     """The packages of the base image that must not change."""
-    was = document_at(PROTECTED).items()
-    return compared(
-        {name: str(one.get("version", "")) for name, one in was if isinstance(one, dict)}, document
-    )
+    versions = {}
+    for name, one in document_at(PROTECTED).items():
+        if isinstance(one, dict):
+            versions[name] = str(one.get("version", ""))
+    return compared(versions, document)
 
 
 # --- the machine and CUDA
@@ -259,7 +263,8 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
         if os.environ.get(variable):
             programs.append((variable, os.environ[variable]))
         else:
-            programs += [(f"Triton's {file}", path) for path in own if os.path.isfile(path)][:1]
+            there = [path for path in own if os.path.isfile(path)]
+            programs += [(f"Triton's {file}", path) for path in there[:1]]
     return programs
 
 

@@ -26,7 +26,9 @@ def base_path() -> list[str]:
     """
     # With these Python puts no entry of its own in front, as it does for -c and stdin.
     is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
-    return list(sys.path) if is_safe or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
+    if is_safe or sys.path[:1] not in ([""], [os.getcwd()]):
+        return list(sys.path)
+    return sys.path[1:]
 
 
 def absolute(entry: str, folder: str) -> str:
@@ -121,8 +123,10 @@ def plan_cells(request: Doc, scripts: list[Doc]) -> list[Cell]:
         for way in ways
         for name in names
     ]
-    first = request.get("folders", ["/"])[:1] or ["/"]
-    return cells + [(name, ways[0], first[0]) for name in request.get("also", [])]
+    folders = request.get("folders") or ["/"]
+    for name in request.get("also", []):
+        cells.append((name, ways[0], folders[0]))
+    return cells
 
 
 def answer_to(cell: Cell, base: list[str]) -> Doc:
@@ -202,10 +206,10 @@ def same_interpreter(program: str) -> bool:
     """Whether it is the same file in the same folder: a virtual environment's python is a link to
     its base's.
     """
-    places = [
-        (os.path.realpath(os.path.dirname(os.path.abspath(p))), os.path.realpath(p))
-        for p in (program, sys.executable)
-    ]
+    places = []
+    for path in (program, sys.executable):
+        folder = os.path.dirname(os.path.abspath(path))
+        places.append((os.path.realpath(folder), os.path.realpath(path)))
     return places[0] == places[1]
 
 

@@ -37,10 +37,13 @@ def home_of(package: Doc) -> str:
     """The package's own file in its mount, in both layouts that envgen-install takes; "" without
     one.
     """
-    places = [os.path.join(package["mount"], folder, package["package"]) for folder in ("src", "")]
-    files = [place + end for place in places for end in ("/__init__.py", ".py")]
-    # A module beside the folder of the same name is never imported.
-    return next((file for file in files if os.path.isfile(file)), "")
+    for folder in ("src", ""):
+        place = os.path.join(package["mount"], folder, package["package"])
+        # A module beside the folder of the same name is never imported.
+        for file in (f"{place}/__init__.py", f"{place}.py"):
+            if os.path.isfile(file):
+                return file
+    return ""
 
 
 def recorded(package: Doc, document: Doc) -> list[Doc]:
@@ -54,9 +57,8 @@ def recorded(package: Doc, document: Doc) -> list[Doc]:
             continue
         for row in csv.reader(read_text(f"{entry}/{folder}/RECORD", RECORD_LIMIT).splitlines()):
             if len(row) == 3 and row[0] in wanted:
-                distributions.append(
-                    {"name": name, "file": os.path.normpath(os.path.join(entry, row[0]))}
-                )
+                file = os.path.normpath(os.path.join(entry, row[0]))
+                distributions.append({"name": name, "file": file})
     return distributions
 
 

@@ -44,8 +44,11 @@ def stat_of(pid: int) -> tuple[str, int, float]:
     """(state, parent, start in clock ticks since the machine's) of a process; ("", 0, 0) if it is
     gone.
     """
-    words = read_text(f"/proc/{pid}/stat", 2000).rpartition(")")[2].split()
-    return (words[0], int(words[1]), float(words[19])) if len(words) > 19 else ("", 0, 0.0)
+    _, _, rest = read_text(f"/proc/{pid}/stat", 2000).rpartition(")")
+    words = rest.split()
+    if len(words) < 20:
+        return "", 0, 0.0
+    return words[0], int(words[1]), float(words[19])
 
 
 def clock() -> tuple[float, float]:
@@ -342,11 +345,11 @@ def ages(request: Doc, document: Doc) -> list[Doc]:
         if home.endswith("/__init__.py"):
             folders[os.path.dirname(home)] = package["package"]
     for process in document["processes"]:
-        for package, one in (
-            (it["package"], one) for it in process.get("origins", []) for one in it["recorded"]
-        ):
-            if one["file"].endswith("/__init__.py"):
-                folders.setdefault(os.path.dirname(one["file"]), package)
+        for origin in process.get("origins", []):
+            for one in origin["recorded"]:
+                folder, name = os.path.split(one["file"])
+                if name == "__init__.py":
+                    folders.setdefault(folder, origin["package"])
     facts = []
     for folder, package in folders.items():
         when, path = newest(folder)
