@@ -246,15 +246,12 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
     return min(len(a), len(b))
 
 
-def paths(a: Answer, b: Answer, name: str = "steps", ids: str = "ids") -> list[tuple[Step, Step]]:
-    """The places of ``b``'s text (as ``name``) that have the same words before them as those of
-    ``a``'s.
+def paths(a: Answer, steps: Sequence[Step], ids: Sequence[int]) -> list[tuple[Step, Step]]:
+    """The places of another text (``ids``) after the same prompt that have the same words before
+    them as those of ``a``'s.
     """
-    if list(a.prompt) != list(b.prompt):
-        return []
-    others: Sequence[Step] = getattr(b, name)
-    length = shared(a.ids, getattr(b, ids))
-    return list(zip(a.steps[:length], others[:length], strict=False))
+    length = shared(a.ids, ids)
+    return list(zip(a.steps[:length], steps[:length], strict=False))
 
 
 def differs_in_length(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -311,7 +308,7 @@ def itself(answers: Mapping[str, Answer]) -> list[Row]:
         ),
         _compared(
             "in a batch against alone",
-            [agreement(paths(one, one, "batched", "batched_ids")) for one in given],
+            [agreement(paths(one, one.batched, one.batched_ids)) for one in given],
             sum(shared(one.ids, one.batched_ids or one.ids) for one in given),
             {one.name: one.batch_fault for one in given if one.batch_fault},
             [
@@ -364,7 +361,7 @@ def against(
         if list(a.prompt) != list(b.prompt):
             continue
         ids = b.ids or a.ids
-        parts.append(agreement(paths(a, b)))
+        parts.append(agreement(paths(a, b.steps, b.ids)))
         wanted += shared(a.ids, ids)
         if differs_in_length(a.ids, ids):
             cut.append(a.name)

@@ -122,12 +122,12 @@ def released(
     key = digest_of(2, {"indexes": indexes, "pins": sorted(map(str, pins))})[:16]
     cache = files.cache_dir() / "wheels" / f"{canonicalize_name(name)}-{version}-{key}"
     label = at_hand.name if at_hand else f"the wheel of {name} {version}"
-    release = _Release(name, version, indexes, at_hand, cache)
+    release = _WheelFiles(name, version, indexes, at_hand, cache)
     return WheelTree(label, version, release.names, release.fetch, release.code)
 
 
 @dataclass(frozen=True)
-class _Release:
+class _WheelFiles:
     """A wheel that is ``at_hand``, or on an index: what was read of that is kept in ``cache``."""
 
     name: str

@@ -224,5 +224,7 @@ def for_processes(gpu: Doc, source: str, folder: str) -> None:
     with open(f"{folder}/sitecustomize.py", "w", encoding="utf-8") as file:
         file.write(source + STARTED)
     os.environ["ENVGEN_DEVICE"] = json.dumps(gpu)
-    folders = (folder, os.environ.get("PYTHONPATH"))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    before = os.environ.get("PYTHONPATH")
+    if before:
+        folder += os.pathsep + before
+    os.environ["PYTHONPATH"] = folder
