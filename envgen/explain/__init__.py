@@ -300,7 +300,9 @@ class _Text:
         for program in programs():
             if any(map(self._numbers.get, program["signs"])):
                 for word, own in program["words"].items():
-                    cause, cure = one.cause.replace(word, own), one.cure.replace(word, own)
+                    # "vLLM 0.28" stays: another server's 0.28 is not what was fixed.
+                    words = re.compile(re.escape(word) + r"(?! v?\d)")
+                    cause, cure = (words.sub(own, text) for text in (one.cause, one.cure))
                     one = replace(one, cause=cause, cure=cure)
         return one
 

@@ -165,9 +165,7 @@ def test_without_an_engine_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     assert engine == {"ok": False, "error": "the Docker Engine is not running"}
 
 
-def test_a_lock_that_cannot_be_read_is_no_trouble_of_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_lock_is_no_trouble_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "envgen.lock").write_text("")
     screen = ask(monkeypatch, StubEngine())
     assert "image       unknown: envgen.lock: this envgen reads lock files" in screen and "engine " not in screen

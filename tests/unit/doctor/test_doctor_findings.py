@@ -253,7 +253,6 @@ DIED = container(state="exited", exit_code=1)
 END = {DIED.id: replace(ENDED, cause="a port is taken")}
 OTHER = container(id="2", name="lab-dev-2", state="exited", server=True)
 AGAIN = replace(ENDED, runs=True, restarts=2, since="2026-11-25T23:45:00Z")
-SHARED = ("gpu=required", "cuda.arch_list=12.1a")
 EXEC, SITE = "envgen exec -p dev dev ", "/venv/wheel/lib/python3.11/site-packages"
 
 OUTSIDE: list[Row] = [

@@ -17,9 +17,7 @@ ENDPOINT = Endpoint("unix:///a.sock", "the default")
 
 
 @pytest.mark.parametrize("seconds", [QUESTION, WORK])
-def test_an_engine_that_does_not_answer_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
+def test_an_engine_without_an_answer_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     """A command with many questions must not wait for each of them."""
     now, limits, is_sick = [100.0], list[float](), [True]
 

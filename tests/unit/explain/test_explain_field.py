@@ -32,6 +32,13 @@ def test_a_public_failure_has_the_cause_and_the_fix_of_its_thread(entry: dict[st
     assert len(lines) == len(explanations), "one line is explained twice"
 
 
+def test_a_release_of_vllm_is_none_of_another_server() -> None:
+    for entry in ENTRIES:
+        log = [*entry["log"], '  File "/x/sglang/srt/x.py", line 1, in f']
+        for one in read_log(io.BytesIO("\n".join(log).encode())).explanations:
+            assert not re.search(r"SGLang v?\d", one.cause + one.cure), one
+
+
 @pytest.mark.parametrize(
     ("line", "not_this"),
     [

@@ -27,9 +27,7 @@ FILES = [{"rfilename": "a.bin", "size": 5}, {"rfilename": "b", "size": 7}, {"rfi
         (500, "t", "the hub answered 500", "try again later"),
     ],
 )
-def test_a_status_has_its_reason(
-    status: int, token: str, words: str, hint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_status_has_a_reason(status: int, token: str, words: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def get(url: str, *, headers: Any, largest: int) -> Reply:

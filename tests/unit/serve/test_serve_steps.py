@@ -163,9 +163,7 @@ def test_compose_up(world: World, codes: Any, lines: Any, recreate: bool, after:
         (("old",), RUNS, [RUNS], []),  # it was there before
     ],
 )
-def test_what_a_start_made_goes_when_it_fails(
-    world: World, before: Any, container: Any, there: Any, calls: Any
-) -> None:
+def test_what_a_failed_start_made_goes(world: World, before: Any, container: Any, there: Any, calls: Any) -> None:
     start = world.start()
     start.before, start.container, world.there = before, container, there
     CREATE.clean_up(start)
