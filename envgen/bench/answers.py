@@ -324,7 +324,8 @@ def itself(answers: Mapping[str, Answer]) -> list[Row]:
         worst = max(map(_severity, faults.values()), key=WORST.index)
         word = worst if given else BROKEN
         rows.append(Row("answered", word, f"{len(faults)} were not: {name}: {fault}"))
-    if wrong := [f"{one.name}: {one.chat}" for one in given if one.chat]:
+    wrong = [f"{one.name}: {one.chat}" for one in given if one.chat]
+    if wrong:
         rows.append(Row("form of chats", BROKEN, f"{len(wrong)} are wrong: {wrong[0]}"))
     return rows
 
@@ -338,34 +339,29 @@ def against(
     """What the answers say beside a reference's. ``readings``: the reference's answers with how
     likely this server finds them; ``asked``: the questions of this run.
     """
-    both = [(other, answers[name]) for name, other in reference.items() if name in answers]
-    both = [(a, b) for a, b in both if not a.fault and not b.fault]
+    both = []
+    missing = []
+    unanswered = []
+    for name, other in reference.items():
+        if name not in answers:
+            if name in asked:
+                unanswered.append(name)
+        elif other.fault:
+            missing.append(name)
+        elif not answers[name].fault:
+            both.append((other, answers[name]))
+    missing += unanswered
     rows = []
-    missing = [name for name, one in reference.items() if one.fault and name in answers]
-    missing += [name for name in reference if name in asked and name not in answers]
     if missing:
         seen = f"{len(missing)} have no answer on one of the two sides ({', '.join(missing[:4])})"
         rows.append(Row("questions", UNKNOWN, seen))
-    if other_prompts := [a.name for a, b in both if list(a.prompt) != list(b.prompt)]:
-        seen = f"{len(other_prompts)} of {len(both)} are read as other tokens ({', '.join(other_prompts[:4])})"
+    other_prompts = [a.name for a, b in both if list(a.prompt) != list(b.prompt)]
+    if other_prompts:
+        names = ", ".join(other_prompts[:4])
+        seen = f"{len(other_prompts)} of {len(both)} are read as other tokens ({names})"
         rows.append(Row("prompts", DIFFERENT, f"{seen}: another chat template or tokenizer"))
-    read = {a.name: readings.get(a.name, Answer(a.name)) for a, _ in both}
-    parts = [agreement(zip(a.scored, read[a.name].scored, strict=False)) for a, _ in both]
-    wanted = sum(a.read_places for a, _ in both)
-    faults = {name: one.read_fault for name, one in read.items() if one.read_fault}
-    rows.append(_compared("reading the reference's answers", parts, wanted, faults))
-    parts = []
-    wanted = 0
-    cut = []
-    for a, b in both:
-        if list(a.prompt) != list(b.prompt):
-            continue
-        ids = b.ids or a.ids
-        parts.append(agreement(paths(a, b.steps, b.ids)))
-        wanted += shared(a.ids, ids)
-        if differs_in_length(a.ids, ids):
-            cut.append(a.name)
-    rows.append(_compared("writing", parts, wanted, {}, cut))
+    rows.append(_read([a for a, _ in both], readings))
+    rows.append(_written([(a, b) for a, b in both if list(a.prompt) == list(b.prompt)]))
     equal = sum(list(a.ids) == list(b.ids) and a.text == b.text for a, b in both)
     word = SAME if equal == len(both) else CLOSE
     rows.append(Row("texts", word, f"{equal} of {len(both)} are equal"))
@@ -375,6 +371,32 @@ def against(
         seen = f"{len(loops)} answers repeat themselves, {len(before)} of the reference"
         rows.append(Row("repetition", BROKEN, seen))
     return rows
+
+
+def _read(reference: Iterable[Answer], readings: Mapping[str, Answer]) -> Row:
+    parts = []
+    wanted = 0
+    faults = {}
+    for answer in reference:
+        reading = readings.get(answer.name, Answer(answer.name))
+        parts.append(agreement(zip(answer.scored, reading.scored, strict=False)))
+        wanted += answer.read_places
+        if reading.read_fault:
+            faults[answer.name] = reading.read_fault
+    return _compared("reading the reference's answers", parts, wanted, faults)
+
+
+def _written(both: Iterable[tuple[Answer, Answer]]) -> Row:
+    parts = []
+    wanted = 0
+    cut = []
+    for a, b in both:
+        ids = b.ids or a.ids
+        parts.append(agreement(paths(a, b.steps, b.ids)))
+        wanted += shared(a.ids, ids)
+        if differs_in_length(a.ids, ids):
+            cut.append(a.name)
+    return _compared("writing", parts, wanted, {}, cut)
 
 
 def verdict(own: Sequence[Row], other: Sequence[Row] = ()) -> str:
