@@ -379,11 +379,7 @@ class _Reader:
                 "docs/recipes.md#another-server has a profile for such a server",
             )
         self.left += [f"mods: {word}" for word in self._words(self.top.items.get("mods"))]
-        if options := " ".join(self._words(self.top.items.get("build_args"))):
-            if pull := _PULL.search(options):
-                ref = f"refs/pull/{pull[1]}/head"
-                options += f": write `origin: {{git: {REPOSITORIES['vllm']}, ref: {ref}}}`"
-            self.left.append(f"build_args: {options}")
+        self._build()
         defaults = self._values("defaults")
         place = self.top.items.get("command", self.top).place()
         model = self._text("model")
@@ -418,6 +414,17 @@ class _Reader:
             nodes,
             left=(*self.left, *brought(args)),
         )
+
+    def _build(self) -> None:
+        """What the build is asked for stays with the user."""
+        options = " ".join(self._words(self.top.items.get("build_args")))
+        if not options:
+            return
+        pull = _PULL.search(options)
+        if pull:
+            ref = f"refs/pull/{pull[1]}/head"
+            options += f": write `origin: {{git: {REPOSITORIES['vllm']}, ref: {ref}}}`"
+        self.left.append(f"build_args: {options}")
 
     def _server(self, words: list[str], model: str, place: Place) -> tuple[str, JsonDict]:
         """The model and the flags in the words of a command. ``model``: as the recipe names it."""
