@@ -216,22 +216,13 @@ def run_clear(request: Doc) -> Doc:
     errors: list[str] = []
     guesses: list[str] = []
     with asked(request) as cache:
-        swept = sweep(
-            cache.fd, errors, dry=dry
-        )  # first: after a kill, the module may already be gone
+        # First: after a kill, the module may already be gone.
+        swept = sweep(cache.fd, errors, dry=dry)
         everything = bool(request.get("all")) or (stale and not patterns)
         choices = choose(cache, patterns, everything)
         if stale:
             choices = only_stale(cache, request, choices, guesses)
-        links = []
-        for choice in choices:
-            for name, kind in choice.entries.items():
-                if kind == "link":
-                    links.append(f"{choice.shelf.shown}/{name}")
-        if links:
-            raise tree.Fault(
-                "refused", f"{', '.join(links)}: a link, not a module; nothing was touched"
-            )
+        _refuse_links(choices)
         chosen = [(choice.shelf, list(choice.entries)) for choice in choices]
         hold = Hold(chosen, dry=dry)
         try:
@@ -262,6 +253,17 @@ def run_clear(request: Doc) -> Doc:
                 guesses=tuple(guesses),
             )
         )
+
+
+def _refuse_links(choices: list[Choice]) -> None:
+    links = []
+    for choice in choices:
+        for name, kind in choice.entries.items():
+            if kind == "link":
+                links.append(f"{choice.shelf.shown}/{name}")
+    if links:
+        message = f"{', '.join(links)}: a link, not a module; nothing was touched"
+        raise tree.Fault("refused", message)
 
 
 def _act(cache: Shelves, parts: list[Part], hold: Hold, errors: list[str]) -> None:

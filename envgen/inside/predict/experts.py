@@ -139,40 +139,48 @@ def single_gpu(kind: Any) -> Any:
     )
 
 
+def _said(text: Any, default: Any, *names: str) -> Any:
+    """What the model's config.json says under the first of the names that it has."""
+    for name in names:
+        value = getattr(text, name, None)
+        if value:
+            return value
+    return default
+
+
+def _split(size: int, expert_parallel: bool) -> Any:
+    """How the experts are split on ``size`` GPUs."""
+    split = single_gpu(named("experts parallel")[1])
+    if size == 1:
+        return split
+    sizes = {name: getattr(split, name) for name in split.__dataclass_fields__}
+    if expert_parallel:
+        sizes.update(ep_size=size, use_ep=True)
+    else:
+        sizes["tp_size"] = size
+    return type(split)(**sizes)
+
+
 def layer(config: Any, experts: int, text: Any) -> Any:
     """The configuration of one layer of experts, from the model's config.json."""
     kind = named("experts config")[1]
     parallel = config.parallel_config
-    split = single_gpu(named("experts parallel")[1])
     size = int(parallel.tensor_parallel_size)
     expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
-    if size > 1:
-        sizes = {name: getattr(split, name) for name in split.__dataclass_fields__}
-        if expert_parallel:
-            sizes.update(ep_size=size, use_ep=True)
-        else:
-            sizes["tp_size"] = size
-        split = type(split)(**sizes)
+    split = _split(size, expert_parallel)
     intermediate = int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
     gpt_oss = str(getattr(text, "model_type", "")) == "gpt_oss"
-    act = str(
-        getattr(text, "mlp_hidden_act", None)
-        or getattr(text, "hidden_activation", None)
-        or getattr(text, "hidden_act", "silu")
-    )
-    gated = act != "relu2"  # Nemotron-H's experts
+    act = str(_said(text, "silu", "mlp_hidden_act", "hidden_activation", "hidden_act"))
     values = {
         "num_experts": experts,
         "num_logical_experts": experts,
         "num_local_experts": experts // (size if expert_parallel else 1),
-        "experts_per_token": int(
-            getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", 1) or 1
-        ),
+        "experts_per_token": int(_said(text, 1, "num_experts_per_tok", "top_k_experts")),
         "hidden_dim": int(getattr(text, "moe_latent_size", None) or text.hidden_size),
         "intermediate_size": intermediate,
         "intermediate_size_per_partition": intermediate // (1 if expert_parallel else size),
         "device": "cuda",
-        "is_act_and_mul": gated,
+        "is_act_and_mul": act != "relu2",  # Nemotron-H's experts
         "routing_method": named("routing")[1].Renormalize,
         "in_dtype": config.model_config.dtype,
         "swiglu_limit": None if gpt_oss else getattr(text, "swiglu_limit", None),
@@ -184,12 +192,11 @@ def layer(config: Any, experts: int, text: Any) -> Any:
     fields = {name: one for name, one in kind.__dataclass_fields__.items() if one.init}
     if "activation" in fields:
         kinds = named("activation")[1]
-        tanh = getattr(kinds, "GELU_TANH", kinds.GELU)
         known = {"relu2": "RELU2_NO_MUL", "gelu": "GELU", "silu": "SILU", "swish": "SILU"}
         if gpt_oss:
             values["activation"] = kinds.SWIGLUOAI
         elif "tanh" in act:
-            values["activation"] = tanh
+            values["activation"] = getattr(kinds, "GELU_TANH", kinds.GELU)
         else:
             values["activation"] = getattr(kinds, known[act])
     return kind(**{name: value for name, value in values.items() if name in fields})
