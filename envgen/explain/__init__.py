@@ -47,10 +47,15 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
     missing.
     """
 
+    def fact(name: re.Match[str]) -> str:
+        return shorten(facts[name[1]].strip(), 160)
+
     def part(optional: re.Match[str]) -> str:
-        if not all(map(facts.get, _FACT.findall(optional[1]))):
-            return ""
-        return _FACT.sub(lambda name: shorten(facts[name[1]].strip(), 160), optional[1])
+        text = optional[1]
+        for name in _FACT.findall(text):
+            if not facts.get(name):
+                return ""
+        return _FACT.sub(fact, text)
 
     return _OPTIONAL.sub(part, text)
 

@@ -72,14 +72,16 @@ class Clues:
 
 @cache
 def _data() -> dict[str, Any]:
-    data = load_yaml(FOLDER.parent / "unknown.yaml")
-    signs = [(weight, re.compile(words, re.IGNORECASE)) for weight, words in data["signs"]]
-    projects = [
-        (name, re.compile(words, re.IGNORECASE)) for name, words in data["projects"].items()
-    ]
-    threads = json.loads((FOLDER.parent / "threads.json").read_text("utf-8"))
-    stems = search_for(data["stems"])
-    return {"signs": signs, "stems": stems, "projects": projects, "threads": threads}
+    def compiled(words: str) -> re.Pattern[str]:
+        return re.compile(words, re.IGNORECASE)
+
+    data: dict[str, Any] = load_yaml(FOLDER.parent / "unknown.yaml")
+    data["signs"] = [(weight, compiled(words)) for weight, words in data["signs"]]
+    data["projects"] = [(name, compiled(words)) for name, words in data["projects"].items()]
+    data["stems"] = search_for(data["stems"])
+    threads = FOLDER.parent / "threads.json"
+    data["threads"] = json.loads(threads.read_text("utf-8"))
+    return data
 
 
 def clues(

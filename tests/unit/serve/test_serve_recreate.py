@@ -102,8 +102,8 @@ def test_only_services_that_were_to_start_count_as_not_started() -> None:
 def test_each_phase_has_a_line_when_it_ends(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR" if colour else "NO_COLOR", "1")
-    lines: list[str] = []
-    waiter = Waiter(cast(Engine, None), "web", Service(("web",)), "", lines.append)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    waiter = Waiter(cast(Engine, None), "web", Service(("web",)), "", (lines := list[str]()).append)
     waiter.report()
     waiter.progress.feed("INFO Starting to load model x")
     waiter.progress.feed("INFO init engine (profile, create kv cache, warmup model) took 1.00 s")
