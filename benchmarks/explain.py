@@ -3,7 +3,8 @@
 data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be written, and
 `measure.jsonl`, which is only measured here and never read for a rule. They were cut once, by a fixed
 seed, before any rule was written for them; what rules cited went to the first half. `lines.jsonl`
-has further failures, whose deciding line is shown without any rule (tests/unit/explain).
+has further failures, whose deciding line is shown without any rule (tests/unit/explain), `noise.jsonl`
+lines that a rule once took for its own failure.
 `verdicts.csv` has how failures were judged that were new to the rules (docs/seen.md).
 
 An entry has the address of its thread, an excerpt of the error's own lines (some shortened,

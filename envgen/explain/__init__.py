@@ -34,6 +34,7 @@ from typing import Any
 
 import yaml
 
+from envgen.explain.first import is_consequence
 from envgen.explain.line import MILD, is_source, read_line, search_for
 from envgen.text import shorten
 
@@ -403,6 +404,12 @@ def classify(
             facts["without"] = during.without
             shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
     raised, text = first or (0, "")
+    # What stands elsewhere than an exception that no rule knows may be noise, or its consequence.
+    if re.search(r"\wError", text) and not any(
+        rule.general < 2 and raised <= line < raised + 6 and not is_consequence(evidence)
+        for rule, evidence, line, _ in rows
+    ):
+        shown = [replace(one, general=one.failure) for one in shown]
     # What may be a consequence, and stands below the exception and its message, does not explain it.
     why = [one for one in shown if one.failure and (not one.general or one.line < raised + 3)]
     if text and raised not in taken and not why:

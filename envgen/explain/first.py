@@ -34,7 +34,9 @@ _WRAPPER = re.compile(
     r"error compiling objects|could not compile .{1,80} due to|ninja build failed|webserver ?(?:crashed|failed)|"
     r"runtimeerror: cancelled$|executor worker (?:returned error|died)|"
     r"other ranks that didn't finish loading|server process terminated unexpectedly|error raised in subprocess:|"
-    r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed",
+    r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed|"
+    r"rpc call to \w{1,60} timed out|caught collective operation timeout|connection closed by peer|"
+    r"due to a previous error during capture|timed out waiting for engine core",
     re.IGNORECASE,
 )
 _VALIDATION = re.compile(r"\b\d{1,6} validation errors? for ")

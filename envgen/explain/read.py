@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from envgen.explain import LONGEST, UNKNOWN, Circumstances, Explanation, classify, likeliest
-from envgen.explain.first import First, Tracker
+from envgen.explain.first import First, Tracker, is_consequence
 from envgen.explain.unknown import STARTED, Clues, clues
 from envgen.text import plain_text
 
@@ -84,7 +84,11 @@ def read_lines(
     first = tracker.first
     package = {"package": first.package} if first and first.package else {}
     about = replace(known, failed=known.failed or tracker.raised, facts={**package, **known.facts})
-    raised = (first.line, first.text) if first and "Error" in first.text else None
+    raised = (
+        (first.line, first.text)
+        if first and "Error" in first.text and not is_consequence(first.text)
+        else None
+    )
     matched = classify(
         lines, kind=kind, known=about, before=before, outlived=outlived, first=raised
     )

@@ -13,16 +13,18 @@ import pytest
 from envgen.explain import Circumstances, classify
 from envgen.explain.read import read_lines, read_log
 
-LEARN = Path(__file__).resolve().parents[3] / "benchmarks/data/explain/learn.jsonl"
-ENTRIES = [json.loads(line) for line in LEARN.read_text("utf-8").splitlines()]
+DATA = Path(__file__).resolve().parents[3] / "benchmarks/data/explain"
+FILES = [(DATA / name).read_text("utf-8").splitlines() for name in ("learn.jsonl", "noise.jsonl")]
+ENTRIES, NOISE = ([json.loads(line) for line in lines] for lines in FILES)
 # Logs without an error or without its cause, and one whose cause is named second.
 NOT_RIGHT = ("/2167", "modules/issues/1358", "/3634", "trl/pull/6569", "/54237", "/38895", "/8355", "odysseus/issues/191",
              "sparkrun/issues/208", "/1240", "/16867", "recipes/issues/3", "/48848")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "entry", [e for e in ENTRIES if not e["address"].endswith(NOT_RIGHT)], ids=lambda e: e["address"]
-)
+RIGHT = [entry for entry in ENTRIES if not entry["address"].endswith(NOT_RIGHT)]
+
+
+@pytest.mark.parametrize("entry", RIGHT, ids=lambda entry: entry["address"])
 def test_a_public_failure_has_the_cause_and_the_fix_of_its_thread(entry: dict[str, Any]) -> None:
     explanations = read_log(io.BytesIO("\n".join(entry["log"]).encode())).explanations
     first = next(one for one in explanations if one.failure or entry.get("notice"))
@@ -39,26 +41,27 @@ def test_a_release_of_vllm_is_none_of_another_server() -> None:
             assert not re.search(r"SGLang v?\d", one.cause + one.cure), one
 
 
-@pytest.mark.parametrize(
-    ("line", "not_this"),
-    [
-        ("kernel: pcieport 0000:00:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer", "shared_memory"),
-        ("kernel: i2c i2c-1: bus error detected", "shared_memory"),
-        ("ssh: connect to host 192.0.2.7 port 22: Connection timed out", "network"),
-        ("[5] ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out", "network"),
-        ("socket.cc:528 NCCL WARN socketStartConnect: Connect to 192.0.2.7<41> failed : Connection refused", "network"),
-        ("[Gloo] connectFullMesh failed with: Connection refused", "network"),
-        ("[c10d] The client socket has failed to connect to [n]:29 (errno: 110 - Connection timed out).", "network"),
-        ("ImportError: cannot import name 'x' from 'flashinfer' (/usr/lib/flashinfer/__init__.py)", "import_trap"),
-    ],
-)
-def test_a_line_of_something_else(line: str, not_this: str) -> None:
-    assert not_this not in {one.rule for one in classify([line])}
+@pytest.mark.parametrize("one", NOISE, ids=lambda one: one["line"][:40])
+def test_a_line_of_something_else(one: dict[str, str]) -> None:
+    """A harmless line, or one of another failure, is not taken for that of this rule."""
+    assert one["rule"] not in {found.rule for found in classify([one["line"]])}
 
 
 @pytest.mark.parametrize("line", ["Bus error (core dumped)", "bash: line 1:  77 Bus error", "received signal SIGBUS"])
 def test_a_bus_error_of_a_program(line: str) -> None:
-    assert [one.rule for one in classify([line])] == ["shared_memory"]
+    assert [one.rule for one in classify([line])] == ["bus_error"]
+
+
+UNKNOWN = 'Traceback (most recent call last):\n  File "/x/vllm/v1/engine/core.py", line 7, in f\nValueError: no frobs\n'
+KILLED = "ERROR 05-01 10:00:00 [core_client.py:5] Worker proc VllmWorker-1 died unexpectedly (exit code: -9)"
+ENDED = "\nRuntimeError: Engine core initialization failed. See root cause above."
+NO_PROGRAM = f"/entry.sh: line 12: ibstat: command not found\n{UNKNOWN}"
+
+
+@pytest.mark.parametrize("log", [NO_PROGRAM, UNKNOWN + KILLED, UNKNOWN + KILLED + ENDED, KILLED + ENDED])
+def test_beside_an_exception_that_no_rule_knows_nothing_is_certain(log: str) -> None:
+    failures = [one for one in read_log(io.BytesIO(log.encode())).explanations if one.failure]
+    assert failures and all(one.general == (UNKNOWN in log) for one in failures)
 
 
 NVRM = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x"

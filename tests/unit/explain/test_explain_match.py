@@ -82,7 +82,7 @@ def test_nccl_on_one_machine_is_not_called_slow() -> None:
 
 
 def test_kernels_that_the_autotuner_skips_are_no_failure() -> None:
-    skipped = next(rule for rule in ALL if rule.rule == "tactics_skipped")
+    (skipped,) = (rule for rule in ALL if rule.rule == "tactics_skipped")
     assert [(one.rule, one.failure) for one in classify(skipped.example.splitlines())] == [("tactics_skipped", False)]
 
 
@@ -96,8 +96,7 @@ def test_one_line_is_not_explained_twice() -> None:
 def test_lines_are_counted_across_blocks() -> None:
     lines = [f"line {n} " + "x" * 1000 for n in range(1, 5001)]
     lines[4321] = "fatal: couldn't find remote ref v1"
-    found = classify(lines)
-    assert [(one.rule, one.line) for one in found] == [("git_ref", 4322)]
+    assert [(one.rule, one.line) for one in classify(lines)] == [("git_ref", 4322)]
 
 
 def test_the_evidence_of_a_huge_line_is_cut_around_the_match() -> None:
