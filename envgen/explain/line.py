@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 _PREFIX = re.compile(
@@ -47,6 +48,7 @@ _SOURCE = re.compile(
 )
 
 
+@lru_cache(1 << 16)  # who searches, who follows the exceptions and who counts read the same lines
 def read_line(line: str) -> tuple[str, str, str]:
     """The process ("" if unknown), the log level ("" without a logger) and the text of a line."""
     name = ""
