@@ -37,6 +37,7 @@ _LOGGED = re.compile(
     r"|\d{1,3}(?:\.\d{2,3}){3} (?P<llama>[IWED]) "
     r"|(?:\[[\d/:-]{19}\] )?\[TRT-LLM\] \[(?P<trtllm>[A-Z])\] "
     r"|\[?(?P<glog>[IW])\d{3,4} [\d:.]{8,20} {1,7}(?:\d{1,9} )?[\w./-]{1,120}:\d{1,6}\] "  # torch, Mooncake
+    r"|time=\S{10,40} level=(?P<ollama>DEBUG|INFO|W)(?:ARN)? "
     r"|(?P<sglang_import>I)gnore import error "
     r"|/\S{1,300}\.py:\d{1,6}: (?:User|Runtime|Future|Deprecation)(?P<warning>W)arning: (?!CUDA init)"
 )
@@ -58,7 +59,7 @@ def read_line(line: str) -> tuple[str, str, str]:
             words = f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
         name = words or name
         line = line[prefix.end() :]
-    if (line[:1] in "DIWEC-0123456789[/" or "NCCL INFO" in line) and (
+    if (line[:1] in "DIWEC-0123456789[/t" or "NCCL INFO" in line) and (
         logged := _LOGGED.match(line)
     ):
         return name, logged[logged.lastgroup or 0], line[logged.end() :]

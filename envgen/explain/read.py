@@ -5,6 +5,7 @@ deciding lines there.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -16,6 +17,8 @@ from envgen.text import plain_text
 
 # A run of a server: of any, of vLLM, of one of uvicorn.
 _BEGINS = re.compile("envgen: starting the server|API server version|Started server process")
+_STREAM = re.compile(r"#\d{1,5} |[A-Za-z][\w.-]{0,80} {1,40}\| ")
+_STEP_DONE = re.compile(r"#\d{1,5} DONE ")
 LAST = 20 << 20  # bytes that are read, from the end
 HEAD = 2 << 20  # of a longer log: a crash loop's first cause lies at its beginning
 # Most lines of a server: a request that was answered, and the state every ten seconds. They have no
@@ -105,20 +108,27 @@ def read_lines(
 
 
 def _outlived(lines: Sequence[str]) -> frozenset[int]:
-    """The indices of the lines of each run of a server until it was up. A log has several runs if
-    it was restarted.
+    """The indices of the lines of each run of a server until it was up, and of each step of a
+    build that ended well. A log has several runs if it was restarted.
     """
-    begin = 0
-    is_up = False
-    indices = set[int]()
+    streams = defaultdict[str, list[int]](list)  # of a service of Compose, or a step of a build
     for number, line in enumerate(lines):
-        if is_up and _BEGINS.search(line):
-            begin = number
-            is_up = False
-        if STARTED in line:
-            indices |= {*range(begin, number)}
-            begin = number
-            is_up = True
+        stream = _STREAM.match(line)
+        streams[stream[0].rstrip() if stream else ""].append(number)
+    up = max((number for number, line in enumerate(lines) if STARTED in line), default=0)
+    # Until then, clients can't connect.
+    indices = {number for number, line in enumerate(lines[:up]) if "onnect" in line}
+    for numbers in streams.values():
+        begin = 0
+        is_up = False
+        for place, number in enumerate(numbers):
+            if is_up and _BEGINS.search(lines[number]):
+                begin = place
+                is_up = False
+            if STARTED in lines[number] or _STEP_DONE.match(lines[number]):
+                indices.update(numbers[begin:place])
+                begin = place
+                is_up = True
     return frozenset(indices)
 
 

@@ -44,7 +44,9 @@ def test_a_release_of_vllm_is_none_of_another_server() -> None:
 @pytest.mark.parametrize("one", NOISE, ids=lambda one: one["line"][:40])
 def test_a_line_of_something_else(one: dict[str, str]) -> None:
     """A harmless line, or one of another failure, is not taken for that of this rule."""
-    assert one["rule"] not in {found.rule for found in classify([one["line"]])}
+    assert one["rule"] not in {
+        found.rule for found in read_lines(one["line"].splitlines()).explanations if found.failure
+    }
 
 
 @pytest.mark.parametrize("line", ["Bus error (core dumped)", "bash: line 1:  77 Bus error", "received signal SIGBUS"])
@@ -68,9 +70,8 @@ NVRM = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMOR
 
 
 def test_a_message_of_the_driver_is_a_notice_unless_the_server_died() -> None:
-    assert [(one.rule, one.failure) for one in classify([NVRM, "INFO: Application startup complete."])] == [
-        ("driver_memory", False)
-    ]
+    (alive,) = classify([NVRM, "INFO: Application startup complete."])
+    assert (alive.rule, alive.failure) == ("driver_memory", False)
     died = classify([NVRM, "Killed"])
     assert [(one.rule, one.failure) for one in died] == [("driver_memory", True), ("killed", True)]
     (known,) = classify([NVRM], known=Circumstances(failed=True, exit_code=1))
@@ -119,8 +120,9 @@ def test_what_a_server_outlived_is_no_failure() -> None:
     ]
     up = "INFO:     Application startup complete."
     early = read_lines([*plugin[2:], up])  # from the first line on
+    assert [one.line for one in read_lines([f"chat-1 | {plugin[2]}", f"embed-1 | {up}"]).explanations] == [1]
     assert early.first is None and not early.explanations
-    log = [*plugin, "INFO:     Application startup complete.", '"GET /health HTTP/1.1" 200 OK']
+    log = [*plugin, up, '"GET /health HTTP/1.1" 200 OK']
     healthy, later = read_lines(log), read_lines([*log, *plugin], before=7)
     assert healthy.first is None and not healthy.explanations
     assert later.first and later.first.line == 15 and [one.line for one in later.explanations] == [15]

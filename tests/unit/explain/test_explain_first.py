@@ -104,8 +104,7 @@ def test_another_s_failure_is_named_where_nothing_else_is() -> None:
     found = read_lines(lines).first
     assert found is not None and found.text == wrapper and found.line == 3
     child = [f"(EngineCore pid=7) ERROR 11-23 18:18:52 [core.py:1366] {line}" for line in [*trace, "OSError: no"]]
-    found = read_lines([*child, *lines]).first
-    assert str(found) == "EngineCore pid=7: OSError: no"
+    assert str(read_lines([*child, *lines]).first) == "EngineCore pid=7: OSError: no"
     caught = [line.replace("ERROR", "WARNING") for line in child]
     assert str(read_lines([*caught, *lines]).first).endswith(wrapper)
 
