@@ -47,7 +47,8 @@ FIRST = {
     "weights-shape": ("Worker pid=38", "RuntimeError: start (0) + length (256) exceeds dimension size (128)."),
 }
 RULES = {
-    "architecture": "architecture", "model-missing": "model_path", "model-type": "model_type",
+    "architecture": "architecture", "heads": "config_checked",
+    "model-missing": "model_path", "model-type": "model_type",
     "module": "module_absent", "parser": "parser_unknown", "quantization": "quantization_name",
     "weights-shape": "weights_shape", "tokenizer": "json_text",
     "other-cuda": "cuda_runtime", "shm": "shared_memory", "template": "template_file",
