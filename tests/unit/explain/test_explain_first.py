@@ -85,7 +85,7 @@ def test_the_first_exception_of_a_real_failure(name: str) -> None:
     assert (found.process, found.text[: len(FIRST[name][1])]) == FIRST[name]
     assert found.text.rpartition(": ")[2][:20] in lines[found.line - 1]
     cause = cause_of(lines, Circumstances(exit_code=1), service=True)
-    assert (cause.rule if cause else None) == RULES.get(name)
+    assert cause and cause.rule == RULES[name]
 
 
 @pytest.mark.parametrize("name", FIRST)
