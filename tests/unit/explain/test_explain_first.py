@@ -47,10 +47,9 @@ FIRST = {
     "weights-shape": ("Worker pid=38", "RuntimeError: start (0) + length (256) exceeds dimension size (128)."),
 }
 RULES = {
-    "architecture": "architecture", "heads": "config_checked",
-    "model-missing": "model_path", "model-type": "model_type",
+    "architecture": "architecture", "model-missing": "model_path", "model-type": "model_type",
     "module": "module_absent", "parser": "parser_unknown", "quantization": "quantization_name",
-    "weights-shape": "weights_shape", "tokenizer": "json_text",
+    "weights-shape": "weights_shape", "tokenizer": "json_text", "heads": "config_checked",
     "other-cuda": "cuda_runtime", "shm": "shared_memory", "template": "template_file",
     "too-long": "context_length", "unknown-flag": "arguments", "weights-cut": "weights_broken",
 }  # fmt: skip
