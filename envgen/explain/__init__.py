@@ -361,6 +361,7 @@ def classify(
     before: int = 0,
     outlived: Collection[int] = (),
     first: tuple[int, str] | None = None,
+    last: int = 0,
 ) -> tuple[Explanation, ...]:
     """The known causes in a log: failures before notices, what explains the first exception before
     others, then in the rules' order. Each rule matches once, at its first line.
@@ -369,6 +370,8 @@ def classify(
     may have their ends.
     ``outlived``: the indices of lines that tell of no failure: the program went on after them.
     ``first``: line and text of the first exception, for which a phase answers if no rule does.
+    ``last``: the line of the last one; 0 for none. Nothing is certain where a rule explains only
+    one of the two: the program may have gone on after the first.
     """
     log = _Text(lines, outlived)
     rows = list[tuple[Rule, str, int, dict[str, str]]]()
@@ -405,10 +408,13 @@ def classify(
             shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
     raised, text = first or (0, "")
     # What stands elsewhere than an exception that no rule knows may be noise, or its consequence.
-    if re.search(r"\wError", text) and not any(
-        rule.general < 2 and raised <= line < raised + 6 and not is_consequence(evidence)
+    known_lines = {
+        line + offset
         for rule, evidence, line, _ in rows
-    ):
+        if rule.general < 2 and not is_consequence(evidence)
+        for offset in range(-5, 1)
+    }
+    if re.search(r"\wError", text) and not {raised, last or raised} <= known_lines:
         shown = [replace(one, general=one.failure) for one in shown]
     # What may be a consequence, and stands below the exception and its message, does not explain it.
     why = [one for one in shown if one.failure and (not one.general or one.line < raised + 3)]

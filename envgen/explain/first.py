@@ -156,12 +156,22 @@ class Tracker:
         )
 
     @property
-    def first(self) -> First | None:
-        """The first exception that is not about another process, else any exception or error."""
+    def _exceptions(self) -> list[First]:
         unfinished = [
             exception for process in self._processes.values() for exception in process.shown()
         ]
-        exceptions = sorted([*self._found, *unfinished], key=lambda exception: exception.line)
+        return sorted([*self._found, *unfinished], key=lambda exception: exception.line)
+
+    @property
+    def last(self) -> int:
+        """The line of the last exception that is not about another process; 0 for none."""
+        causes = (one.line for one in self._exceptions if not is_consequence(one.text))
+        return max(causes, default=0)
+
+    @property
+    def first(self) -> First | None:
+        """The first exception that is not about another process, else any exception or error."""
+        exceptions = self._exceptions
         causes, errors = (
             [one for one in some if not is_consequence(one.text)]
             for some in (exceptions, self._errors)

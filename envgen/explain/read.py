@@ -93,7 +93,13 @@ def read_lines(
         else None
     )
     matched = classify(
-        lines, kind=kind, known=about, before=before, outlived=outlived, first=raised
+        lines,
+        kind=kind,
+        known=about,
+        before=before,
+        outlived=outlived,
+        first=raised,
+        last=tracker.last,
     )
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     hints = clues(lines, before, first, tracker.versions) if lacking else None
