@@ -37,11 +37,20 @@ _LOGGED = re.compile(
     r"|\d{1,3}(?:\.\d{2,3}){3} (?P<llama>[IWED]) "
     r"|(?:\[[\d/:-]{19}\] )?\[TRT-LLM\] \[(?P<trtllm>[A-Z])\] "
     r"|\[?(?P<glog>[IW])\d{3,4} [\d:.]{8,20} {1,7}(?:\d{1,9} )?[\w./-]{1,120}:\d{1,6}\] "  # torch, Mooncake
-    r"|time=\S{10,40} level=(?P<ollama>DEBUG|INFO|W)(?:ARN)? "
+    r"|(?:time=\S{10,40} )?level=(?P<go>DEBUG|INFO|W(?=ARN)|info|warning)\w{0,3} "
     r"|(?P<sglang_import>I)gnore import error "
     r"|/\S{1,300}\.py:\d{1,6}: (?:User|Runtime|Future|Deprecation)(?P<warning>W)arning: (?!CUDA init)"
 )
-MILD = ("DEBUG", "INFO", "WARNING", "V", "I", "W")  # below an error: the program goes on after it
+MILD = (
+    "DEBUG",
+    "INFO",
+    "WARNING",
+    "info",
+    "warning",
+    "V",
+    "I",
+    "W",
+)  # below an error: the program goes on after it
 # Source code: of an exception (the line below it has the message), a step of a build, an excerpt of
 # the Dockerfile.
 _SOURCE = re.compile(
@@ -59,7 +68,7 @@ def read_line(line: str) -> tuple[str, str, str]:
             words = f"{prefix['name'] or ''} pid={prefix['pid']}".strip()
         name = words or name
         line = line[prefix.end() :]
-    if (line[:1] in "DIWEC-0123456789[/t" or "NCCL INFO" in line) and (
+    if (line[:1] in "DIWEC-0123456789[/tl" or "NCCL INFO" in line) and (
         logged := _LOGGED.match(line)
     ):
         return name, logged[logged.lastgroup or 0], line[logged.end() :]
