@@ -72,16 +72,21 @@ class Clues:
 
 @cache
 def _data() -> dict[str, Any]:
-    def compiled(words: str) -> re.Pattern[str]:
-        return re.compile(words, re.IGNORECASE)
-
-    data: dict[str, Any] = load_yaml(FOLDER.parent / "unknown.yaml")
-    data["signs"] = [(weight, compiled(words)) for weight, words in data["signs"]]
-    data["projects"] = [(name, compiled(words)) for name, words in data["projects"].items()]
-    data["stems"] = search_for(data["stems"])
-    threads = FOLDER.parent / "threads.json"
-    data["threads"] = json.loads(threads.read_text("utf-8"))
-    return data
+    folder = FOLDER.parent
+    data: dict[str, Any] = load_yaml(folder / "unknown.yaml")
+    signs = []
+    for weight, words in data["signs"]:
+        signs.append((weight, re.compile(words, re.IGNORECASE)))
+    projects = []
+    for name, words in data["projects"].items():
+        projects.append((name, re.compile(words, re.IGNORECASE)))
+    threads = (folder / "threads.json").read_text("utf-8")
+    return {
+        "signs": signs,
+        "projects": projects,
+        "stems": search_for(data["stems"]),
+        "threads": json.loads(threads),
+    }
 
 
 def clues(
