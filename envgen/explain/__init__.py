@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -172,33 +172,19 @@ def rules() -> tuple[Rule, ...]:
 
 def read_rule(node: Mapping[str, Any]) -> Rule:
     """A rule from its YAML node."""
-    never = tuple(text.lower() for text in node.get("except", ()))
     patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
-    facts = {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()}
-    plain = (
-        "rule",
-        "cause",
-        "cure",
-        "link",
-        "example",
-        "notice",
-        "quoted",
-        "weak",
-        "mild",
-        "only",
-        "request",
-    )
-    return Rule(
-        kinds=frozenset(node.get("kinds", KINDS)),
-        patterns=patterns,
-        codes=frozenset(node.get("codes", ())),
-        never=never,
-        beside=beside,
-        facts=facts,
-        general=1 + (node.get("general") == "last") if {"general", "request"} & {*node} else 0,
-        phases=node.get("in", {}),
-        **{name: node[name] for name in plain if name in node},
-    )
+    values = {key: value for key, value in node.items() if key not in ("match", "except", "in")}
+    values |= {
+        "kinds": frozenset(node.get("kinds", KINDS)),
+        "patterns": patterns,
+        "codes": frozenset(node.get("codes", ())),
+        "never": tuple(text.lower() for text in node.get("except", ())),
+        "beside": beside,
+        "facts": {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()},
+        "general": 1 + (node.get("general") == "last") if {"general", "request"} & {*node} else 0,
+        "phases": node.get("in", {}),
+    }
+    return Rule(**values)
 
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:
@@ -308,8 +294,8 @@ class _Text:
                 for word, own in program["words"].items():
                     # "vLLM 0.28" stays: another server's 0.28 is not what was fixed.
                     words = re.compile(re.escape(word) + r"(?! v?\d)")
-                    cause, cure = (words.sub(own, text) for text in (one.cause, one.cure))
-                    one = replace(one, cause=cause, cure=cure)
+                    cause = words.sub(own, one.cause)
+                    one = replace(one, cause=cause, cure=words.sub(own, one.cure))
         return one
 
     def search(
@@ -353,6 +339,28 @@ def _matcher() -> tuple[Any, tuple[str, ...]]:
     return search_for(words), words
 
 
+def _matches(
+    log: _Text, kind: str | None, known: Circumstances, before: int
+) -> Iterator[tuple[Rule, str, int, dict[str, str]]]:
+    """Each rule that matches, with the line, its number and the facts."""
+    for rule in rules_for(kind or ("build" if log.of_build else None)):
+        if rule.only and known.tags and rule.only not in known.tags:
+            continue
+        best = None
+        facts = dict[str, str]()
+        for pattern in rule.patterns:
+            match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
+            if match and (best is None or match[0] < best[0]):
+                best = match
+                facts |= match[2]
+        if best is None or (rule.beside and not any(map(log.search, rule.beside))):
+            continue
+        for name, pattern in rule.facts.items():
+            if name not in facts and (match := log.search(pattern)):
+                facts |= match[2]
+        yield rule, best[1], before + best[0] + 1, {**known.facts, **facts}
+
+
 def classify(
     lines: Iterable[str],
     *,
@@ -374,24 +382,7 @@ def classify(
     one of the two: the program may have gone on after the first.
     """
     log = _Text(lines, outlived)
-    rows = list[tuple[Rule, str, int, dict[str, str]]]()
-    for rule in rules_for(kind or ("build" if log.of_build else None)):
-        best = None
-        facts = dict[str, str]()
-        fits = not (rule.only and known.tags) or rule.only in known.tags
-        for pattern in rule.patterns if fits else ():
-            match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
-            if match and (best is None or match[0] < best[0]):
-                best = match
-                facts |= match[2]
-        if best is None or (
-            rule.beside and not any(log.search(pattern) for pattern in rule.beside)
-        ):
-            continue
-        for name, pattern in rule.facts.items():
-            if name not in facts and (match := log.search(pattern)):
-                facts |= match[2]
-        rows.append((rule, best[1], before + best[0] + 1, {**known.facts, **facts}))
+    rows = list(_matches(log, kind, known, before))
     failures = [rule.general for rule, *_ in rows if not rule.notice and not rule.weak]
     sound = not failures and not known.failed
     surest = min(failures, default=2)

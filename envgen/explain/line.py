@@ -41,16 +41,8 @@ _LOGGED = re.compile(
     r"|(?P<sglang_import>I)gnore import error "
     r"|/\S{1,300}\.py:\d{1,6}: (?:User|Runtime|Future|Deprecation)(?P<warning>W)arning: (?!CUDA init)"
 )
-MILD = (
-    "DEBUG",
-    "INFO",
-    "WARNING",
-    "info",
-    "warning",
-    "V",
-    "I",
-    "W",
-)  # below an error: the program goes on after it
+# Below an error: the program goes on after it.
+MILD = ("DEBUG", "INFO", "WARNING", "info", "warning", "V", "I", "W")
 # Source code: of an exception (the line below it has the message), a step of a build, an excerpt of
 # the Dockerfile.
 _SOURCE = re.compile(

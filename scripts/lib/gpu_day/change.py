@@ -275,8 +275,8 @@ def _broken_off(
     rows.add(what, held, f"{told[:1]}; {again.last}", "an answer", again.seconds)
 
 
-def _to_upgrade(day: Day, rows: Rows) -> tuple[Day, str] | None:
-    """A server of the older release, and what it is upgraded to; None where it does not start."""
+def _to_upgrade(day: Day, rows: Rows) -> tuple[Day, str]:
+    """A server of the older release, and what it is upgraded to."""
     if day.foreign or not day.options.older:
         raise NotRun("name a release that --wheels or the index has: --older 0.32.0")
     day.write_project()
@@ -288,16 +288,15 @@ def _to_upgrade(day: Day, rows: Rows) -> tuple[Day, str] | None:
         done = mine.envgen(word, timeout=3600)
         title = f"envgen {word}, {day.options.older}"
         if not rows.add(title, done.code == 0, done.last, "exit 0", done.seconds):
-            return None
-    return (mine, newer) if start(mine, rows, day.options.older) else None
+            raise NotRun(title)
+    if not start(mine, rows, day.options.older):
+        raise NotRun("the older release does not serve")
+    return mine, newer
 
 
 @step("upgrade", "an older release upgraded beside its server, and back; left (--older)")
 def upgrade(day: Day, rows: Rows) -> None:
-    begun = _to_upgrade(day, rows)
-    if begun is None:
-        return
-    mine, newer = begun
+    mine, newer = _to_upgrade(day, rows)
     with away(mine) as gone:
         again = mine.envgen("up", mine.service, "--recreate", timeout=3600)
     rows.add("a plain restart (`up --recreate`)", again.code == 0, f"{gone[0]:.0f} s without a server",
@@ -314,10 +313,7 @@ def upgrade(day: Day, rows: Rows) -> None:
 
 @step("upgrade-fails", "one killed in each of its steps; one to a release of yours with a fault")
 def upgrade_fails(day: Day, rows: Rows) -> None:
-    begun = _to_upgrade(day, rows)
-    if begun is None:
-        return
-    mine, newer = begun
+    mine, newer = _to_upgrade(day, rows)
     for mark in KILLS:
         _broken_off(mine, rows, [newer, "--yes", "--keep"], mark, signal.SIGKILL)
     if day.options.faulty:
