@@ -34,21 +34,11 @@ _NO_TEXT = re.compile(
 _SEQUENCE = re.compile(
     r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])"
 )
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def escaped(char: str) -> str:
     """One character as an ASCII escape."""
-    code = ord(char)
-    if char in _SHORT:
-        return _SHORT[char]
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    return char.encode("unicode_escape").decode()
 
 
 def visible(text: str, *, lines: bool = False) -> str:

@@ -56,7 +56,7 @@ _CHECKOUT = re.compile(
     r"/(vllm|flashinfer|sglang|transformers|triton|torch(?!/nn/modules/module)|ray|huggingface_hub)/"
 )
 _VERSIONS = re.compile(
-    r"\b(?P<name>vllm|flashinfer|torch|pytorch|triton|transformers|ray|sglang|huggingface_hub|nccl|cudnn|"
+    r"\b(?:py)?(?P<name>vllm|flashinfer|torch|triton|transformers|ray|sglang|huggingface_hub|nccl|cudnn|"
     r"nvidia-cutlass-dsl)\b(?:-python)?(?: api server)?(?: version[ :=]{0,3}|==| ?)v?"
     r"(?P<version>\d{1,4}\.\d{1,6}[\w.+]{0,40})"
     r"|V1 LLM engine \(v(?P<engine>\d[\w.+]{0,40})\)",
@@ -128,9 +128,7 @@ class Tracker:
         line = line[:8192].rstrip("\r\n")
         if "ersion" in line or "==" in line or " (v" in line:
             for named in _VERSIONS.finditer(line):
-                package = (
-                    "vllm" if named["engine"] else named["name"].lower().replace("pytorch", "torch")
-                )
+                package = "vllm" if named["engine"] else named["name"].lower()
                 self.versions.setdefault(package, named["engine"] or named["version"])
         name, level, text = read_line(line)
         if level in MILD or is_source(text):  # exceptions that were caught; what raises them

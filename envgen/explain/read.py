@@ -103,14 +103,16 @@ def read_lines(
     )
     lacking = all(explanation.general or not explanation.failure for explanation in matched)
     hints = clues(lines, before, first, tracker.versions) if lacking else None
-    proven = (
-        likeliest(matched, about, kind="build" if kind == "build" else "serve")
-        if known.failed
-        else None
-    )
+    proven = likeliest(matched, about, kind=kind or "serve") if known.failed else None
     matched = (proven, *matched) if proven and proven not in matched else matched
-    started = any(STARTED in line for line in lines)
-    return LogReport(before + len(lines), matched, proven, first, hints, well=started)
+    return LogReport(
+        before + len(lines),
+        matched,
+        proven,
+        first,
+        hints,
+        well=any(STARTED in line for line in lines),
+    )
 
 
 def _outlived(lines: Sequence[str]) -> frozenset[int]:

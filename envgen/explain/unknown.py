@@ -55,12 +55,13 @@ _INFO = re.compile(r"\binfo\b")
 _BARE = re.compile(r"^[\w.]+:?\s*$")
 _FRAME = re.compile(r'\bFile "[^"]+", line \d+, in (\w+)')
 WORDS = 7  # of a search
+ALIKE = 0.74  # the share of words that two lines have in common which say the same
 
 
 @dataclass(frozen=True)
 class Clues:
     """``lines``: the deciding ones, each with its number. ``search``: an address that searches for
-    the first. ``others``: public threads with one of the lines, whatever their cause was.
+    the first. ``others``: public threads with a line like one of these, and what was found there.
     """
 
     lines: tuple[tuple[int, str], ...]
@@ -112,10 +113,11 @@ def clues(
         if weight > 0:
             if words.endswith(":"):
                 words = _with_message(words, lines[number - before : number - before + 3])
+            found = (-weight, number, words)
             if level == "INFO" or _INFO.search(low[:80]):
-                quiet.append((-weight, number, words))
+                quiet.append(found)
             else:
-                heaviest = sorted([*heaviest, (-weight, number, words)])[:DECIDING]
+                heaviest = sorted([*heaviest, found])[:DECIDING]
     if first:
         deciding = [(0, first.line, first.text.strip())]
         raised = first.text
@@ -134,17 +136,16 @@ def clues(
     whole = "\n".join(lines[:BEGINNING])
     gpu = _GPU.search(whole)
     architecture = _ARCHITECTURE.search(whole)
-    threads = _data()["threads"]
-    others = [one for *_, text in heaviest for one in threads.get(" ".join(words_of(text)), ())]
+    others = [one for *_, text in heaviest for one in _threads(words_of(text))]
     machine = {part[1].lower(): part[2] for part in reversed([*_MACHINE.finditer(whole)])}
     return Clues(
         tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),
-        dict(sorted({**versions, **machine}.items())),
+        {**versions, **machine},
         gpu[1] if gpu else f"SM {architecture[1]}" if architecture else "",
         _search(
             raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole
         ),
-        tuple(others[:DECIDING]),
+        tuple(dict.fromkeys(others))[:DECIDING],
     )
 
 
@@ -171,7 +172,7 @@ def in_words(first: First | None, hints: Clues | None, name: str = "") -> list[s
         shown = [f"{package} {version}" for package, version in hints.versions.items()]
         shown += [f"GPU {hints.gpu}"] if hints.gpu else []
         lines += [f"the log shows: {', '.join(shown)}"] if shown else []
-        lines += [f"others with this line: {one}" for one in hints.others]
+        lines += [f"others with such a line: {one}" for one in hints.others]
         lines += [f"search: {hints.search}"] if hints.search else []
     return [visible(line) for line in lines]
 
@@ -182,6 +183,16 @@ def _with_message(header: str, below: Sequence[str]) -> str:
     """
     message = next((text for line in below if (text := read_line(line)[2].strip())), "")
     return f"{header} {message}"[:SHOWN]
+
+
+def _threads(words: Sequence[str]) -> list[str]:
+    """Public threads whose deciding line has most of these words."""
+    alike = list[str]()
+    for line, threads in _data()["threads"].items():
+        theirs = line.split()
+        if len({*words} & {*theirs}) > ALIKE * len({*words, *theirs}):
+            alike += threads
+    return alike
 
 
 def _weight(level: str, text: str) -> int:
@@ -210,9 +221,8 @@ def _search(text: str, package: str, log: str) -> str:
     named += ["vllm-project/vllm"] * ("vllm" in log.lower())
     if not query:
         return ""
-    return "https://github.com/" + (
-        f"{named[0]}/issues?q={query}" if named else f"search?type=issues&q={query}"
-    )
+    where = f"{named[0]}/issues?" if named else "search?type=issues&"
+    return f"https://github.com/{where}q={query}"
 
 
 def words_of(text: str) -> list[str]:

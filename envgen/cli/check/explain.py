@@ -182,7 +182,7 @@ def _text(explanations: Sequence[Explanation], name: str, report: LogReport) -> 
 
 def _clues(report: LogReport) -> JsonDict | None:
     hints = report.clues
-    if hints is None or not hints.lines:
+    if not hints or not hints.lines:
         return None
     lines = [{"line": at, "text": text} for at, text in hints.lines]
     return {**vars(hints), "lines": lines}
