@@ -92,6 +92,7 @@ FILES = (
     "cluster.yaml",
     "serve.yaml",
     "host.yaml",
+    "launchers.yaml",
     "build.yaml",
     "kinds.yaml",
     "requests.yaml",
