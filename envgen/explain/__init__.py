@@ -17,8 +17,8 @@ The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This 
 ``in``       PHASE: its own ``cause`` or ``cure`` in that phase; a part of the name of a phase in phases.yaml
 
 A rule of a failure matches no line that was logged below an error: notices, weak and mild rules do.
-In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing; ``{without}``
-is what rules out the part of the program that ran (phases.yaml).
+In ``cause`` and ``cure``, ``[[ text with {fact} ]]`` is left out where a fact is missing; ``{feature}``
+is the part of the program that ran, ``{without}`` what rules it out (phases.yaml).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
     """
 
     def fact(name: re.Match[str]) -> str:
-        return shorten(facts[name[1]].strip(), 160)
+        return shorten(facts[name[1]].strip(), 400)
 
     def part(optional: re.Match[str]) -> str:
         text = optional[1]
@@ -136,7 +136,8 @@ class Rule:
 class LogPhase:
     """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows: a guess. "": none.
 
-    ``without``: what rules out this part of the program; rules have it in their texts as a fact.
+    ``feature``: this part of the program in words, ``without``: what rules it out; rules have both in their
+    texts as facts. ``inside``: what fails in code that it calls is its own failure, too.
     """
 
     phase: str
@@ -145,6 +146,8 @@ class LogPhase:
     cure: str = ""
     link: str = ""
     without: str = ""
+    feature: str = ""
+    inside: bool = False
 
 
 @cache
@@ -283,7 +286,7 @@ class _Text:
             for sign in phase.signs:
                 numbers = self._numbers[sign]
                 index = bisect_right(numbers, number)
-                if index and numbers[index - 1] >= last:
+                if index and numbers[index - 1] >= last and phase.inside >= found.inside:
                     last = numbers[index - 1]
                     found = phase
         return found
@@ -295,8 +298,9 @@ class _Text:
                 for word, own in program["words"].items():
                     # "vLLM 0.28" stays: another server's 0.28 is not what was fixed.
                     words = re.compile(re.escape(word) + r"(?! v?\d)")
-                    cause = words.sub(own, one.cause)
-                    one = replace(one, cause=cause, cure=words.sub(own, one.cure))
+                    one = replace(
+                        one, cause=words.sub(own, one.cause), cure=words.sub(own, one.cure)
+                    )
         return one
 
     def search(
@@ -396,7 +400,7 @@ def classify(
             taken.add(line)
             failure = not (rule.notice or (rule.weak and sound))
             during = log.phase(line - before - 1)
-            facts["without"] = during.without
+            facts |= vars(during)
             shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
     raised, text = first or (0, "")
     # What stands elsewhere than an exception that no rule knows may be noise, or its consequence.
@@ -409,10 +413,10 @@ def classify(
     if re.search(r"\wError", text) and not {raised, last or raised} <= known_lines:
         shown = [replace(one, general=one.failure) for one in shown]
     # What may be a consequence, and stands below the exception and its message, does not explain it.
-    why = [one for one in shown if one.failure and (not one.general or one.line < raised + 3)]
-    if text and raised not in taken and not why:
+    explained = any(one.failure and (not one.general or one.line < raised + 3) for one in shown)
+    if text and raised not in taken and not explained:
         during = log.phase(raised - before - 1)
-        if during.cause and (during.phase or ": " in text):
+        if during.link and (during.phase or ": " in text):
             shown.append(_of_phase(during, raised, text))
     shown.sort(key=lambda one: (not one.failure, one.line != raised))
     return tuple(map(log.worded, shown))
@@ -442,10 +446,16 @@ def _explanation(
 
 def _of_phase(phase: LogPhase, line: int, text: str) -> Explanation:
     """An exception that no rule knows, in its own words; what most often goes wrong in its phase."""
-    cause = f"no rule knows this exception: {text.strip()}"
-    cure = f"not certain ({phase.cause}): {phase.cure}"
+    cause = phase.cause or f"most often a defect of this release in {phase.feature}"
     return Explanation(
-        "unknown", cause, text, line, cure, phase.link, general=True, phase=phase.phase
+        "unknown",
+        f"{cause} (no rule knows this exception: {text.strip()})",
+        text,
+        line,
+        phase.cure or f"{phase.without}; else a newer release, or the one before",
+        phase.link,
+        general=True,
+        phase=phase.phase,
     )
 
 

@@ -85,12 +85,10 @@ def read_lines(
         if line:
             (of_starts if number in outlived else tracker).feed(line, before + number + 1)
     first = tracker.first
-    package = {"package": first.package} if first and first.package else {}
-    about = replace(known, failed=known.failed or tracker.raised, facts={**package, **known.facts})
-    raised = (
-        (first.line, first.text)
-        if first and "Error" in first.text and not is_consequence(first.text)
-        else None
+    about = replace(
+        known,
+        failed=known.failed or tracker.raised,
+        facts={"package": first.package if first else "", **known.facts},
     )
     matched = classify(
         lines,
@@ -98,11 +96,14 @@ def read_lines(
         known=about,
         before=before,
         outlived=outlived,
-        first=raised,
+        first=(first.line, first.text)
+        if first and "Error" in first.text and not is_consequence(first.text)
+        else None,
         last=tracker.last,
     )
-    lacking = all(explanation.general or not explanation.failure for explanation in matched)
-    hints = clues(lines, before, first, tracker.versions) if lacking else None
+    hints = None
+    if all(explanation.general or not explanation.failure for explanation in matched):
+        hints = clues(lines, before, first, tracker.versions)
     proven = likeliest(matched, about, kind=kind or "serve") if known.failed else None
     matched = (proven, *matched) if proven and proven not in matched else matched
     return LogReport(

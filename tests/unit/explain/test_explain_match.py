@@ -140,19 +140,19 @@ def test_an_exception_that_no_rule_knows_is_told_by_its_phase(frame: str) -> Non
     lines = ["Traceback (most recent call last):", f'  File "/x/{frame}", line 1, in f', "RuntimeError: no such flux"]
     (found,) = read_lines(lines).explanations
     assert (found.rule, found.line, found.general) == ("unknown", 3, True) and "no such flux" in found.cause
-    assert "not certain" in found.cure and "speculative-config" in found.cure
+    assert "no rule knows" in found.cause and "speculative-config" in found.cure
     (bug,) = read_lines(["FluxError: no such flux"]).explanations
-    assert not read_lines(["RuntimeError"]).explanations and not bug.phase and "not certain" in bug.cure
+    assert not read_lines(["RuntimeError"]).explanations and not bug.phase and "no rule knows" in bug.cause
 
 
 def test_each_phase_of_a_rule_is_one() -> None:
     named = {name for rule in ALL for name in rule.phases}
     assert all(any(name in phase.phase for phase in phases()) for name in named)
-    assert all(bool(phase.cause) == bool(phase.cure) == bool(phase.link) for phase in phases())
+    assert all(bool(one.cause or one.feature) == bool(one.cure or one.without) == bool(one.link) for one in phases())
 
 
-# What is known beside a log: of the image (serve/ended.py), the first exception's package, and of the phase (`without`).
-BESIDE = {*LOCKED, "cuda", "memory", "setter", "package", "without"}
+# What is known beside a log: of the image (serve/ended.py), the first exception's package, and of the phase.
+BESIDE = {*LOCKED, "cuda", "memory", "setter", "package", "without", "feature"}
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
