@@ -73,20 +73,18 @@ class Clues:
 
 @cache
 def _data() -> dict[str, Any]:
-    folder = FOLDER.parent
-    data: dict[str, Any] = load_yaml(folder / "unknown.yaml")
+    data: dict[str, Any] = load_yaml(FOLDER.parent / "unknown.yaml")
     signs = []
     for weight, words in data["signs"]:
         signs.append((weight, re.compile(words, re.IGNORECASE)))
     projects = []
     for name, words in data["projects"].items():
         projects.append((name, re.compile(words, re.IGNORECASE)))
-    threads = (folder / "threads.json").read_text("utf-8")
     return {
         "signs": signs,
         "projects": projects,
         "stems": search_for(data["stems"]),
-        "threads": json.loads(threads),
+        "threads": json.loads((FOLDER.parent / "threads.json").read_text("utf-8")),
     }
 
 
