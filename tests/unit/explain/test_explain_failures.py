@@ -53,7 +53,7 @@ LOGS = [
                                 "docker.io/a/b:1: no match for platform in manifest: not found"),
     ("no_ray", "serve", 'error during container init: exec: "ray": executable file not found in $PATH: unknown'),
     ("module_parts", "serve", "ModuleNotFoundError: No module named 'vllm.entrypoints.openai.engine'"),
-    ("gpu_fault", "serve", "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed"),
+    ("gpu_fault", "serve", "NVRM: Xid (PCI:0000:01:00): 78, vGPU start failed"),
     ("xid_memory", "serve", "NVRM: Xid (PCI:0000:01:00): 94, pid=1, Contained: SM. RST: No"),
     ("transformers_name", "serve", "ImportError: cannot import name 'Glm9Config' from 'transformers' (/x.py)"),
     ("weights_names", "serve", "ValueError: There is no module or parameter named 'a.b' in Qwen3ForCausalLM"),
