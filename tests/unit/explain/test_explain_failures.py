@@ -17,7 +17,7 @@ LOGS = [
     ("no_python", "build", 'exec: "python3": executable file not found in $PATH: unknown'),
     ("out_of_memory", "build", "Killed\nc++: fatal error: Killed signal terminated program cc1plus"),
     ("out_of_memory", "build", "cc1plus: out of memory\nvirtual memory exhausted: Cannot allocate memory"),
-    ("out_of_memory", "build", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    ("bad_alloc", "build", "terminate called after throwing an instance of 'std::bad_alloc'"),
     ("compiler_memory", "build", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>."),
     ("no_space", "build", "E: You don't have enough free space in /var/cache/apt/archives/."),
     ("patch", "build", "Checking patch vllm/a.py...\nerror: while searching for:\nold\nerror: patch failed: "
