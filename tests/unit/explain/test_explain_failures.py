@@ -23,7 +23,7 @@ LOGS = [
     ("patch", "build", "Checking patch vllm/a.py...\nerror: while searching for:\nold\nerror: patch failed: "
                        "vllm/a.py:1\nerror: vllm/a.py: patch does not apply\napply-patches: 0001-x.patch does not "
                        "apply"),
-    ("patch", "build", "error: corrupt patch at line 12"),
+    ("patch_file", "build", "error: corrupt patch at line 12"),
     ("image_platform", "build", "ERROR: failed to solve: no match for platform in manifest: not found"),
     ("registry_auth", "build", "failed to solve: acme/base:1: pull access denied, repository does not exist or may "
                                "require authorization: server message: insufficient_scope: authorization failed"),
