@@ -39,6 +39,7 @@ _LOGGED = re.compile(
     r"|\[?(?P<glog>[IW])\d{3,4} [\d:.]{8,20} {1,7}(?:\d{1,9} )?[\w./-]{1,120}:\d{1,6}\] "  # torch, Mooncake
     r"|(?:time=\S{10,40} )?level=(?P<go>DEBUG|INFO|W(?=ARN)|info|warning)\w{0,3} "
     r"|(?P<sglang_import>I)gnore import error "
+    r"|\[?(?P<plain>W)ARN(?:ING)?(?::|\]:?) (?!\S{1,60} kernel)"
     r"|/\S{1,300}\.py:\d{1,6}: (?:User|Runtime|Future|Deprecation)(?P<warning>W)arning: (?!CUDA init)"
 )
 # Below an error: the program goes on after it.
