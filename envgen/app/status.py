@@ -77,7 +77,7 @@ def _add_containers(
     """Add the containers of one machine to the state, and the notices in their logs."""
     state["containers"] += rows_of(deployment, containers)
     for name, explained in of_all(deployment.engine, containers).items():
-        state["notices"][name] = [one.data() for one in explained]
+        state["notices"][name] = list(map(vars, explained))
 
 
 def drift(session: Session, deployment: Deployment) -> list[str]:

@@ -223,10 +223,6 @@ class Explanation:
         """The cause; a likely one is called so."""
         return f"likely: {self.cause}" if self.general else self.cause
 
-    def data(self) -> dict[str, object]:
-        """All fields, for JSON."""
-        return {**vars(self)}
-
 
 @dataclass(frozen=True)
 class Circumstances:
@@ -265,6 +261,9 @@ class _Text:
         matcher, words = _matcher()
         seen = set[tuple[bool, str]]()
         for number, line in enumerate(self.lines):
+            after = self.lines[number + 1 : number + 2]
+            if "Error: " in line and after and after[0][:1].islower():  # a wrapped message
+                line += f" {after[0]}"
             low = line.lower()
             if not (has := matcher.Match(low.encode("utf-8", "replace"))):
                 continue
@@ -311,9 +310,11 @@ class _Text:
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
         for number in self._numbers[pattern.has]:
-            text, mild = self._known.get(number, ("", False))
+            text, mild = self._known.get(number, ("", True))
+            if strict and mild:
+                continue
             match = pattern.expression.search(text)
-            if not match or (strict and mild) or any(words in text.lower() for words in never):
+            if not match or any(words in text.lower() for words in never):
                 continue
             line = self.lines[number]
             return (

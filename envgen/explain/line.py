@@ -36,7 +36,7 @@ _LOGGED = re.compile(
     r"|(?P<sglang>DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w/.-]{1,80}\.py:\d{1,6}: "
     r"|\d{1,3}(?:\.\d{2,3}){3} (?P<llama>[IWED]) "
     r"|(?:\[[\d/:-]{19}\] )?\[TRT-LLM\] \[(?P<trtllm>[A-Z])\] "
-    r"|\[?(?P<glog>[IW])\d{3,4} [\d:.]{8,20} {1,7}(?:\d{1,9} )?[\w./-]{1,120}:\d{1,6}\] "  # torch, Mooncake
+    r"|\[?(?P<glog>[IWEF])\d{3,4} [\d:.]{8,20} {1,7}(?:\d{1,9} )?[\w./-]{1,120}:\d{1,6}\] "  # torch, Mooncake
     r"|(?:time=\S{10,40} )?level=(?P<go>DEBUG|INFO|W(?=ARN)|info|warning)\w{0,3} "
     r"|(?P<sglang_import>I)gnore import error "
     r"|\[?(?P<plain>W)ARN(?:ING)?(?::|\]:?) (?!\S{1,60} kernel)"

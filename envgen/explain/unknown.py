@@ -156,12 +156,12 @@ def in_words(first: First | None, hints: Clues | None, name: str = "") -> list[s
     def at(number: int) -> str:
         return f"{name}:{number}: " if name else ""
 
-    if first is not None:
+    if first:
         where = f" of {first.process}" if first.process else ""
         lines.append(f"first exception{where}: {at(first.line)}{first.text}")
         lines += [f"raised from: {first.root}"] if first.root else []
         lines += [f"in: {first.component}"] if first.component else []
-    if hints is not None:
+    if hints:
         lines += [
             f"{at(number)}{text}"
             for number, text in hints.lines

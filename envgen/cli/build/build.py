@@ -111,7 +111,7 @@ def _document(outcome: BuildOutcome) -> JsonDict:
         "exit_code": result.exit_code,
         "lines": result.lines[-SHOWN_LINES:],
         "error": result.notes or None,
-        "cause": outcome.cause.data() if outcome.cause else None,
+        "cause": outcome.cause and vars(outcome.cause),
     }
     return {
         **head,

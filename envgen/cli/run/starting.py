@@ -176,7 +176,7 @@ def started_document(service: LiveService, started: StartResult, *, waited: bool
         "id": container.id,
         "image": container.image_id,
         "log_shows": awaited.shown,
-        "notices": [one.data() for one in started.notices],
+        "notices": list(map(vars, started.notices)),
         "open_ports": reachable(service.described, container),
         "phases": awaited.phases,
         "ran": [one.text for one in proof(service, container)],
