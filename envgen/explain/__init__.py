@@ -49,7 +49,7 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
     """
 
     def fact(name: re.Match[str]) -> str:
-        return shorten(facts[name[1]].strip(), 400)
+        return shorten(facts[name[1]].strip().partition(" [type=")[0], 400)
 
     def part(optional: re.Match[str]) -> str:
         text = optional[1]
@@ -193,7 +193,7 @@ def read_rule(node: Mapping[str, Any]) -> Rule:
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:
     """The rules for logs of ``kind`` (one of KINDS); None: all."""
-    return tuple(rule for rule in rules() if kind is None or kind in rule.kinds)
+    return tuple(rule for rule in rules() if not kind or kind in rule.kinds)
 
 
 LONGEST = 1 << 20  # the rest of a longer line is ignored
@@ -356,10 +356,10 @@ def _matches(
         facts = dict[str, str]()
         for pattern in rule.patterns:
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
-            if match and (best is None or match[0] < best[0]):
+            if match and (not best or match[0] < best[0]):
                 best = match
                 facts |= match[2]
-        if best is None or (rule.beside and not any(map(log.search, rule.beside))):
+        if not best or (rule.beside and not any(map(log.search, rule.beside))):
             continue
         for name, pattern in rule.facts.items():
             if name not in facts and (match := log.search(pattern)):

@@ -175,7 +175,7 @@ class Tracker:
             for some in (exceptions, self._errors)
         )
         best = next(iter([*causes, *self._usage, *errors, *exceptions, *self._errors]), None)
-        if best is None or not best.component:
+        if not best or not best.component:
             return best
         return replace(
             best, component=f"{best.component} {self.versions.get(best.component, '')}".strip()

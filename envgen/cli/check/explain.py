@@ -88,10 +88,10 @@ def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log
     """The failure that is explained (None for a log that was named), and its open log."""
     if what == "-":
         return None, Log("-", sys.stdin.buffer)
-    if what is not None and Path(what).exists():
+    if what and Path(what).exists():
         return None, failures.open_log(Path(what))
     deployment = session.deployment() if _has_project(session) else None
-    if what is not None and (deployment is None or what not in deployment.profile.services):
+    if what and (deployment is None or what not in deployment.profile.services):
         return None, failures.open_log(Path(what))  # it says why not
     here = Path.cwd()
     root = deployment.root if deployment else None
