@@ -79,6 +79,7 @@ def search_for(words: Iterable[str]) -> Any:
 
     options = re2.Options()
     options.literal = True
+    options.max_mem = 67108864  # bytes, 8 times what is usual: the words of all rules need more
     search = re2.Set.SearchSet(options)
     for text in words:
         search.Add(text)

@@ -95,11 +95,10 @@ def clues(
     heaviest = list[tuple[int, int, str]]()
     quiet = list[tuple[int, int, str]]()
     seen = set[str]()
-    stems = _data()["stems"]
     raised = ""
     for number, line in enumerate(lines, before + 1):
         low = line[:4096].lower()
-        if not stems.Match(low.encode("utf-8", "replace")):
+        if not _data()["stems"].Match(low.encode("utf-8", "replace")):
             continue
         _, level, text = read_line(line[:4096])
         words = text.strip()[:SHOWN]
