@@ -36,11 +36,6 @@ _SEQUENCE = re.compile(
 )
 
 
-def escaped(char: str) -> str:
-    """One character as an ASCII escape."""
-    return char.encode("unicode_escape").decode()
-
-
 def visible(text: str, *, lines: bool = False) -> str:
     """``text`` safe for a terminal, in one line; with ``lines``, line breaks and tabs stay."""
     if text.isprintable() and text.isascii():  # the common case; invisible letters are printable
@@ -49,7 +44,7 @@ def visible(text: str, *, lines: bool = False) -> str:
     if lines and not text.isprintable():
         unsafe = _IN_LINES
         text = text.replace("\r\n", "\n")
-    return unsafe.sub(lambda match: escaped(match[0]), text)
+    return unsafe.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shell_line(words: Iterable[str]) -> str:
@@ -101,8 +96,6 @@ def forbidden_character(text: str) -> str:
     Control characters (NEL among them), line and paragraph separators, bidi controls and lone
     surrogates.
     """
-    if text.isascii() and text.isprintable():
-        return ""
     match = _NO_TEXT.search(text)
     return match[0] if match else ""
 
@@ -138,10 +131,9 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 def first_of(lines: Sequence[str], most: int) -> list[str]:
     """At most ``most`` lines; the last one then counts the others."""
-    shown = (
-        lines if len(lines) <= most else [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
-    )
-    return list(shown)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
+    return list(lines)
 
 
 def short_id(image_id: str) -> str:

@@ -196,6 +196,7 @@ def rules_for(kind: str | None) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules() if not kind or kind in rule.kinds)
 
 
+GOES_ON = "0123456789abcdefghijklmnopqrstuvwxyz"  # begins what is no sentence of its own
 LONGEST = 1 << 20  # the rest of a longer line is ignored
 SHOWN = 400  # characters of a line that are shown as evidence
 
@@ -257,14 +258,15 @@ class _Text:
         self.lines = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
         self.of_build = _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:]))
         self._numbers = defaultdict[str, list[int]](list)
-        self._known = dict[int, tuple[str, bool]]()  # the text, and whether it is no failure
+        self._known = dict[int, tuple[str, str, bool]]()  # the last: whether it is no failure
         matcher, words = _matcher()
         seen = set[tuple[bool, str]]()
         for number, line in enumerate(self.lines):
-            after = self.lines[number + 1 : number + 2]
-            if "Error: " in line and after and after[0][:1].islower():  # a wrapped message
-                line += f" {after[0]}"
-            low = line.lower()
+            after = ""
+            if "Error: " in line:  # its message may be wrapped
+                after = read_line("".join(self.lines[number + 1 : number + 2]))[2].strip()
+                after *= after[:1] in GOES_ON
+            low = f"{line} {after}".lower()
             if not (has := matcher.Match(low.encode("utf-8", "replace"))):
                 continue
             _, level, text = read_line(line)
@@ -273,7 +275,7 @@ class _Text:
             key = (number in outlived, text)
             if key not in seen and not is_source(text):  # else it says no more
                 seen.add(key)
-                self._known[number] = (text, level in MILD or number in outlived)
+                self._known[number] = (text, after, level in MILD or number in outlived)
 
     def phase(self, number: int) -> LogPhase:
         """The phase whose sign stands last up to the line with this index; else the first,
@@ -310,10 +312,12 @@ class _Text:
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
         for number in self._numbers[pattern.has]:
-            text, mild = self._known.get(number, ("", True))
+            text, after, mild = self._known.get(number, ("", "", True))
             if strict and mild:
                 continue
             match = pattern.expression.search(text)
+            if after and not match:
+                match = pattern.expression.search(f"{text} {after}")
             if not match or any(words in text.lower() for words in never):
                 continue
             line = self.lines[number]

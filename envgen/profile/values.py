@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
 
-from envgen.text import escaped, forbidden_character, size
+from envgen.text import forbidden_character, size, visible
 
 LONGEST_NAME = 255  # bytes of one name in a path, on every Linux file system
 LONGEST_PATH = 4000
@@ -38,7 +38,7 @@ def plain_text(text: str) -> str:
             raise ValueError(
                 f"contains the control character {char!r}; a value is one line of printable text"
             )
-        raise ValueError(f"contains {escaped(char)}, which breaks or reorders a line")
+        raise ValueError(f"contains {visible(char)}, which breaks or reorders a line")
     if len(text) * 4 > LONGEST and len(text.encode()) > LONGEST:
         raise ValueError(
             f"is longer than {LONGEST} bytes, which a Dockerfile cannot carry in one line"

@@ -122,7 +122,7 @@ def _fitted(
     """With the profile and the service in the commands of the fixes, and what the service's image
     answers about a name that was not found, for a failure of this project.
     """
-    if failure is None or not _has_project(session):
+    if not failure or not _has_project(session):
         return report.explanations
     name = str(log.about.get("profile"))
     if name in session.loaded().project.profiles:
@@ -145,7 +145,7 @@ def _fitted(
 def _changes(session: Session, failure: PastFailure | None, log: Log) -> str:
     """What changed since the service last started well: as its bundle says, or by now."""
     noted = log.about.get("changes")
-    if noted or failure is None or not failure.service or not _has_project(session):
+    if noted or not failure or not failure.service or not _has_project(session):
         return visible(str(noted or ""))
     with suppress(EnvgenError):
         return since_it_worked(LiveService(session.deployment(), failure.service))
@@ -189,7 +189,7 @@ def _clues(report: LogReport) -> JsonDict | None:
 
 
 def _as_data(failure: PastFailure | None) -> JsonDict | None:
-    if failure is None:
+    if not failure:
         return None
     return {
         "kind": failure.kind,
