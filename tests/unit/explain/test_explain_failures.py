@@ -68,7 +68,7 @@ LOGS = [
                                 "TMA WS grouped gemm. Error: Error Internal"),
     ("cutlass_kernel", "serve", "RuntimeError: Unsupported tile shape config 256256128 for MoE gemm."),
     ("cutlass_kernel", "serve", "Not Implemented: SM120 group GEMM only supports nvfp4."),
-    ("cuda_compat", "serve", "Error 804: forward compatibility was attempted on non supported HW"),
+    ("cuda_forward", "serve", "Error 804: forward compatibility was attempted on non supported HW"),
     ("ray_memory", "serve", "(raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due to memory pressure "
                             "(OOM), 0 Workers"),
 ]  # fmt: skip
