@@ -161,7 +161,7 @@ def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
     done = project.envgen("build", *words, code=4)
     assert re.search(r"failed in step '\[.*\] RUN .*envgen-no-such-package' \(exit code 100\)", done.err)
     assert "Unable to locate package envgen-no-such-package" in done.err
-    assert "apt found no such package" in done.err and "the whole output is in .envgen/logs/build-prod-" in done.err
+    assert "apt knows no such package" in done.err and "the whole output is in .envgen/logs/build-prod-" in done.err
     document = project.envgen("build", *words, "--json", code=4).json
     assert document["ok"] is False and document["failure"]["cause"]["rule"] == "debian_package"
     assert document["failure"]["exit_code"] == 100 and document["image_id"] == ""
