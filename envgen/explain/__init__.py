@@ -405,7 +405,7 @@ def classify(
             taken.add(line)
             failure = not (rule.notice or (rule.weak and sound))
             during = log.phase(line - before - 1)
-            facts |= vars(during)
+            facts = {**vars(during), **facts}
             shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
     raised, text = first or (0, "")
     # What stands elsewhere than an exception that no rule knows may be noise, or its consequence.
@@ -493,4 +493,4 @@ def likeliest(
         proven = [possible[OUT_OF_MEMORY[kind]]]
         evidence = "Docker reports that it was killed because memory ran out"
     failures += [_explanation(rule, evidence, 0, known.facts) for rule in proven]
-    return next(iter(failures), None)
+    return failures[0] if failures else None

@@ -74,15 +74,11 @@ class Clues:
 @cache
 def _data() -> dict[str, Any]:
     data: dict[str, Any] = load_yaml(FOLDER.parent / "unknown.yaml")
-    signs = []
-    for weight, words in data["signs"]:
-        signs.append((weight, re.compile(words, re.IGNORECASE)))
-    projects = []
-    for name, words in data["projects"].items():
-        projects.append((name, re.compile(words, re.IGNORECASE)))
+    rows = {"signs": data["signs"], "projects": data["projects"].items()}
+    for name, pairs in rows.items():
+        data[name] = [(key, re.compile(words, re.IGNORECASE)) for key, words in pairs]
     return {
-        "signs": signs,
-        "projects": projects,
+        **data,
         "stems": search_for(data["stems"]),
         "threads": json.loads((FOLDER.parent / "threads.json").read_text("utf-8")),
     }
@@ -184,10 +180,11 @@ def _with_message(header: str, below: Sequence[str]) -> str:
 
 def _threads(words: Sequence[str]) -> list[str]:
     """Public threads whose deciding line has most of these words."""
+    wanted = {*words}
     alike = list[str]()
     for line, threads in _data()["threads"].items():
-        theirs = line.split()
-        if len({*words} & {*theirs}) > ALIKE * len({*words, *theirs}):
+        known = {*line.split()}
+        if len(wanted & known) > ALIKE * len(wanted | known):
             alike += threads
     return alike
 

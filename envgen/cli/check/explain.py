@@ -51,7 +51,7 @@ def command(session: Session, what: str | None) -> int:
       docker logs -f prod-serve-1 2>&1 | envgen explain -
     """
     failure, log = _chosen(session, what)
-    if log is None:
+    if not log:
         nothing = dict.fromkeys(("log", "failure", "first_exception", "clues"))
         nothing["explanations"] = []
         sentence = "no failure is known: no failed build, no crash bundle, and no service that ended by itself"
@@ -76,8 +76,8 @@ def command(session: Session, what: str | None) -> int:
     lines = []
     if failure:
         profile = f" (profile {log.about['profile']})" if "profile" in log.about else ""
-        when = f"{datetime.fromtimestamp(failure.when):%Y-%m-%d %H:%M:%S}"
-        lines.append(f"{failure.text}{profile}, {when}")
+        when = datetime.fromtimestamp(failure.when)
+        lines.append(f"{failure.text}{profile}, {when:%Y-%m-%d %H:%M:%S}")
     lines += [f"      {shorten(reason, 400)}"] if reason else []
     lines += [f"      {changes}"] if changes else []
     lines += _text(explanations, log.name, report)
@@ -88,17 +88,17 @@ def _chosen(session: Session, what: str | None) -> tuple[PastFailure | None, Log
     """The failure that is explained (None for a log that was named), and its open log."""
     if what == "-":
         return None, Log("-", sys.stdin.buffer)
-    if what and Path(what).exists():
+    if what is not None and Path(what).exists():
         return None, failures.open_log(Path(what))
     deployment = session.deployment() if _has_project(session) else None
-    if what and (deployment is None or what not in deployment.profile.services):
+    if what is not None and (not deployment or what not in deployment.profile.services):
         return None, failures.open_log(Path(what))  # it says why not
     here = Path.cwd()
-    root = deployment.root if deployment else None
-    if root is None:
+    root = deployment and deployment.root
+    if not root:
         with_state = (folder for folder in (here, *here.parents) if state_dir(folder).is_dir())
         root = next(with_state, None)
-    if root is None:
+    if not root:
         hint = "name a log file: envgen explain LOG, or `-` for stdin"
         raise UsageError("no project and no build log is here", hint=hint)
     if failure := failures.newest(root, deployment, what):

@@ -20,7 +20,6 @@ ENTRIES, NOISE = ([json.loads(line) for line in lines] for lines in FILES)
 NOT_RIGHT = ("/2167", "modules/issues/1358", "/3634", "trl/pull/6569", "/54237", "/38895", "/8355", "odysseus/issues/191",
              "sparkrun/issues/208", "/1240", "/16867", "recipes/issues/3", "/48848")  # fmt: skip
 
-
 RIGHT = [entry for entry in ENTRIES if not entry["address"].endswith(NOT_RIGHT)]
 
 
@@ -32,6 +31,7 @@ def test_a_public_failure_has_the_cause_and_the_fix_of_its_thread(entry: dict[st
     assert all(re.search(words, first.cure, re.IGNORECASE) for words in entry.get("cure", ()))
     lines = {one.line for one in explanations}
     assert len(lines) == len(explanations), "one line is explained twice"
+    assert [one["address"] for one in ENTRIES].count(entry["address"]) == 1, "a thread stands twice in the corpus"
 
 
 def test_a_release_of_vllm_is_none_of_another_server() -> None:
