@@ -20,9 +20,9 @@ LOGS = [
     ("bad_alloc", "build", "terminate called after throwing an instance of 'std::bad_alloc'"),
     ("compiler_memory", "build", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>."),
     ("no_space", "build", "E: You don't have enough free space in /var/cache/apt/archives/."),
-    ("patch", "build", "Checking patch vllm/a.py...\nerror: while searching for:\nold\nerror: patch failed: "
-                       "vllm/a.py:1\nerror: vllm/a.py: patch does not apply\napply-patches: 0001-x.patch does not "
-                       "apply"),
+    ("patch", "build", "Checking patch a.py...\nerror: while searching for:\nold\nerror: patch failed: a.py:1\nerror: "
+                       "a.py: patch does not apply\napply-patches: 0001-x.patch does not apply"),
+    ("no_supported_archs", "serve", "RuntimeError: No supported CUDA\narchitectures found for major versions [12]."),
     ("patch_file", "build", "error: corrupt patch at line 12"),
     ("image_platform", "build", "ERROR: failed to solve: no match for platform in manifest: not found"),
     ("registry_auth", "build", "failed to solve: acme/base:1: pull access denied, repository does not exist or may "

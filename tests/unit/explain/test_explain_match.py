@@ -64,7 +64,7 @@ def test_what_only_stands_in_a_source_is_no_cause(line: str) -> None:
     "prefix",
     ["serve-1  | ", "#12 34.5 ", "34.567 ", "2026-11-23T21:37:16.037371662Z ", "2026-11-23T21:37:16.0Z stderr F ",
      "Sep 19 06:12:31 node-a kernel: ", "Sep 19 06:12:31 node-a serve[1422]: ", "[ 388.565288] ", "[rank3]: ",
-     "(EngineCore pid=1) (RayWorkerWrapper pid=890, ip=192.0.2.7) ", "serve-1 | (Worker_TP0_EP0 pid=5) ",
+     "(EngineCore pid=1) (RayWorker pid=890, ip=::1) ", "a | (Worker_TP0_EP0 pid=5) ", "E0808 12:00:00.1 7 a.cpp:9] ",
      "(Worker_TP0 pid=5) ERROR 04-05 08:59:13 [a.py:1] ", "2025-11-11 06:41:27,319 - ERROR - a.py:4 - flashinfer: "],
 )  # fmt: skip
 def test_what_stands_before_a_message_changes_nothing(prefix: str) -> None:
