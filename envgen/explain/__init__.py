@@ -99,6 +99,7 @@ FILES = (
     "raised.yaml",
     "notices.yaml",
 )
+NOTICES = FILES[-1:]  # read in a tenth of the time
 KINDS = ("build", "serve")
 
 
@@ -125,6 +126,11 @@ class Rule:
     only: str = ""
     phases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # `in`
     request: bool = False
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """A log with none of these has no line that matches."""
+        return frozenset(pattern.has for pattern in self.patterns)
 
     def texts(self, phase: str) -> tuple[str, str]:
         """Cause and cure, for a failure in this phase ("": unknown)."""
@@ -168,10 +174,13 @@ def load_yaml(path: Path) -> Any:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
-    """All rules, in order."""
-    nodes = [node for name in FILES for node in load_yaml(FOLDER / name)]
-    return tuple(map(read_rule, nodes))
+def _rules_of(name: str) -> tuple[Rule, ...]:
+    return tuple(map(read_rule, load_yaml(FOLDER / name)))
+
+
+def rules(files: Sequence[str] = FILES) -> tuple[Rule, ...]:
+    """All rules of these files, in order."""
+    return tuple(rule for name in files for rule in _rules_of(name))
 
 
 def read_rule(node: Mapping[str, Any]) -> Rule:
@@ -191,9 +200,9 @@ def read_rule(node: Mapping[str, Any]) -> Rule:
     return Rule(**values)
 
 
-def rules_for(kind: str | None) -> tuple[Rule, ...]:
+def rules_for(kind: str | None, files: Sequence[str] = FILES) -> tuple[Rule, ...]:
     """The rules for logs of ``kind`` (one of KINDS); None: all."""
-    return tuple(rule for rule in rules() if not kind or kind in rule.kinds)
+    return tuple(rule for rule in rules(files) if not kind or kind in rule.kinds)
 
 
 GOES_ON = "0123456789abcdefghijklmnopqrstuvwxyz"  # begins what is no sentence of its own
@@ -254,12 +263,14 @@ BEGINNING = 2000  # lines, in which a build shows what it is
 class _Text:
     """A log whose lines are found by the words in them: RE2 looks for those of all rules at once."""
 
-    def __init__(self, lines: Iterable[str], outlived: Collection[int]) -> None:
+    def __init__(
+        self, lines: Iterable[str], outlived: Collection[int], files: Sequence[str] = FILES
+    ) -> None:
         self.lines = [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in lines]
         self.of_build = _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:]))
         self._numbers = defaultdict[str, list[int]](list)
         self._known = dict[int, tuple[str, str, bool]]()  # the last: whether it is no failure
-        matcher, words = _matcher()
+        matcher, words = _matcher(files)
         seen = set[tuple[bool, str]]()
         for number, line in enumerate(self.lines):
             after = ""
@@ -276,6 +287,7 @@ class _Text:
             if key not in seen and not is_source(text):  # else it says no more
                 seen.add(key)
                 self._known[number] = (text, after, level in MILD or number in outlived)
+        self.words = frozenset(self._numbers)
 
     def phase(self, number: int) -> LogPhase:
         """The phase whose sign stands last up to the line with this index; else the first,
@@ -336,11 +348,11 @@ def _around(line: str, place: int) -> str:
 
 
 @cache
-def _matcher() -> tuple[Any, tuple[str, ...]]:
+def _matcher(files: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     """A search for the words that matching lines have, all at once; and these words."""
     patterns = [
         pattern
-        for rule in rules()
+        for rule in rules(files)
         for pattern in (*rule.patterns, *rule.beside, *rule.facts.values())
     ]
     signs = [sign for phase in phases() for sign in phase.signs]
@@ -350,10 +362,12 @@ def _matcher() -> tuple[Any, tuple[str, ...]]:
 
 
 def _matches(
-    log: _Text, kind: str | None, known: Circumstances, before: int
+    log: _Text, rules: Iterable[Rule], known: Circumstances, before: int
 ) -> Iterator[tuple[Rule, str, int, dict[str, str]]]:
     """Each rule that matches, with the line, its number and the facts."""
-    for rule in rules_for(kind or ("build" if log.of_build else None)):
+    for rule in rules:
+        if rule.words.isdisjoint(log.words):
+            continue
         if rule.only and known.tags and rule.only not in known.tags:
             continue
         best = None
@@ -380,6 +394,7 @@ def classify(
     outlived: Collection[int] = (),
     first: tuple[int, str] | None = None,
     last: int = 0,
+    files: Sequence[str] = FILES,
 ) -> tuple[Explanation, ...]:
     """The known causes in a log: failures before notices, what explains the first exception before
     others, then in the rules' order. Each rule matches once, at its first line.
@@ -391,8 +406,9 @@ def classify(
     ``last``: the line of the last one; 0 for none. Nothing is certain where a rule explains only
     one of the two: the program may have gone on after the first.
     """
-    log = _Text(lines, outlived)
-    rows = list(_matches(log, kind, known, before))
+    log = _Text(lines, outlived, files)
+    possible = rules_for(kind or ("build" if log.of_build else None), files)
+    rows = list(_matches(log, possible, known, before))
     failures = [rule.general for rule, *_ in rows if not rule.notice and not rule.weak]
     sound = not failures and not known.failed
     surest = min(failures, default=2)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from envgen.engine.client import Engine
 from envgen.engine.values import Container
-from envgen.explain import Explanation, classify
+from envgen.explain import NOTICES, Explanation, classify
 from envgen.serve.ended import log_text
 from envgen.text import instant
 
@@ -21,7 +21,7 @@ def notices(engine: Engine, container: Container) -> tuple[Explanation, ...]:
         return ()
     until = f"{float(began) + WINDOW:.9f}"
     lines = engine.logs(container.id, tail=None, since=began, until=until).splitlines()
-    found = classify(map(log_text, lines), kind="serve")
+    found = classify(map(log_text, lines), kind="serve", files=NOTICES)
     return tuple(one for one in found if not one.failure and one.rule not in OVER)
 
 

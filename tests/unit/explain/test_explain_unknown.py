@@ -91,7 +91,7 @@ def test_the_deciding_line_is_shown_where_no_rule_knows_it(
     entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of public failures in a dozen formats: builds, CMake, panics, crashes, kernels' logs, Compose, a hang."""
-    monkeypatch.setattr("envgen.explain.rules_for", lambda kind: ())
+    monkeypatch.setattr("envgen.explain.rules_for", lambda *_: ())
     assert entry["line"] in shown("\n".join(entry["log"]) + "\n")
 
 
