@@ -29,7 +29,7 @@ lock: Write envgen.lock, or check that it is current.
 model: Download and check model weights.
 recipe: List model recipes, or add one to the project.
 patch: Test and create patches.
-export: Write files for Kubernetes, systemd or an editor.
+export: Write files for systemd or an editor.
 
 Build: build
 build: Build the image of a profile.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import sys
 from pathlib import Path
 
@@ -14,29 +13,26 @@ from envgen import files
 from envgen.app.session import Session
 from envgen.app.up import main_service
 from envgen.cli import FullGroup
-from envgen.cli.common import option, project_options, service_argument, variant_option
+from envgen.cli.common import project_options, service_argument, variant_option
 from envgen.deployment import known_service
 from envgen.engine.owner import caller
-from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.lock.model import load
+from envgen.errors import ExitCode, RefusedError
 from envgen.profile.model import Profile
 from envgen.render import exports
 from envgen.text import progress
 
 WRITTEN = b"Written by `envgen export"  # in every file of ours
 ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")  # variables that choose an engine
-DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Write a service as a file for Kubernetes, systemd or an editor.
+    """Write a service as a file for systemd or an editor.
 
     Files that `envgen export` did not write are not overwritten.
 
     \b
     Examples:
-      envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
       envgen export systemd serve -o mxfp4-serve.service
     """
@@ -69,35 +65,6 @@ def _named(profile: Profile, service: str | None) -> str:
     name = service or main_service(profile)
     known_service(profile, name)
     return name
-
-
-@command.command()
-@service_argument
-@project_options
-@variant_option
-@option("--image", "NAME@sha256:DIGEST", "The image that the cluster pulls.", required=True)
-@output_option
-def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
-    """Write a LeaderWorkerSet and a Service of Kubernetes for SERVICE.
-
-    SERVICE defaults to the first one. `docker push` prints the digest for --image. A service that
-    needs parts of this machine (mounted checkouts, mounts) is refused with exit code 6.
-    docs/recipes.md lists what the cluster needs.
-
-    \b
-    Example:
-      envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
-    """
-    profile = session.profile()
-    root = session.loaded().project.root
-    name = _named(profile, service)
-    if not DIGEST.fullmatch(image):
-        hint = "`docker push NAME` prints it: --image NAME@sha256:..."
-        raise UsageError(f"--image {image} has no digest, and tags can move", hint=hint)
-    model = profile.services[name].model
-    lock = load(root) if model else None
-    commit = lock.commit_of(model) if lock and model else ""
-    return _deliver(exports.kubernetes(profile, name, image, commit), output)
 
 
 @command.command()
