@@ -258,6 +258,12 @@ _OF_BUILD = re.compile(
     re.MULTILINE,
 )
 BEGINNING = 2000  # lines, in which a build shows what it is
+# Lines that name a server's settings: vLLM prints those that are set, and a command line has flags.
+SETS = ("non-default args: {", "vllm serve ", "launch_server ", "openai.api_server ")
+_SETTING = re.compile(
+    r"(?:'|--)(?P<name>[a-z]{1,20}(?:[_-][a-z0-9]{1,20}){1,8})(?:': |[= ](?!-))"
+    r"(?P<value>\{[^{}]{0,200}\}|\[[^\]]{0,200}\]|'[^']{0,200}'|[^\s,}]{1,200})"
+)
 
 
 class _Text:
@@ -304,8 +310,20 @@ class _Text:
                     found = phase
         return found
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The settings that the log shows, each with its value; none that may be secret."""
+        lines = [self.lines[number] for sign in SETS for number in self._numbers.get(sign, ())]
+        found = _SETTING.findall("\n".join(lines))
+        by_name = {name.replace("_", "-"): shorten(value, 80) for name, value in found}
+        return {
+            name: value for name, value in by_name.items() if name not in ("api-key", "hf-token")
+        }
+
     def worded(self, one: Explanation) -> Explanation:
-        """The same in the words of the server whose log it is."""
+        """The same in the words of the server whose log it is, with what is set there of the
+        settings that the fix names.
+        """
         for program in programs():
             if any(map(self._numbers.get, program["signs"])):
                 for word, own in program["words"].items():
@@ -314,6 +332,13 @@ class _Text:
                     one = replace(
                         one, cause=words.sub(own, one.cause), cure=words.sub(own, one.cure)
                     )
+        named = re.findall(r"[a-z][a-z0-9-]+", one.cure)
+        if is_set := [
+            f"{name}: {self.settings[name]}"
+            for name in dict.fromkeys(named)
+            if name in self.settings
+        ]:
+            one = replace(one, cure=f"{one.cure} (set in this log: {', '.join(is_set)})")
         return one
 
     def search(
@@ -356,7 +381,7 @@ def _matcher(files: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
         for pattern in (*rule.patterns, *rule.beside, *rule.facts.values())
     ]
     signs = [sign for phase in phases() for sign in phase.signs]
-    signs += [sign for program in programs() for sign in program["signs"]]
+    signs += [*SETS, *(sign for program in programs() for sign in program["signs"])]
     words = tuple(dict.fromkeys([*signs, *(pattern.has for pattern in patterns)]))
     return search_for(words), words
 
