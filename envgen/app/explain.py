@@ -18,10 +18,12 @@ from typing import BinaryIO
 from envgen.binding import JsonDict, JsonObject
 from envgen.deployment import Deployment, LiveService
 from envgen.engine.values import MISSHAPEN, Container, container_of, read_json
-from envgen.errors import EngineError, UsageError
+from envgen.errors import EngineError, EnvgenError, UsageError
 from envgen.explain import UNKNOWN, Circumstances
 from envgen.files import NotAFile, state_files
 from envgen.inside import run as inside
+from envgen.inside.owner import REGISTRY
+from envgen.patches.wheel import released
 from envgen.serve.ended import circumstances, known_of, last_end
 from envgen.text import instant, progress, reason_of, shorten
 
@@ -40,6 +42,7 @@ _ASKED = re.compile(
 )
 PROGRAM = inside.Program("owner")
 ASKING = 60.0  # seconds
+DISTRIBUTIONS = {"flashinfer": "flashinfer-python"}  # where its name is not the package's
 _ENDED = re.compile(rb"^ended with (-?\d{1,10}) after ", re.MULTILINE)
 
 
@@ -125,9 +128,13 @@ def ended(deployment: Deployment, service: str | None = None) -> Iterator[PastFa
         progress(f"note: no container was looked at: {error.message}")
 
 
-def asked(service: LiveService, evidence: str, package: str) -> str:
+def asked(
+    service: LiveService | None, evidence: str, package: str, versions: Mapping[str, str] = {}
+) -> str:
     """What the service's image answers about a name that could not be imported, a model that vLLM
     does not know, or the condition under which the ``package`` raises this; "" for no answer.
+
+    Without a service, the wheel of the release that the log names (``versions``) has the files.
     """
     named = _ASKED.match(evidence)
     if not named:
@@ -136,9 +143,13 @@ def asked(service: LiveService, evidence: str, package: str) -> str:
     module = request["module"] or request["absent"] or (not request["model"] and package) or "vllm"
     request["module"] = module
     try:
-        execute, _ = service.temporary_container()
-        found = inside.ask(execute, service.profile.base.python, PROGRAM, request, timeout=ASKING)
-    except EngineError:
+        if service:
+            python = service.profile.base.python
+            execute, _ = service.temporary_container()
+            found = inside.ask(execute, python, PROGRAM, request, timeout=ASKING)
+        else:
+            found = _of_release(request, versions)
+    except EnvgenError:
         return ""
     if isinstance(found, inside.NoAnswer):
         return ""
@@ -151,6 +162,28 @@ def asked(service: LiveService, evidence: str, package: str) -> str:
         has = {True: f", with {name} in it", False: f", without {name}"}.get(found["has"], "")
         said = f"{module} belongs to {owners}: {found['file'] or 'there is no such file'}{has}"
     return shorten(said or "", 800)
+
+
+def _of_release(request: Mapping[str, str], versions: Mapping[str, str]) -> JsonDict:
+    """The same from the wheel of a release: of a name and a model alone. EnvgenError for none."""
+    module = request["module"]
+    package = module.partition(".")[0]
+    version = versions.get(package, "").partition("+")[0]
+    if not version or request["text"] or request["function"]:
+        raise UsageError("no release has an answer")
+    distribution = DISTRIBUTIONS.get(package, package)
+    wheel = released(distribution, version, (), None)
+    stem = module.replace(".", "/")
+    name = request["name"]
+    if request["model"]:
+        stem = f"{package}/{REGISTRY}"
+        name = f'"{request["model"]}": ('
+    places = (f"{stem}.", f"{stem}/__init__.")
+    file = next((one for one in wheel.names if one == stem or one.startswith(places)), "")
+    has = None
+    if name and file.endswith(".py"):
+        has = name.encode() in wheel.fetch([file])[file]
+    return {"owners": [f"{distribution} {version}"], "file": file, "has": has, "places": ()}
 
 
 def log_of(service: LiveService) -> Log | None:

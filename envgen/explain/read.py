@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -29,7 +29,7 @@ ALL_IS_WELL = (b' HTTP/1.1" 200', b" reqs, Waiting: 0 reqs")
 @dataclass(frozen=True)
 class LogReport:
     """``lines``: all of the log's. ``skipped``: bytes at its beginning that were not read.
-    ``cause``: of a failure.
+    ``cause``: of a failure. ``versions``: of packages that it names.
     """
 
     lines: int
@@ -37,6 +37,7 @@ class LogReport:
     cause: Explanation | None
     first: First | None
     clues: Clues | None  # where no failure is certain
+    versions: Mapping[str, str]
     skipped: int = 0
     well: bool = False  # a server started or answers, and nothing failed after that
 
@@ -112,6 +113,7 @@ def read_lines(
         proven,
         first,
         hints,
+        tracker.versions,
         well=any(STARTED in line for line in lines),
     )
 

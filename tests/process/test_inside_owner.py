@@ -134,3 +134,26 @@ def test_what_the_image_answers_is_short_and_safe(service: _Service) -> None:
 def test_nothing_is_asked_of_another_failure(service: _Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgen.app.explain.inside.ask", lambda *args, **more: pytest.fail("asked"))
     assert asked(service, "torch.OutOfMemoryError: CUDA out of memory", "") == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "ImportError: cannot import name 'cdiv' from 'vllm.utils.math_utils' (/x)",
+            "vllm/utils/math_utils.py, with cdiv in it",
+        ),
+        ("ModuleNotFoundError: No module named 'vllm.gone.away'", "there is no such file"),
+        ("ModuleNotFoundError: No module named 'vllm._moe_C_stable_libtorch'", "vllm/_moe_C"),
+        (
+            "ValueError: Model architectures ['FluxForCausalLM'] are not supported",
+            "models/registry.py, without FluxForCausalLM",
+        ),
+        ("ModuleNotFoundError: No module named 'flux'", ""),
+        ("ValueError: a message of nobody's, which is long enough", ""),
+    ],
+)
+def test_without_an_image_the_release_that_the_log_names_is_asked(line: str, words: str) -> None:
+    """vLLM's own wheel on the package index, of which its list and one file are read."""
+    told = asked(None, line, "vllm", {"vllm": "0.28.0+cu130"})
+    assert words in told and ("belongs to vllm 0.28.0: " in told) == bool(words)

@@ -119,25 +119,28 @@ def _has_project(session: Session) -> bool:
 def _fitted(
     session: Session, failure: PastFailure | None, log: Log, report: LogReport
 ) -> tuple[Explanation, ...]:
-    """With the profile and the service in the commands of the fixes, and what the service's image
-    answers about a name that was not found, for a failure of this project.
+    """With the profile and the service in the commands of the fixes of a failure of this project,
+    and what the service's image, or the release that the log names, answers about a name that was
+    not found.
     """
-    if not failure or not _has_project(session):
-        return report.explanations
-    name = str(log.about.get("profile"))
-    if name in session.loaded().project.profiles:
-        session = session.with_(profile_name=name)
-    profile = session.profile()
-    service = failure.service or "SERVICE"
-    fitted = [
-        replace(known, cure=with_profile_named(known.cure, profile, service))
-        for known in report.explanations
-    ]
-    if failure.service and fitted:
-        live = LiveService(session.deployment(), service)
+    fitted = list(report.explanations)
+    live = None
+    if failure and _has_project(session):
+        name = str(log.about.get("profile"))
+        if name in session.loaded().project.profiles:
+            session = session.with_(profile_name=name)
+        profile = session.profile()
+        service = failure.service or "SERVICE"
+        fitted = [
+            replace(known, cure=with_profile_named(known.cure, profile, service))
+            for known in fitted
+        ]
+        live = LiveService(session.deployment(), service) if failure.service else None
+    if fitted and (live or not failure):
         package = report.first.package if report.first else ""
-        if reply := failures.asked(live, fitted[0].evidence, package):
-            cause = f"{fitted[0].cause} (asked its image: {reply})"
+        if reply := failures.asked(live, fitted[0].evidence, package, report.versions):
+            asked = "its image" if live else "the release"
+            cause = f"{fitted[0].cause} (asked {asked}: {reply})"
             fitted[0] = replace(fitted[0], cause=cause)
     return tuple(fitted)
 

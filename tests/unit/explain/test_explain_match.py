@@ -150,7 +150,9 @@ def test_an_exception_that_no_rule_knows_is_told_by_its_phase(frame: str) -> Non
     assert not read_lines(["RuntimeError"]).explanations and not bug.phase and "no rule knows" in bug.cause
 
 
-ARGS = "INFO 11-26 12:00:00 [u.py:2] non-default args: {'api_key': ['s'], 'max_model_len': 4096, 'kv_cache_dtype': 'fp8'}"
+ARGS = (
+    "INFO 11-26 12:00:00 [u.py:2] non-default args: {'api_key': ['s'], 'max_model_len': 4096, 'kv_cache_dtype': 'fp8'}"
+)
 
 
 @pytest.mark.parametrize("line", [ARGS, "+ vllm serve /m --api-key sk-1 --max-model-len=4096 --kv-cache-dtype fp8"])
