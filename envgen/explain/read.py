@@ -122,11 +122,14 @@ def _outlived(lines: Sequence[str]) -> frozenset[int]:
     """The indices of the lines of each run of a server until it was up, and of each step of a
     build that ended well. A log has several runs if it was restarted.
     """
+    ends = [n for n, line in enumerate(lines) if STARTED in line or _STEP_DONE.match(line)]
+    closing = frozenset(ends)
+    last = max(ends, default=-1)
     streams = defaultdict[str, list[int]](list)  # of a service of Compose, or a step of a build
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines[: last + 1]):
         stream = _STREAM.match(line)
         streams[stream[0].rstrip() if stream else ""].append(number)
-    up = max((number for number, line in enumerate(lines) if STARTED in line), default=0)
+    up = max((number for number in ends if STARTED in lines[number]), default=0)
     # Until then, clients can't connect.
     indices = {number for number, line in enumerate(lines[:up]) if "onnect" in line}
     for numbers in streams.values():
@@ -136,7 +139,7 @@ def _outlived(lines: Sequence[str]) -> frozenset[int]:
             if is_up and _BEGINS.search(lines[number]):
                 begin = place
                 is_up = False
-            if STARTED in lines[number] or _STEP_DONE.match(lines[number]):
+            if number in closing:
                 indices.update(numbers[begin:place])
                 begin = place
                 is_up = True
