@@ -160,7 +160,7 @@ def test_whose_memory_it_is(uses: str) -> None:
                                  "$ docker build -t a .\ncannot allocate memory"])  # fmt: skip
 def test_the_end_of_a_build_gets_no_fix_of_a_server(log: str) -> None:
     (found,) = read_lines(log.splitlines()).explanations
-    assert found.rule == "out_of_memory" and "gpu-memory-utilization" not in found.cure
+    assert found.rule == "build_memory" and "gpu-memory-utilization" not in found.cure
 
 
 def test_a_parser_keeps_its_first_letter() -> None:
