@@ -294,6 +294,11 @@ class _Text:
                 seen.add(key)
                 self._known[number] = (text, after, level in MILD or number in outlived)
         self.words = frozenset(self._numbers)
+        self.raised = -1  # the index of the first exception
+
+    def order(self, number: int) -> tuple[bool, int]:
+        """The first exception's line comes before others."""
+        return number != self.raised, number
 
     def phase(self, number: int) -> LogPhase:
         """The phase whose sign stands last up to the line with this index; else the first,
@@ -344,11 +349,11 @@ class _Text:
     def search(
         self, pattern: RulePattern, never: Sequence[str] = (), strict: bool = False
     ) -> tuple[int, str, dict[str, str]] | None:
-        """The first line that matches: its index, its text, and the named groups.
+        """The first line that matches, or the exception's: its index, its text, and the named groups.
 
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
-        for number in self._numbers[pattern.has]:
+        for number in sorted(self._numbers[pattern.has], key=self.order):
             text, after, mild = self._known.get(number, ("", "", True))
             if strict and mild:
                 continue
@@ -399,7 +404,7 @@ def _matches(
         facts = dict[str, str]()
         for pattern in rule.patterns:
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
-            if match and (not best or match[0] < best[0]):
+            if match and (not best or log.order(match[0]) < log.order(best[0])):
                 best = match
                 facts |= match[2]
         if not best or (rule.beside and not any(map(log.search, rule.beside))):
@@ -422,7 +427,7 @@ def classify(
     files: Sequence[str] = FILES,
 ) -> tuple[Explanation, ...]:
     """The known causes in a log: failures before notices, what explains the first exception before
-    others, then in the rules' order. Each rule matches once, at its first line.
+    others, then in the rules' order. Each rule matches once, at that exception or its first line.
 
     ``kind``: build or serve; None: all rules. ``before``: the number of lines before these, which
     may have their ends.
@@ -432,6 +437,8 @@ def classify(
     one of the two: the program may have gone on after the first.
     """
     log = _Text(lines, outlived, files)
+    raised, text = first or (0, "")
+    log.raised = raised - before - 1
     possible = rules_for(kind or ("build" if log.of_build else None), files)
     rows = list(_matches(log, possible, known, before))
     failures = [rule.general for rule, *_ in rows if not rule.notice and not rule.weak]
@@ -448,7 +455,6 @@ def classify(
             during = log.phase(line - before - 1)
             facts = {**vars(during), **facts}
             shown.append(_explanation(rule, evidence, line, facts, failure, during.phase))
-    raised, text = first or (0, "")
     # What stands elsewhere than an exception that no rule knows may be noise, or its consequence.
     known_lines = {
         line + offset

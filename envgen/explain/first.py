@@ -9,7 +9,7 @@ user, and the first one is the root.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -162,19 +162,30 @@ class Tracker:
 
     @property
     def last(self) -> int:
-        """The line of the last exception that is not about another process; 0 for none."""
-        causes = (one.line for one in self._exceptions if not is_consequence(one.text))
-        return max(causes, default=0)
+        """The line of the last exception that is not about another process; 0 for none. Of one that
+        is printed twice, as vLLM's engine prints its own, the first.
+        """
+        lines = dict[str, int]()
+        for one in self._exceptions:
+            if not is_consequence(one.text):
+                lines.setdefault(one.text, one.line)
+        return max(lines.values(), default=0)
 
     @property
     def first(self) -> First | None:
-        """The first exception that is not about another process, else any exception or error."""
+        """The first exception that is not about another process, else any exception or error. One
+        that is printed twice comes before: it ended its process, and others may have been caught.
+        """
         exceptions = self._exceptions
         causes, errors = (
             [one for one in some if not is_consequence(one.text)]
             for some in (exceptions, self._errors)
         )
-        best = next(iter([*causes, *self._usage, *errors, *exceptions, *self._errors]), None)
+        times = Counter(one.text for one in causes)
+        fatal = [one for one in causes if times[one.text] > 1]
+        best = next(
+            iter([*fatal, *causes, *self._usage, *errors, *exceptions, *self._errors]), None
+        )
         if not best or not best.component:
             return best
         return replace(

@@ -18,7 +18,7 @@ FILES = [(DATA / name).read_text("utf-8").splitlines() for name in ("learn.jsonl
 ENTRIES, NOISE = ([json.loads(line) for line in lines] for lines in FILES)
 # Logs without an error or without its cause, and one whose cause is named second.
 NOT_RIGHT = ("/2167", "modules/issues/1358", "/3634", "trl/pull/6569", "/54237", "/38895", "/8355", "odysseus/issues/191",
-             "sparkrun/issues/208", "/1240", "/16867", "recipes/issues/3", "/48848")  # fmt: skip
+             "sparkrun/issues/208", "/1240", "/16867", "recipes/issues/3", "/48848", "paroquant/issues/31")  # fmt: skip
 
 RIGHT = [entry for entry in ENTRIES if not entry["address"].endswith(NOT_RIGHT)]
 
@@ -67,6 +67,27 @@ def test_beside_an_exception_that_no_rule_knows_nothing_is_certain(log: str) -> 
 
 
 NVRM = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from x"
+
+
+CORE = "(EngineCore pid=9) ERROR 11-30 04:01:15 [core.py:1584] "
+FREE = "Free memory on device cuda:0 (50.59/139.8 GiB) on startup is less than desired GPU memory utilization"
+RAISED = [UNKNOWN.splitlines()[0], '  File "/x/vllm/v1/worker/utils.py", line 7, in f', f"ValueError: {FREE}"]
+
+
+def test_what_ends_the_engine_is_printed_twice_and_is_certain() -> None:
+    """As vLLM's engine does it: by its logger, by its process, and then the parent's; what was caught before is not it."""
+    caught = [f"{CORE}{line}" for line in (*RAISED[:2], "OSError: [Errno 30] Read-only file system: '/a'")]
+    ends = [*(CORE + line for line in RAISED), "Process EngineCore:", *RAISED]
+    parent = [
+        *RAISED[:1],
+        '  File "/x/vllm/v1/engine/utils.py", line 9, in f',
+        "RuntimeError: Engine core initialization failed.",
+    ]
+    for before in ([], caught):
+        report = read_lines([*before, *ends, *parent])
+        first = report.explanations[0]
+        assert (first.rule, first.general, first.line) == ("memory_taken", False, len(before) + 3)
+        assert report.first and report.first.line == first.line
 
 
 def test_a_message_of_the_driver_is_a_notice_unless_the_server_died() -> None:
