@@ -36,7 +36,7 @@ _WRAPPER = re.compile(
     r"other ranks that didn't finish loading|server process terminated unexpectedly|error raised in subprocess:|"
     r"received sigquit from a child|\*\*\* \[.{1,200}\] error \d|: build failed$|metadata-generation-failed|"
     r"rpc call to \w{1,60} timed out|caught collective operation timeout|connection closed by peer|"
-    r"due to a previous error during capture|timed out waiting for engine core",
+    r"due to a previous error during capture|timed out waiting for engine core|caught \w+ in \w+ worker process",
     re.IGNORECASE,
 )
 _VALIDATION = re.compile(r"\b\d{1,6} validation errors? for ")
