@@ -4,7 +4,9 @@ data/explain/ has two halves of a corpus: `learn.jsonl`, from which rules may be
 `measure.jsonl`, which is only measured here and never read for a rule. They were cut once, by a fixed
 seed, before any rule was written for them; what rules cited went to the first half. `lines.jsonl`
 has further failures, whose deciding line is shown without any rule (tests/unit/explain), `noise.jsonl`
-lines that a rule once took for its own failure.
+lines that a rule once took for its own failure, `provoked.jsonl` failures of real programs that were
+provoked on purpose: the lines that decide, the rule that explains them now, and how the whole log was
+judged when no rule had seen it.
 `verdicts.csv` has how failures were judged that were new to the rules (docs/seen.md).
 
 An entry has the address of its thread, an excerpt of the error's own lines (some shortened,

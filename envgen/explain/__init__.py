@@ -29,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ BEGINNING = 2000  # lines, in which a build shows what it is
 SETS = ("non-default args: {", "vllm serve ", "launch_server ", "openai.api_server ")
 _SETTING = re.compile(
     r"(?:'|--)(?P<name>[a-z]{1,20}(?:[_-][a-z0-9]{1,20}){1,8})(?:': |[= ](?!-))"
-    r"(?P<value>\{[^{}]{0,200}\}|\[[^\]]{0,200}\]|'[^']{0,200}'|[^\s,}]{1,200})"
+    r"(?P<value>\{[^{}]{0,200}\}|\[[^\]]{0,200}\]|\w+\([^)]{0,4000}\)|'[^']{0,200}'|[^\s,}]{1,200})"
 )
 
 
@@ -353,7 +354,8 @@ class _Text:
 
         ``strict``: not one that was logged below an error, or that the program outlived.
         """
-        for number in sorted(self._numbers[pattern.has], key=self.order):
+        numbers = self._numbers.get(pattern.has, ())
+        for number in chain((self.raised,) if numbers else (), numbers):
             text, after, mild = self._known.get(number, ("", "", True))
             if strict and mild:
                 continue

@@ -14,8 +14,8 @@ from envgen.explain import Circumstances, Explanation, _Text, classify, rules
 from envgen.explain.read import read_lines, read_log
 
 DATA = Path(__file__).resolve().parents[3] / "benchmarks/data/explain"
-FILES = [(DATA / name).read_text("utf-8").splitlines() for name in ("learn.jsonl", "noise.jsonl")]
-ENTRIES, NOISE = ([json.loads(line) for line in lines] for lines in FILES)
+FILES = [(DATA / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("learn", "noise", "provoked")]
+ENTRIES, NOISE, PROVOKED = ([json.loads(line) for line in lines] for lines in FILES)
 # Logs without an error or without its cause, and one whose cause is named second.
 NOT_RIGHT = ("/2167", "modules/issues/1358", "/3634", "trl/pull/6569", "/54237", "/38895", "/8355", "odysseus/issues/191",
              "sparkrun/issues/208", "/1240", "/16867", "recipes/issues/3", "/48848", "paroquant/issues/31")  # fmt: skip
@@ -32,6 +32,12 @@ def test_a_public_failure_has_the_cause_and_the_fix_of_its_thread(entry: dict[st
     lines = {one.line for one in explanations}
     assert len(lines) == len(explanations), "one line is explained twice"
     assert [one["address"] for one in ENTRIES].count(entry["address"]) == 1, "a thread stands twice in the corpus"
+
+
+@pytest.mark.parametrize("entry", [one for one in PROVOKED if one["rule"]], ids=lambda one: one["name"])
+def test_a_failure_that_was_provoked_has_its_rule(entry: dict[str, Any]) -> None:
+    first = next(one for one in read_lines(entry["log"]).explanations if one.failure)
+    assert first.rule == entry["rule"]
 
 
 def test_a_release_of_vllm_is_none_of_another_server() -> None:
