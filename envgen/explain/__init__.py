@@ -267,6 +267,9 @@ _SETTING = re.compile(
 )
 
 
+_FIELD = re.compile(r"\w[\w.-]{1,80}\s*$")
+
+
 class _Text:
     """A log whose lines are found by the words in them: RE2 looks for those of all rules at once."""
 
@@ -288,6 +291,9 @@ class _Text:
             if not (has := matcher.Match(low.encode("utf-8", "replace"))):
                 continue
             _, level, text = read_line(line)
+            if "[type=" in text:  # pydantic's: the line above has the name of the field
+                above = "".join(self.lines[number - 1 : number])
+                text = f"{above.strip()}: {text.strip()}" if _FIELD.match(above) else text
             for index in has:
                 self._numbers[words[index]].append(number)
             key = (number in outlived, text)
