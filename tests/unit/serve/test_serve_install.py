@@ -31,7 +31,7 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
 @pytest.mark.parametrize(
     ("text", "reason", "hint"),
     [
-        (FULL, "(exit code 1): a disk is full: the engine", "docker system df"),
+        (FULL, "(exit code 1): a disk is full", "docker system df"),
         (
             OTHER,
             "(exit code 1): lib: its build needs hatchling",
