@@ -506,7 +506,10 @@ def _explanation(
 
 def _of_phase(phase: LogPhase, line: int, text: str) -> Explanation:
     """An exception that no rule knows, in its own words; what most often goes wrong in its phase."""
-    cause = phase.cause or f"most often a defect of this release in {phase.feature}"
+    cause = phase.cause or (
+        f"most often a defect of this release in {phase.feature}, else what that was given: a "
+        "setting, a variable, a file"
+    )
     return Explanation(
         "unknown",
         f"{cause} (no rule knows this exception: {text.strip()})",

@@ -62,7 +62,7 @@ def in_page_cache(needed: int, *, unified: bool, root: Path = ROOT) -> list[str]
     return [note + "/proc/sys/vm/drop_caches"]
 
 
-def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
+def too_low(floor: str) -> list[Problem]:
     """A problem if the machine has no more memory than ``floor``: memory-guard would end the
     service at once.
 
@@ -75,7 +75,7 @@ def too_low(floor: str, root: Path = ROOT) -> list[Problem]:
         wanted = ByteSize.parse(floor).bytes
     except ValueError as error:
         return [Problem(f"{FLOOR_VARIABLE}: {error}", hint="or off")]
-    available = meminfo(root).get("MemAvailable")
+    available = meminfo(ROOT).get("MemAvailable")
     if available is None or wanted < available:
         return []
     message = f"memory.floor keeps {wanted / GIB:.1f} GiB free, and {available / GIB:.1f} GiB are available"
