@@ -1,7 +1,7 @@
 """Rules that find the cause of a failure in a log of a build, of the JIT or of a server.
 
 The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports only
-``text``. Keys of a rule, beside its texts:
+``text`` and ``redact``. Keys of a rule, beside its texts:
 
 ``match``    a line that matches one of these patterns; the named groups of an expression are facts
 ``except``   a line with one of these texts does not match
@@ -37,6 +37,7 @@ import yaml
 
 from envgen.explain.first import is_consequence
 from envgen.explain.line import MILD, is_source, read_line, search_for
+from envgen.redact import redact_secrets, secret_like
 from envgen.text import shorten
 
 _FACT = re.compile(r"\{([a-z_]+)\}")
@@ -325,12 +326,12 @@ class _Text:
     @cached_property
     def settings(self) -> dict[str, str]:
         """The settings that the log shows, each with its value; none that may be secret."""
-        lines = [self.lines[number] for sign in SETS for number in self._numbers.get(sign, ())]
-        found = _SETTING.findall("\n".join(lines))
-        by_name = {name.replace("_", "-"): shorten(value, 80) for name, value in found}
-        return {
-            name: value for name, value in by_name.items() if name not in ("api-key", "hf-token")
-        }
+        found = dict[str, str]()
+        for number in chain.from_iterable(self._numbers.get(sign, ()) for sign in SETS):
+            for name, value in _SETTING.findall(self.lines[number]):
+                if not secret_like(name):
+                    found[name.replace("_", "-")] = shorten(redact_secrets(value), 80)
+        return found
 
     def worded(self, one: Explanation) -> Explanation:
         """The same in the words of the server whose log it is, with what is set there of the
@@ -344,12 +345,9 @@ class _Text:
                     one = replace(
                         one, cause=words.sub(own, one.cause), cure=words.sub(own, one.cure)
                     )
-        named = re.findall(r"[a-z][a-z0-9-]+", one.cure)
-        if is_set := [
-            f"{name}: {self.settings[name]}"
-            for name in dict.fromkeys(named)
-            if name in self.settings
-        ]:
+        named = dict.fromkeys(re.findall(r"[a-z][a-z0-9-]+", one.cure))
+        is_set = [f"{name}: {self.settings[name]}" for name in named if name in self.settings]
+        if is_set:
             one = replace(one, cure=f"{one.cure} (set in this log: {', '.join(is_set)})")
         return one
 

@@ -165,6 +165,15 @@ def test_a_fix_says_what_is_set_of_what_it_names(line: str) -> None:
     assert _Text([line], ()).settings.keys() == {"max-model-len", "kv-cache-dtype"}
 
 
+def test_a_field_that_pydantic_refuses_is_named() -> None:
+    lines = [
+        "gpu_memory_utilization",
+        "  Input should be less than or equal to 1 [type=less_than_equal, input_value=85.0]",
+    ]
+    (found,) = read_lines(["pydantic_core.ValidationError: 1 validation error for CacheConfig", *lines]).explanations
+    assert ": gpu_memory_utilization: Input should be less" in found.cause and found.line == 3
+
+
 def test_each_phase_of_a_rule_is_one() -> None:
     named = {name for rule in ALL for name in rule.phases}
     assert all(any(name in phase.phase for phase in phases()) for name in named)
@@ -208,6 +217,7 @@ def test_a_rule_is_well_formed_and_its_search_is_linear(file: str) -> None:
             assert not re.search(r"[*+]|\{\d*,\}", bare), f"{name}: a repetition without an end"
             assert all(int(n) <= 200 for n in re.findall(r"\{(?:\d*,)?(\d+)\}", bare)), f"{name}: a large repetition"
             assert not re.search(r"\)\{\d*,?([3-9]|\d\d)", bare), f"{name}: a repeated group"
+            assert not re.search(r"(\.\{\d*,\d{3}\}\??){3}", bare), f"{name}: gaps side by side multiply"
 
 
 @pytest.mark.parametrize("part", range(12))
