@@ -96,6 +96,12 @@ def test_what_ends_the_engine_is_printed_twice_and_is_certain() -> None:
         assert report.first and report.first.line == first.line
 
 
+def test_the_exception_of_a_data_loader_s_worker_comes_before_that_about_it() -> None:
+    about = UNKNOWN.replace("no frobs", "Caught ValueError in DataLoader worker process 0.")
+    report = read_lines(f"{about}\nOriginal {UNKNOWN}".splitlines())
+    assert report.first and report.first.text == "ValueError: no frobs"
+
+
 def test_a_message_of_the_driver_is_a_notice_unless_the_server_died() -> None:
     (alive,) = classify([NVRM, "INFO: Application startup complete."])
     assert (alive.rule, alive.failure) == ("driver_memory", False)
