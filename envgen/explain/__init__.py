@@ -13,7 +13,6 @@ The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This 
 ``weak``     a notice, unless something else shows that the program failed
 ``mild``     of a failure that is logged below an error (INFO, WARNING)
 ``kinds``    of logs: build, serve; a log that begins as a build's is one
-``only``     `mounted` or `installed`: for such profiles only
 ``in``       PHASE: its own ``cause`` or ``cure`` in that phase; a part of the name of a phase in phases.yaml
 
 A rule of a failure matches no line that was logged below an error: notices, weak and mild rules do.
@@ -54,11 +53,8 @@ def filled(text: str, facts: Mapping[str, str] = {}) -> str:
         return shorten(facts[name[1]].strip().partition(" [type=")[0], 400)
 
     def part(optional: re.Match[str]) -> str:
-        text = optional[1]
-        for name in _FACT.findall(text):
-            if not facts.get(name):
-                return ""
-        return _FACT.sub(fact, text)
+        known = all(map(facts.get, _FACT.findall(optional[1])))
+        return _FACT.sub(fact, optional[1]) if known else ""
 
     return _OPTIONAL.sub(part, text)
 
@@ -116,7 +112,7 @@ class Rule:
     link: str
     patterns: tuple[RulePattern, ...]
     example: str
-    codes: frozenset[int] = frozenset()  # exit codes that prove it without a log line
+    codes: Collection[int] = ()  # exit codes that prove it without a log line
     notice: bool = False  # not a failure
     quoted: bool = False  # the example comes from the public thread at ``link``
     never: tuple[str, ...] = ()  # `except`
@@ -125,7 +121,6 @@ class Rule:
     general: int = 0  # 1, or 2 for `last`
     weak: bool = False
     mild: bool = False
-    only: str = ""
     phases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # `in`
     request: bool = False
 
@@ -145,7 +140,8 @@ class LogPhase:
     """What a program was doing. ``cause`` and ``cure``: of an exception there that no rule knows: a guess. "": none.
 
     ``feature``: this part of the program in words, ``without``: what rules it out; rules have both in their
-    texts as facts. ``inside``: what fails in code that it calls is its own failure, too.
+    texts as facts. ``inside``: what fails in code that it calls is its own failure, too. ``own``: to leave out
+    what this log sets, which is a fact, too.
     """
 
     phase: str
@@ -156,28 +152,38 @@ class LogPhase:
     without: str = ""
     feature: str = ""
     inside: bool = False
+    own: str = ""
 
 
 @cache
 def phases() -> tuple[LogPhase, ...]:
     """All phases, outer ones first."""
-    return tuple(LogPhase(**node) for node in load_yaml(FOLDER.parent / "phases.yaml"))
+    return tuple(LogPhase(**node) for node in load_yaml("phases.yaml"))
+
+
+@cache
+def unusual() -> tuple[str, ...]:
+    """Settings that take another way through a server's code, the likeliest to be at fault first."""
+    return tuple(load_yaml("unusual.yaml"))
 
 
 @cache
 def programs() -> tuple[Mapping[str, Any], ...]:
     """Other servers than vLLM: their signs in a log, and their words for those of vLLM."""
-    return tuple(load_yaml(FOLDER.parent / "programs.yaml"))
+    return tuple(load_yaml("programs.yaml"))
 
 
-def load_yaml(path: Path) -> Any:
+def load_yaml(name: str) -> Any:
     """The data of a file of this package."""
-    return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(
+        (FOLDER.parent / name).read_text("utf-8"),
+        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    )
 
 
 @cache
 def _rules_of(name: str) -> tuple[Rule, ...]:
-    return tuple(map(read_rule, load_yaml(FOLDER / name)))
+    return tuple(map(read_rule, load_yaml(f"rules/{name}")))
 
 
 def rules(files: Sequence[str] = FILES) -> tuple[Rule, ...]:
@@ -192,7 +198,6 @@ def read_rule(node: Mapping[str, Any]) -> Rule:
     values |= {
         "kinds": frozenset(node.get("kinds", KINDS)),
         "patterns": patterns,
-        "codes": frozenset(node.get("codes", ())),
         "never": tuple(text.lower() for text in node.get("except", ())),
         "beside": beside,
         "facts": {name: read_pattern(entry) for name, entry in node.get("facts", {}).items()},
@@ -241,15 +246,13 @@ class Circumstances:
     """What is known of a failure beside its log.
 
     ``failed``: False if nothing but the log says so. ``facts`` fill the rules' texts: `memory`,
-    `raise`, `cuda`, ...
-    ``tags``: of `mounted` and `installed`, the one that holds.
+    `raise`, `cuda`, `mounted`, ...
     """
 
     failed: bool = False
     exit_code: int | None = None
     oom_killed: bool = False  # Docker's flag of the container
     facts: Mapping[str, str] = field(default_factory=dict)
-    tags: frozenset[str] = frozenset()
 
 
 UNKNOWN = Circumstances()
@@ -260,14 +263,19 @@ _OF_BUILD = re.compile(
     re.MULTILINE,
 )
 BEGINNING = 2000  # lines, in which a build shows what it is
-# Lines that name a server's settings: vLLM prints those that are set, and a command line has flags.
-SETS = ("non-default args: {", "vllm serve ", "launch_server ", "openai.api_server ")
+# Lines that name a server's settings: vLLM prints those that are set, and a command line has flags,
+# one on each line where it is long.
+SETS = ("non-default args: {", " --")
+_SETS = re.compile(
+    r"[ ]*(?:- ?)?[\"']?--[a-z]|.*(?:vllm serve|launch_server|api_server|non-default args:) ", re.I
+)
 _SETTING = re.compile(
-    r"(?:'|--)(?P<name>[a-z]{1,20}(?:[_-][a-z0-9]{1,20}){1,8})(?:': |[= ](?!-))"
-    r"(?P<value>\{[^{}]{0,200}\}|\[[^\]]{0,200}\]|\w+\([^)]{0,4000}\)|'[^']{0,200}'|[^\s,}]{1,200})"
+    r"(?:'|--)(?P<name>[a-z]{1,20}(?:[_-][a-z0-9]{1,20}){0,8})\b(?:': |[\"']?(?:[=,]| (?!-)) ?[\"']?)?"
+    r"(?P<value>\{[^{}]{0,200}\}|\[[^\]]{0,200}\]|\w+\([^)]{0,4000}\)|'[^']{0,200}'|[^\s,}\"'\\-][^\s,}\"'\\]{0,200}|)"
 )
 
 
+_DEFAULT = re.compile("|auto|vllm|1|0|[Ff]alse|None|null")
 _FIELD = re.compile(r"\w[\w.-]{1,80}\s*$")
 
 
@@ -281,7 +289,7 @@ class _Text:
         self.of_build = _OF_BUILD.search("\n".join(self.lines[:BEGINNING] + self.lines[-20:]))
         self._numbers = defaultdict[str, list[int]](list)
         self._known = dict[int, tuple[str, str, bool]]()  # the last: whether it is no failure
-        matcher, words = _matcher(files)
+        matcher, words, signs = _matcher(files)
         seen = set[tuple[bool, str]]()
         for number, line in enumerate(self.lines):
             after = ""
@@ -295,18 +303,15 @@ class _Text:
             if "[type=" in text:  # pydantic's: the line above has the name of the field
                 above = "".join(self.lines[number - 1 : number])
                 text = f"{above.strip()}: {text.strip()}" if _FIELD.match(above) else text
-            for index in has:
-                self._numbers[words[index]].append(number)
             key = (number in outlived, text)
-            if key not in seen and not is_source(text):  # else it says no more
+            if new := key not in seen and not is_source(text):  # else it says no more
                 seen.add(key)
                 self._known[number] = (text, after, level in MILD or number in outlived)
+            for index in has:
+                if new or index < signs:
+                    self._numbers[words[index]].append(number)
         self.words = frozenset(self._numbers)
         self.raised = -1  # the index of the first exception
-
-    def order(self, number: int) -> tuple[bool, int]:
-        """The first exception's line comes before others."""
-        return number != self.raised, number
 
     def phase(self, number: int) -> LogPhase:
         """The phase whose sign stands last up to the line with this index; else the first,
@@ -321,17 +326,26 @@ class _Text:
                 if index and numbers[index - 1] >= last and phase.inside >= found.inside:
                     last = numbers[index - 1]
                     found = phase
-        return found
+        rare = [": ".join(item) for item in self.settings.items() if item[0] in unusual()]
+        if not rare or "request" in found.without:
+            return found
+        own = f"without, one by one, what this log sets ({', '.join(rare)})"
+        without, cure = (text and f"{own}; else {text}" for text in (found.without, found.cure))
+        return replace(found, own=own, without=without or own, cure=cure)
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """The settings that the log shows, each with its value; none that may be secret."""
-        found = dict[str, str]()
+        """The settings that the log shows, each with its value, unusual() ones in their order; none
+        that may be secret.
+        """
+        found = dict.fromkeys(unusual(), "")
         for number in chain.from_iterable(self._numbers.get(sign, ()) for sign in SETS):
-            for name, value in _SETTING.findall(self.lines[number]):
-                if not secret_like(name):
-                    found[name.replace("_", "-")] = shorten(redact_secrets(value), 80)
-        return found
+            line = self.lines[number]
+            for name, value in _SETTING.findall(line) if _SETS.match(line) else ():
+                known = name.replace("_", "-")
+                if not secret_like(name) and (known in found or "-" in known):
+                    found[known] = shorten(redact_secrets(value).strip("'"), 80) or "true"
+        return {name: value for name, value in found.items() if not _DEFAULT.fullmatch(value)}
 
     def worded(self, one: Explanation) -> Explanation:
         """The same in the words of the server whose log it is, with what is set there of the
@@ -345,8 +359,9 @@ class _Text:
                     one = replace(
                         one, cause=words.sub(own, one.cause), cure=words.sub(own, one.cure)
                     )
-        named = dict.fromkeys(re.findall(r"[a-z][a-z0-9-]+", one.cure))
-        is_set = [f"{name}: {self.settings[name]}" for name in named if name in self.settings]
+        named = re.findall(r"[a-z][a-z0-9-]+", one.cure)
+        is_set = [": ".join(item) for item in self.settings.items() if item[0] in named]
+        is_set = [setting for setting in is_set if setting not in one.cure]
         if is_set:
             one = replace(one, cure=f"{one.cure} (set in this log: {', '.join(is_set)})")
         return one
@@ -384,8 +399,10 @@ def _around(line: str, place: int) -> str:
 
 
 @cache
-def _matcher(files: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """A search for the words that matching lines have, all at once; and these words."""
+def _matcher(files: Sequence[str]) -> tuple[Any, tuple[str, ...], int]:
+    """A search for the words that matching lines have, all at once; these words, and how many of
+    them are signs, which count in every line.
+    """
     patterns = [
         pattern
         for rule in rules(files)
@@ -394,7 +411,7 @@ def _matcher(files: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     signs = [sign for phase in phases() for sign in phase.signs]
     signs += [*SETS, *(sign for program in programs() for sign in program["signs"])]
     words = tuple(dict.fromkeys([*signs, *(pattern.has for pattern in patterns)]))
-    return search_for(words), words
+    return search_for(words), words, len({*signs})
 
 
 def _matches(
@@ -404,21 +421,21 @@ def _matches(
     for rule in rules:
         if rule.words.isdisjoint(log.words):
             continue
-        if rule.only and known.tags and rule.only not in known.tags:
-            continue
-        best = None
+        least = (True, len(log.lines))  # the first exception's line comes before others
         facts = dict[str, str]()
         for pattern in rule.patterns:
             match = log.search(pattern, rule.never, not (rule.notice or rule.weak or rule.mild))
-            if match and (not best or log.order(match[0]) < log.order(best[0])):
-                best = match
+            if match and (order := (match[0] != log.raised, match[0])) < least:
+                least = order
+                evidence = match[1]
                 facts |= match[2]
-        if not best or (rule.beside and not any(map(log.search, rule.beside))):
+        number = least[1]
+        if number == len(log.lines) or (rule.beside and not any(map(log.search, rule.beside))):
             continue
         for name, pattern in rule.facts.items():
             if name not in facts and (match := log.search(pattern)):
                 facts |= match[2]
-        yield rule, best[1], before + best[0] + 1, {**known.facts, **facts}
+        yield rule, evidence, before + number + 1, {**known.facts, **facts}
 
 
 def classify(
@@ -520,20 +537,6 @@ def _of_phase(phase: LogPhase, line: int, text: str) -> Explanation:
     )
 
 
-OUT_OF_MEMORY = {
-    "serve": "server_memory",
-    "build": "out_of_memory",
-}  # what Docker's OOMKilled means
-_OF_MEMORY = {
-    *OUT_OF_MEMORY.values(),
-    "cuda_memory",
-    "driver_memory",
-    "jit_memory",
-    "memory_floor",
-    "ray_memory",
-}
-
-
 def likeliest(
     matched: Iterable[Explanation], known: Circumstances, *, kind: str
 ) -> Explanation | None:
@@ -545,8 +548,8 @@ def likeliest(
     proven = [rule for rule in possible.values() if known.exit_code in rule.codes]
     evidence = f"exit code {known.exit_code}"
     if known.oom_killed:  # whatever else the log says
-        failures = [one for one in failures if one.rule in _OF_MEMORY]
-        proven = [possible[OUT_OF_MEMORY[kind]]]
+        failures = [one for one in failures if "memory" in one.rule]
+        proven = [possible["server_memory" if kind == "serve" else "out_of_memory"]]
         evidence = "Docker reports that it was killed because memory ran out"
     failures += [_explanation(rule, evidence, 0, known.facts) for rule in proven]
     return failures[0] if failures else None

@@ -1,5 +1,5 @@
-"""What a log tells of a failure that no rule knows: its deciding lines, versions and GPU, and where
-to search.
+"""What a log tells of a failure that no rule knows: its deciding lines, versions, and where to
+search.
 """
 
 from __future__ import annotations
@@ -18,26 +18,14 @@ from envgen.explain.line import read_line, search_for
 from envgen.text import visible
 
 DECIDING = 3  # lines
+BEGINNING = 5000  # lines, in which a program names itself
 STARTED = "Application startup complete"
-BEGINNING = 5000  # lines, in which a program names versions and GPU
 _LEVELS = {"CRITICAL": 2, "ERROR": 2, "DEBUG": -3}
 _SOURCE = re.compile(
     r'^ {0,12}(?:File "|raise |return |at |\^|~|frame #|(?:PC: )?@ |\d{1,3}: )|^ {4,}[\w.]+(?: = |\()'
 )  # and frames of other languages
 _ADVICE = re.compile(
     r"^(?:note|hint|help|for debugging|compile with|please (?:check|see|refer)|see )", re.IGNORECASE
-)
-_GPU = re.compile(
-    r"\b(?:NVIDIA )?(GB\d{2,3}\b|[ABHL]\d{2,3}(?:[ -](?:SXM\d?|PCIe|NVL|\d{2,3}GB)){0,2}\b|"
-    r"(?:GeForce )?RTX (?:PRO )?\d{4}(?: Ti)?|DGX Spark|Tesla \w{1,6})"
-)
-_ARCHITECTURE = re.compile(
-    r"\b(?:sm_?|compute_|capability[ :=(]{1,3})(\d{1,2}\.\d|\d{2,3}[af]?)\b(?!\+|\.\d| (?:or|and) \w)",
-    re.IGNORECASE,
-)
-_MACHINE = re.compile(
-    r"\b(driver|cuda)(?: version)?(?:[ :=]{1,4}| release )v?(\d{2,3}\.\d{1,3}(?:\.\d{1,3})?)",
-    re.IGNORECASE,
 )
 # What differs from machine to machine, or would find nothing: paths, addresses, numbers,
 # punctuation.
@@ -66,14 +54,13 @@ class Clues:
 
     lines: tuple[tuple[int, str], ...]
     versions: Mapping[str, str]
-    gpu: str
     search: str
     others: tuple[str, ...]
 
 
 @cache
 def _data() -> dict[str, Any]:
-    data: dict[str, Any] = load_yaml(FOLDER.parent / "unknown.yaml")
+    data: dict[str, Any] = load_yaml("unknown.yaml")
     rows = {"signs": data["signs"], "projects": data["projects"].items()}
     for name, pairs in rows.items():
         data[name] = [(key, re.compile(words, re.IGNORECASE)) for key, words in pairs]
@@ -126,17 +113,14 @@ def clues(
         STARTED in line for line in lines
     ):  # it hangs: what it waits for is not an error
         heaviest = quiet[-1:]
-    whole = "\n".join(lines[:BEGINNING])
-    gpu = _GPU.search(whole)
-    architecture = _ARCHITECTURE.search(whole)
     others = [one for *_, text in heaviest for one in _threads(words_of(text))]
-    machine = {part[1].lower(): part[2] for part in reversed([*_MACHINE.finditer(whole)])}
     return Clues(
         tuple((number, text) for _, number, text in sorted(heaviest, key=lambda line: line[1])),
-        {**versions, **machine},
-        gpu[1] if gpu else f"SM {architecture[1]}" if architecture else "",
+        versions,
         _search(
-            raised or (heaviest[0][2] if heaviest else ""), first.package if first else "", whole
+            raised or (heaviest[0][2] if heaviest else ""),
+            first.package if first else "",
+            "vllm" in "".join(lines[:BEGINNING]).lower(),
         ),
         tuple(dict.fromkeys(others))[:DECIDING],
     )
@@ -162,9 +146,8 @@ def in_words(first: First | None, hints: Clues | None, name: str = "") -> list[s
             for number, text in hints.lines
             if not first or number != first.line
         ]
-        shown = [f"{package} {version}" for package, version in hints.versions.items()]
-        shown += [f"GPU {hints.gpu}"] if hints.gpu else []
-        lines += [f"the log shows: {', '.join(shown)}"] if shown else []
+        shown = ", ".join(map(" ".join, hints.versions.items()))
+        lines += [f"the log shows: {shown}"] if shown else []
         lines += [f"others with such a line: {one}" for one in hints.others]
         lines += [f"search: {hints.search}"] if hints.search else []
     return [visible(line) for line in lines]
@@ -201,7 +184,7 @@ def _weight(level: str, text: str) -> int:
     return weight + _LEVELS.get(level, 0) - 4 * is_consequence(text) if weight else 0
 
 
-def _search(text: str, package: str, log: str) -> str:
+def _search(text: str, package: str, vllm: bool) -> str:
     """The address of a search for what an exception says last, in the issues of the project whose
     frame raised it, else that ``text`` comes from, else of the server's.
     """
@@ -212,7 +195,7 @@ def _search(text: str, package: str, log: str) -> str:
         name for name, raised in projects if package and raised.search(f"package:{package}")
     ]
     named = of_frame or [name for name, raised in projects if raised.search(text)]
-    named += ["vllm-project/vllm"] * ("vllm" in log.lower())
+    named += ["vllm-project/vllm"] * vllm
     if not query:
         return ""
     where = f"{named[0]}/issues?" if named else "search?type=issues&"

@@ -270,11 +270,10 @@ def circumstances(
     if lock:
         locked = {name: lock.version(package) for name, package in LOCKED.items()}
     facts = {name: version for name, version in locked.items() if version}
-    tags = frozenset[str]()
-    if profile:
-        tags = frozenset(["mounted" if profile.mounted_sources else "installed"])
+    if profile and profile.mounted_sources:
+        facts["mounted"] = "a mounted source"
     if container is None:
-        return Circumstances(failed=True, facts=facts, tags=tags)
+        return Circumstances(failed=True, facts=facts)
     if container.oom_killed and container.memory:
         limit = f"the container may use {container.memory / GIB:.2f} GiB"
         facts |= {"memory": limit, "setter": "the memory limit of the container"}
@@ -286,7 +285,7 @@ def circumstances(
         facts["cuda"] = cuda
     ended = not container.running
     code = (container.own_code or None) if ended else None
-    return Circumstances(ended, code, container.oom_killed, facts, tags)
+    return Circumstances(ended, code, container.oom_killed, facts)
 
 
 def known_of(deployment: Deployment, container: Container | None) -> Circumstances:

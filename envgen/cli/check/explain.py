@@ -39,7 +39,7 @@ def command(session: Session, what: str | None) -> int:
     compilation or a server.
 
     If the failure is unknown, the first exception of the first failed process is shown, with the
-    package that raised it, up to three deciding lines, the versions and the GPU in the log, and an
+    package that raised it, up to three deciding lines, the versions in the log, and an
     address that searches the issues of the project that raised it. Exits with 1 if a failure is
     found.
 

@@ -27,16 +27,11 @@ def test_notices_stand_in_the_file_that_a_healthy_server_s_log_needs() -> None:
     assert {rule.rule for rule in ALL if rule.notice} <= {rule.rule for rule in rules(NOTICES)}
 
 
-def of(rule: Rule) -> Circumstances:
-    """Circumstances in which a rule may hold."""
-    return Circumstances(failed=True, tags=frozenset({rule.only} - {""}))
-
-
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
 def test_a_rule_explains_its_own_log(rule: Rule) -> None:
     lines = rule.example.splitlines()
     kind = "build" if rule.kinds == {"build"} else None
-    found = classify(["INFO starting", *lines, "INFO more"], kind=kind, known=of(rule))
+    found = classify(["INFO starting", *lines, "INFO more"], kind=kind, known=Circumstances(failed=True))
     mine = next((one for one in found if one.rule == rule.rule), None)
     assert mine is not None
     assert mine.evidence in lines[mine.line - 2] and mine.evidence
@@ -160,9 +155,22 @@ def test_a_fix_says_what_is_set_of_what_it_names(line: str) -> None:
     (small,) = read_lines([line, needs]).explanations
     assert "(set in this log: max-model-len: 4096)" in small.cure
     (bug,) = read_lines([line, "FluxError: no such flux"]).explanations
-    assert bug.rule == "unknown" and "set in this log: kv-cache-dtype: fp8)" in bug.cure.replace("'", "")
+    assert bug.rule == "unknown" and "log sets (kv-cache-dtype: fp8)" in bug.cure.replace("'", "")
     assert "set in this log" not in read_lines([needs]).explanations[0].cure
     assert _Text([line], ()).settings.keys() == {"max-model-len", "kv-cache-dtype"}
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["non-default args: {'model_impl': 'transformers', 'enable_lora': False}", "  --model-impl transformers \\"],
+)
+def test_what_is_unusual_in_a_log_is_left_out_first(first: str) -> None:
+    (found,) = read_lines([first, "FluxError: no such flux"]).explanations
+    assert found.cure.startswith("without, one by one, what this log sets (model-impl: transformers); else ")
+    (shape,) = read_lines([first, "RuntimeError: shape '[-1, 8]' is invalid for input of size 15"]).explanations
+    assert "model-impl" in shape.cure and shape.general
+    (talk,) = read_lines(["use --model-impl transformers", "FluxError: no such flux"]).explanations
+    assert "model-impl" not in talk.cure  # a sentence sets nothing
 
 
 def test_a_field_that_pydantic_refuses_is_named() -> None:
@@ -181,7 +189,7 @@ def test_each_phase_of_a_rule_is_one() -> None:
 
 
 # What is known beside a log: of the image (serve/ended.py), the first exception's package, and of the phase.
-BESIDE = {*LOCKED, "cuda", "memory", "setter", "package", "without", "feature"}
+BESIDE = {*LOCKED, "cuda", "memory", "setter", "package", "without", "feature", "own", "mounted"}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -205,7 +213,7 @@ KEYS = {"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "q
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_rule_is_well_formed_and_its_search_is_linear(file: str) -> None:
-    for node in load_yaml(FOLDER / file):
+    for node in load_yaml(f"rules/{file}"):
         name = node["rule"]
         assert set(node) <= KEYS and set(node.get("kinds", KINDS)) <= set(KINDS), name
         for pattern in [*node["match"], *node.get("beside", ()), *node.get("facts", {}).values()]:

@@ -32,13 +32,13 @@ def shown(log: str) -> str:
     return CliRunner().invoke(command, ["-"], input=log, standalone_mode=False).stdout
 
 
-def test_deciding_lines_versions_gpu_and_an_address() -> None:
+def test_deciding_lines_versions_and_an_address() -> None:
     said = shown(LOG)
     assert "no known failure found in 8 lines" in said
     assert "first exception of EngineCore pid=7: -:6: FluxError" in said
     assert '-:4: File "/usr/lib/python3.12/site-packages/vllm/v1/a.py", line 3, in plan' in said
     assert "-:7: frobnicator: cannot align the flux of 10.0.0.7" in said and "-:8:" not in said
-    assert "the log shows: vllm 0.30.0, cuda 13.0, driver 580.95, GPU GB10" in said
+    assert "the log shows: vllm 0.30.0" in said
     assert "search: https://github.com/vllm-project/vllm/issues?q=FluxError+plan" in said
 
 
@@ -50,7 +50,7 @@ def test_a_log_without_versions_shows_none() -> None:
 def test_the_same_as_json() -> None:
     done = CliRunner().invoke(command, ["-", "--json"], input=LOG, standalone_mode=False)
     told = json.loads(done.stdout)["clues"]
-    assert [one["line"] for one in told["lines"]] == [4, 6, 7] and told["gpu"] == "GB10"
+    assert [one["line"] for one in told["lines"]] == [4, 6, 7] and told["versions"] == {"vllm": "0.30.0"}
     assert told["search"].endswith("/vllm-project/vllm/issues?q=FluxError+plan")
 
 
@@ -103,15 +103,6 @@ def test_every_line_with_a_word_of_a_failure_has_a_stem() -> None:
         if any(sign.search(line) for _, sign in data["signs"]):
             assert data["stems"].Match(line.lower()), line
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", name) for name, _ in data["projects"])
-
-
-@pytest.mark.parametrize(
-    ("line", "gpu"),
-    [("needs sm75 or higher", ""), ("requires sm75+", ""), ("capability 10.3", "SM 10.3"), ("on sm_121a", "SM 121a")],
-)
-def test_an_architecture_that_a_message_asks_for_is_not_the_gpu(line: str, gpu: str) -> None:
-    clues = read_log(BytesIO(f"RuntimeError: {line}\n".encode())).clues
-    assert clues and clues.gpu == gpu
 
 
 def test_public_threads_with_the_same_line_are_named_whatever_its_numbers() -> None:
