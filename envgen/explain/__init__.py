@@ -340,7 +340,7 @@ class _Text:
         """
         found = dict.fromkeys(unusual(), "")
         for number in chain.from_iterable(self._numbers.get(sign, ()) for sign in SETS):
-            line = self.lines[number]
+            line = self.lines[number][: 1 << 16]
             for name, value in _SETTING.findall(line) if _SETS.match(line) else ():
                 known = name.replace("_", "-")
                 if not secret_like(name) and (known in found or "-" in known):

@@ -181,8 +181,8 @@ def ends_of(log: BinaryIO, size: int = LAST, first: int = HEAD) -> tuple[int, in
             if not skipped:
                 head = bytes(data[: min(cut, first)])
                 head = head[: head.rfind(b"\n") + 1]
-            before = before + data.count(b"\n", 0, cut)
-            skipped = skipped + cut
+            before += data.count(b"\n", 0, cut)
+            skipped += cut
             del data[:cut]
     return before, skipped, bytes(data), head
 
