@@ -106,7 +106,7 @@ class Rule:
     """One known failure. ``example``: lines of a real log."""
 
     rule: str
-    kinds: frozenset[str]
+    kinds: Collection[str]
     cause: str
     cure: str
     link: str
@@ -196,7 +196,7 @@ def read_rule(node: Mapping[str, Any]) -> Rule:
     patterns, beside = (tuple(map(read_pattern, node.get(key, ()))) for key in ("match", "beside"))
     values = {key: value for key, value in node.items() if key not in ("match", "except", "in")}
     values |= {
-        "kinds": frozenset(node.get("kinds", KINDS)),
+        "kinds": node.get("kinds", KINDS),
         "patterns": patterns,
         "never": tuple(text.lower() for text in node.get("except", ())),
         "beside": beside,

@@ -30,7 +30,7 @@ def test_notices_stand_in_the_file_that_a_healthy_server_s_log_needs() -> None:
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
 def test_a_rule_explains_its_own_log(rule: Rule) -> None:
     lines = rule.example.splitlines()
-    kind = "build" if rule.kinds == {"build"} else None
+    kind = "build" if {*rule.kinds} == {"build"} else None
     found = classify(["INFO starting", *lines, "INFO more"], kind=kind, known=Circumstances(failed=True))
     mine = next((one for one in found if one.rule == rule.rule), None)
     assert mine is not None
