@@ -62,7 +62,7 @@ LOGS = [
                                  "configuration. Reason: ['sink setting not supported']"),
     ("attention_sinks", "serve", "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this "
                                  "configuration. Reason: ['attention sinks not supported']"),
-    ("moe_backend", "serve", "NotImplementedError: No NvFp4 MoE backend supports the deployment configuration."),
+    ("moe_backend_none", "serve", "NotImplementedError: No NvFp4 MoE backend supports the deployment configuration."),
     ("moe_backend", "serve", "RuntimeError: FlashInfer-CUTLASS MoE kernel does not support current device sm_120"),
     ("cutlass_kernel", "serve", "RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: Failed to initialize cutlass "
                                 "TMA WS grouped gemm. Error: Error Internal"),
