@@ -19,7 +19,7 @@ _PREFIX = re.compile(
     |\[(?P<rank>rank\d{1,4})\]:\ ?
     # `docker logs -t`, `kubectl logs`, and loggers
     |\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|\ ?[+-]\d\d:?\d\d)?
-      (?:(?:\ [A-Z]{2}\d{1,4}){1,6}\])?\]?(?:\ std(?:out|err)\ [FP])?\ (?!-\ )
+      (?:(?:\ [A-Z]{2}\d{1,4}){1,6}\])?\]?(?:\ std(?:out|err)\ [FP])?\ (?:\|\ )?(?!-\ )
     # journald and dmesg
     |[A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ [\w.-]{1,80}\ (?:kernel|[\w./@-]{1,60}\[\d{1,9}\]):[ ]
     |\[\ {0,8}\d{1,9}\.\d{1,6}\]\ (?=\S)
