@@ -491,7 +491,7 @@ def classify(
     explained = any(one.failure and (not one.general or one.line < raised + 3) for one in shown)
     if text and raised not in taken and not explained:
         during = log.phase(raised - before - 1)
-        if during.link and (during.phase or ": " in text):
+        if during.link and (during.phase or during.own):
             shown.append(_of_phase(during, raised, text))
     shown.sort(key=lambda one: (not one.failure, one.line != raised))
     return tuple(map(log.worded, shown))
