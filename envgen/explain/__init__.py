@@ -341,7 +341,9 @@ class _Text:
         found = dict.fromkeys(unusual(), "")
         for number in chain.from_iterable(self._numbers.get(sign, ()) for sign in SETS):
             line = self.lines[number][: 1 << 16]
-            for name, value in _SETTING.findall(line) if _SETS.match(line) else ():
+            if not _SETS.match(line):
+                continue
+            for name, value in _SETTING.findall(line):
                 known = name.replace("_", "-")
                 if not secret_like(name) and (known in found or "-" in known):
                     found[known] = shorten(redact_secrets(value).strip("'"), 80) or "true"
